@@ -1,14 +1,14 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test quick check coverage durations chaos bench lock .venv
+.PHONY: help demo up test quick check coverage durations docs chaos bench lock .venv
 
-# Demo and tests start processes by the dozen; without bytecode each of them compiles all that it imports anew.
+# Demo and tests start dozens of processes, and each would compile all its imports without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PYTEST_ARGS ?= --numprocesses auto --dist loadfile
-# The tests of the rules and of the contracts and pages that need no server and no process of the product.
+# Tests of rules, contracts and pages that start neither a server nor a process of the product.
 QUICK := tests/rules tests/reference_model tests/unit tests/store/test_memory.py \
     tests/view/test_memory.py tests/mutations/test_anchor.py \
     --ignore=tests/unit/test_tasks.py --ignore=tests/unit/test_clock.py
@@ -22,18 +22,18 @@ demo: .venv ## the embedded stack serves a workload log, then stops (TRACE=log.s
 up: .venv ## the embedded stack until Ctrl-C
 	@$(BIN)/leasehold up
 
-test: check ## every check: `make check`, then pytest (PYTEST_ARGS=...)
+test: check ## all checks: `make check`, then pytest (PYTEST_ARGS=...)
 	@echo "== pytest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 	@echo "== all checks and tests passed"
 
-quick: .venv ## in two minutes, after a change of a rule: ruff, import contracts, the tests without processes
+quick: .venv ## after a change of a rule: ruff, import contracts, tests without processes
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet --diff .
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(QUICK)
 
-check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
+check: .venv ## all checks except pytest: ruff, formatting, mypy, import contracts
 	@echo "== ruff check"
 	@$(BIN)/ruff check --quiet .
 	@echo "== ruff format --check"
@@ -44,23 +44,27 @@ check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
 	@$(BIN)/lint-imports --no-logo
 	@echo "== checks passed"
 
-coverage: .venv ## pytest once more, with branch coverage: its tracing costs a third of the time of what computes
+coverage: .venv ## pytest with branch coverage, which is slower
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov --cov-report term:skip-covered
 
-durations: .venv ## pytest once more, and write what each file took to tests/durations.json: it orders later runs
+durations: .venv ## pytest, and write the duration of each file to tests/durations.json, which orders later runs
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --write-durations
 
-chaos: .venv ## break everything for SECONDS=600 over SEEDS=50 and check what is promised (DATABASE=sqlite, OFF=term)
+docs: .venv ## the pages as a site with search, in build/docs; fails on a dead link
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b dirhtml docs build/docs
+	@echo "== build/docs/index.html"
+
+chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite, OFF=term)
 	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \
 	    --database $(or $(DATABASE),both) $(if $(OFF),--off $(OFF))
 
-bench: .venv ## measure: runs every bench/*.py that does not start with _
+bench: .venv ## run all benchmarks: bench/*.py except names with _ at the start
 	@set -e; for file in $$(ls bench/[!_]*.py 2>/dev/null); do \
 	    name=$$(basename $$file .py); echo "== bench.$$name"; $(BIN)/python -m bench.$$name; done
 
-lock: .venv ## re-make requirements.lock from pyproject.toml (UPGRADE=1 takes newer versions)
+lock: .venv ## make requirements.lock from pyproject.toml (UPGRADE=1 takes newer versions)
 	@.ci/lock $(if $(UPGRADE),--upgrade)
 
-# Always asked, and at once content when nothing changed: contents count, not times of files.
-.venv: ## make .venv hold exactly what requirements.lock says
+# Always runs, and ends at once if nothing changed: it compares contents, not times of files.
+.venv: ## install exactly the packages of requirements.lock into .venv
 	@.ci/venv

@@ -11,16 +11,17 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.quota.accounting import charge, sum_running
 
 MOST_TICKS = 10
 """A fleet that has not come to rest by then never will."""
 
 
-def settle(view: View, rules: Rules, now: float) -> None:
+def settle(view: View, rules: Rules, now: float, cache: PlanCache) -> None:
     """Tick until nothing is left to decide: what is launched is ready for the next tick."""
     for _ in range(MOST_TICKS):
-        outcome = plan(view, rules, now)
+        outcome = plan(view, rules, now, cache)
         if not outcome.decisions:
             return
         carry_out(view, rules, outcome, now)

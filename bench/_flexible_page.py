@@ -1,4 +1,4 @@
-"""docs/flexible.md and its picture, from the figures of `bench.flexible`."""
+"""docs/explanation/flexible.md and its picture, from the figures of `bench.flexible`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -17,11 +17,11 @@ HEADS = (
 )
 COLOURS = {"rigid": "#7a7a7a", "malleable": "#4c8bbf", "flexible": "#d1603d", "yielding": "#e0b040"}
 OTHER_SIZES = """
-The mean turnaround as a multiple of that under `rigid`, where `size` says something else (2D: T × instances,
+The mean turnaround as a multiple of that under `rigid`, where `size` is another estimate (2D: T × instances,
 3D: that × cpus × memory of one; with error: each times a lognormal of sigma 0.5), at a load of 0.9:
 """.strip()
 SECOND_MIX = """
-The same on the second mix (64 % elastic batch, 16 % rigid batch, 20 % interactive ones, which go first under
+The same on the second mix (64 % elastic batch, 16 % rigid batch, 20 % interactive ones, which come first under
 `priority`), without and with `preemption`, at a load of 0.9:
 """.strip()
 Groups = dict[tuple[str, float, str, str, str], list[Figures]]
@@ -109,7 +109,7 @@ def list_verdicts(figures: Sequence[Figures]) -> Iterator[str]:
 
 
 def _judge(ratio: Estimate) -> str:
-    """Whether a ratio is below 1, as far as its interval tells."""
+    """Whether a ratio is below 1, as far as its interval shows it."""
     if ratio.mean + ratio.half < 1:
         return "yes"
     if ratio.mean - ratio.half > 1:
@@ -151,7 +151,7 @@ def write_page(figures: Sequence[Figures]) -> str:
         drawn=sum(left_out.values()) + case.applications * len(left_out),
         order="passed over (`backfill`)" if case.setting.backfill else "not passed over (`backfill` false)",
         few=FEW.format(seeds=len(left_out)) if len(left_out) < len(STUDENT) else "",
-        unplayed=_say_unplayed(figures),
+        unplayed=_list_unplayed(figures),
     )
 
 
@@ -166,9 +166,9 @@ UNPLAYED = {
 }
 
 
-def _say_unplayed(figures: Sequence[Figures]) -> str:
+def _list_unplayed(figures: Sequence[Figures]) -> str:
     played = {each.case.study for each in figures}
-    left = [told for study, told in UNPLAYED.items() if study not in played]
+    left = [text for study, text in UNPLAYED.items() if study not in played]
     return f"\nNot played for this page: {'; '.join(left)}.\n" if left else ""
 
 

@@ -44,7 +44,7 @@ def name_machine(number: int) -> str:
 
 
 def make_message(verb: str, document: Mapping[str, Any], headers: Mapping[str, Any]) -> str:
-    """A task message as it stands in the queue (docs/protocol.md)."""
+    """A task message as it stands in the queue (docs/reference/protocol.md)."""
     body = base64.b64encode(json.dumps([[document], {}, None]).encode()).decode()
     return json.dumps(
         {

@@ -85,7 +85,7 @@ def measure(agents: int, seconds: float, kind: str) -> dict[str, Any]:
     """One run on a stack of its own."""
     with open_stack_with({"lab": POOL}) as (stack, client):
         wire = RequestTransport(
-            stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url
+            stack.url, stack.configuration.settings.view.prefix, stack.configuration.settings.view_url
         )
         register(wire, agents)
         await_slots(client, agents)

@@ -3,7 +3,8 @@
 The comparison of the paper of the flexible heuristic (Pace, Venzano, Carra, Michiardi, arXiv 1611.09528) on a workload
 like theirs, through the simulator, and so through the plan and the operations that run in production. Must reach: under
 `size`, at loads of 0.8 and 0.9, a mean turnaround that is less under `flexible` than under `malleable`, and less there
-than under `rigid`. `--write` makes docs/flexible.md of what came of it, and its picture (with the extra `plot`).
+than under `rigid`. `--write` writes the results to
+docs/explanation/flexible.md, and its picture (with the extra `plot`).
 """
 
 import sys
@@ -28,7 +29,7 @@ STUDIES = ("loads", "sizes", "preemption")
 """All settings under `fifo` and `size`; other meanings of size; the second mix, with and without preemption."""
 LOAD_OF_OTHERS = 0.9
 """Of the studies that do not go through the loads."""
-PAGE, PICTURE = Path("docs/flexible.md"), Path("docs/flexible.png")
+PAGE, PICTURE = Path("docs/explanation/flexible.md"), Path("docs/explanation/flexible.png")
 
 
 def list_cases(asked: Namespace) -> Iterator[Case]:

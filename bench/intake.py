@@ -66,7 +66,7 @@ def main() -> None:
         open_stack(slots=1, leases_per_slot=1, database_url=database_url) as (stack, client),
     ):
         wire = RequestTransport(
-            stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url
+            stack.url, stack.configuration.settings.view.prefix, stack.configuration.settings.view_url
         )
         tasks = rate_of_tasks(wire)
         rates = [rate_of_intake(client, number) for number in range(ROUNDS)]

@@ -26,7 +26,7 @@ def main() -> None:
     """Measure both in one run."""
     with open_stack(slots=4, leases_per_slot=4) as (stack, client):
         wire = RequestTransport(
-            stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url
+            stack.url, stack.configuration.settings.view.prefix, stack.configuration.settings.view_url
         )
         for _ in range(WARM_UP):
             time_lease(client)

@@ -10,7 +10,9 @@ from time import process_time
 from bench._monster_fleets import MONSTERS, OTHERS
 from scheduler.model.decisions import Assign, Grant, Launch, Plan
 from scheduler.model.view import View
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 
 SLOTS, COUNT, TICKS = 1_000, 200, 3
 
@@ -18,10 +20,11 @@ SLOTS, COUNT, TICKS = 1_000, 200, 3
 def measure(name: str, slots: int, count: int, ticks: int) -> None:
     """Plan a few times on one view, which no decision changes, so that turns go on; print a line for each tick."""
     fleet = MONSTERS[name](slots, count)
-    view = View(fleet.rows)
+    view, cache = View(fleet.rows), PlanCache()
     for tick in range(ticks):
         began = process_time()
-        found = plan(view, fleet.rules, fleet.now + tick)
+        with PausedGC():
+            found = plan(view, fleet.rules, fleet.now + tick, cache)
         took = process_time() - began
         print(f"{name:<18} tick {tick}: {took:6.2f} s   {describe(found, view)}", flush=True)
 

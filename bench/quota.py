@@ -14,6 +14,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from time import process_time
 from typing import Any
@@ -23,7 +24,9 @@ from bench._quota_fleet import NOW, TICK, Fleet, make_fleet
 from bench._quota_loops import place_by_loops
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Waits
 from scheduler.model.view import View
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 
 SIZES = ((1_000, 10_000), (10_000, 100_000))
 SIZE_OF_GO = (10_000, 100_000)
@@ -94,8 +97,9 @@ def find_assignments(outcome: Plan) -> Assignments:
     }
 
 
-def _plan_by_engine(view: View, fleet: Fleet, now: float) -> Plan:
-    return plan(view, fleet.rules, now)
+def _plan_by_engine(cache: PlanCache, view: View, fleet: Fleet, now: float) -> Plan:
+    with PausedGC():
+        return plan(view, fleet.rules, now, cache)
 
 
 def _plan_by_loops(view: View, _: Fleet, now: float) -> Plan:
@@ -109,7 +113,7 @@ def _plan_by_loops(view: View, _: Fleet, now: float) -> Plan:
     return Plan(tuple(decisions), Waits(), None, tuple(view.accounts))
 
 
-PLANNERS: dict[str, Planner] = {"engine": _plan_by_engine, "plain": _plan_by_loops}
+PLANNERS: dict[str, Planner] = {"engine": partial(_plan_by_engine, PlanCache()), "plain": _plan_by_loops}
 
 
 def measure_all(chosen: Namespace) -> Iterator[Figures]:

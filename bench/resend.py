@@ -56,7 +56,7 @@ def longest_pauses(copies: int) -> float:
 def main() -> None:
     """Measure all in one run."""
     with open_stack(slots=2, leases_per_slot=4) as (stack, client):
-        settings = stack.surroundings.settings
+        settings = stack.configuration.settings
         wire = LossyWire(stack.url, settings.view.prefix, settings.view_url)
         client._wire.close()  # noqa: SLF001 - this client's messages are to get lost
         client._wire = wire  # noqa: SLF001 - as above

@@ -69,7 +69,7 @@ def main() -> None:
     with open_stack(slots=1, leases_per_slot=1) as (stack, unsigned), ExitStack() as opened:
         key = add_producer(stack)
         signed = opened.enter_context(stack.client(key=key))
-        view = stack.surroundings.settings.view
+        view = stack.configuration.settings.view
         keys = (None, read_credentials(key, None, "bench"))
         wires = [opened.enter_context(closing(RequestTransport(stack.url, view.prefix, None, each))) for each in keys]
         rounds = [(rate_in_bulk(unsigned), rate_in_bulk(signed)) for _ in range(ROUNDS + 1)][1:]

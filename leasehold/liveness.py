@@ -21,7 +21,7 @@ from leasehold.canaries import QUEUES
 from leasehold.client.own_transport import open_wire
 from leasehold.client.transport import RequestTransport, explain_redis
 from leasehold.errors import BadCredentials, Unavailable
-from tasks.clock import read_pulse_age
+from tasks.clock import read_send_age
 from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUES, "beat", "flower", "metrics", "emulator")
@@ -56,7 +56,7 @@ def _find_late_beat(settings: Settings) -> str | None:
         return "celery.beat_file: expected the file that beat touches, got nothing"
     late = LATE_INTERVALS * settings.ticks.interval
     try:
-        age = read_pulse_age(Path(settings.celery.beat_file))
+        age = read_send_age(Path(settings.celery.beat_file))
     except OSError as error:
         return f"{settings.celery.beat_file}: {error.strerror}: beat has not started"
     return f"beat has sent nothing for {age:.0f} s" if age > late else None

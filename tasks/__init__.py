@@ -1,1 +1,1 @@
-"""Celery: the app, queues and routes, the beat schedule, one thin module per queue, the dispatcher."""
+"""The Celery application: settings, queues, routes, beat's schedule, a thin module for each queue, the dispatcher."""

@@ -1,13 +1,13 @@
-"""What the main process of an intake worker does with a request before a process of its pool gets it.
+"""How the main process of an intake worker treats a request before a process of its pool gets it.
 
-Copies of a request that was answered after the copy was sent are thrown away: they would do nothing but give the same
-answer once more. So are copies of an unsigned request that runs. The main process does not verify signatures: a signed
-request that runs may be a forged one, so its copies go to the pool, which gives the stored answer. While more requests
-wait than can be answered in time (`policy/load_shedding.py`), some are answered "come again later", and questions whose
-senders gave up are thrown away.
+A copy of a request is dropped if the request was answered after the copy was sent: the sender has its answer. A copy of
+an unsigned request that is being carried out is dropped too. A signed one goes to the pool, because the main process
+does not verify signatures and the running request may be forged; the pool returns the stored answer. While more
+requests wait than can be answered in time (`policy/load_shedding.py`), some requests get the answer "come again later",
+and questions whose senders have given up are dropped.
 
-It keeps `<prefix>queue:taken`: the `sent_at` of the request taken last, by which clients see whether theirs waits; and
-`<prefix>queue:count`: how many requests all workers have taken.
+It maintains two keys in Redis. `<prefix>queue:taken`: the `sent_at` of the request taken last, by which a client sees
+whether its own request still waits. `<prefix>queue:count`: the number of requests that all workers have taken.
 """
 
 import time
@@ -24,7 +24,7 @@ import redis
 
 from leasehold.common.signing import PRINCIPAL, encode_canonically
 from scheduler.model.validation import InvalidInputError
-from scheduler.policy.load_shedding import QUESTIONS, QueueGauge, find_retry
+from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
 from scheduler.view.redis_notifier import RedisNotifier
 from tasks.queues import PREFIX, RESERVATIONS
@@ -33,18 +33,18 @@ from workers.logs import get_logger
 
 log = get_logger(__name__)
 
-LOOK_SECONDS: Final = 0.25
-"""How often Redis is asked how many requests wait, and told how far they were taken."""
+MEASURE_SECONDS: Final = 0.25
+"""Interval in which the length of the queue is read and the two keys are written."""
 KNOWN_SECONDS: Final = 60.0
-"""For how long copies of a request are recognised after its answer: as long as the answer is kept for its sender."""
+"""Time after an answer in which copies of its request are recognised: as long as the answer is kept in Redis."""
 MOST_KNOWN: Final = 10_000
 HANGING_SECONDS: Final = 5.0
-"""A request that runs for longer is carried out by another process when a copy of it comes."""
+"""After this time a running request may hang; a copy of it then goes to another process."""
 LEASES_PATIENCE: Final = 7.0
-"""Seconds after which a host asks for its leases again if its message names no patience."""
+"""Seconds after which a host repeats its request for its leases, if the message has no `patience`."""
 ARRIVAL: Final = "arrival"
-"""Header in which the main process numbers the messages that it takes. A sender's own value is overwritten; the id of a
-message is its sender's, and two messages may have the same.
+"""Header with the number that the main process gives to each message it takes. It replaces a value of the sender. The
+id of a message is chosen by its sender and cannot be used: two messages may have the same.
 """
 SHED: Final = "leasehold_shed_requests_total"
 SKIPPED: Final = "leasehold_skipped_requests_total"
@@ -61,27 +61,27 @@ _DOCUMENT: Final = msgspec.json.Decoder(_Document)
 
 @dataclass(frozen=True)
 class Arrival:
-    """What is to be known of a request that was taken from the queue. `key` is None where copies are not recognised."""
+    """A request that was taken from the queue. `key`: equal for copies; None if copies cannot be recognised."""
 
     number: str
-    """Of the message in this process, see ARRIVAL."""
+    """Number of the message in this process, see ARRIVAL."""
     verb: str
     key: bytes | None
     reply_to: str | None
     sent_at: float | None
     patience: float | None
     is_signed: bool = False
-    """Whether it claims to be: the process of the pool verifies that."""
+    """Whether it has a signature, which the process of the pool verifies."""
 
 
 def read_arrival(message: Mapping[str, Any], body: bytes) -> Arrival:
-    """From a message that passed `check_message`, which returned its decoded body, and that was numbered."""
+    """Return the arrival for a numbered message that passed `check_message`. `body`: its decoded body."""
     headers = message["headers"]
     verb = str(headers["task"]).removeprefix(f"{PREFIX}.{RESERVATIONS}.")
     document = _read_document(body)
     key = None
     if document.request is not None:
-        # The same bytes from the same principal: another sender's message with this id is no copy of it.
+        # A copy has the same bytes and the same principal; another sender's message with this id is no copy.
         sender = encode_canonically(verb, str(is_signed(headers)), str(headers.get(PRINCIPAL)))
         key = sha256(sender + body).digest()
     return Arrival(
@@ -107,7 +107,7 @@ def _read_document(body: bytes) -> _Document:
 
 def _read_number(value: object) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else None  # type: ignore[arg-type] # as was just checked
+    return float(value) if is_number else None  # type: ignore[arg-type] # checked in the line before
 
 
 @dataclass
@@ -118,7 +118,10 @@ class _Running:
 
 
 class Admission:
-    """See the module. For the one thread of a worker's main process. `clock`: cluster time, by which senders stamp."""
+    """Decides for each request whether it goes to the pool; see the module. Used by the thread of one main process.
+
+    `clock`: cluster time, by which senders stamp their messages.
+    """
 
     def __init__(
         self,
@@ -138,20 +141,20 @@ class Admission:
         self._clock, self._monotonic = clock, monotonic
         self._running: dict[str, _Running] = {}
         self._keys: dict[bytes, float] = {}
-        """Of unsigned requests that run: since when the newest copy does."""
+        """Key of each unsigned request that runs -> since when its newest copy runs."""
         self._left: _Running | None = None
         """The request that left the pool last."""
         self._answered: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
-        """By key: when it was answered, by either clock."""
+        """Key -> when the request was answered, by cluster time and by the monotonic clock."""
         self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
         self._taken = self._counted = 0
-        self._looked_at = float("-inf")
+        self._measured_at = float("-inf")
 
     def admit(self, arrival: Arrival) -> bool:
-        """Whether this request goes to the pool. If not, it is dealt with."""
+        """Return whether this request goes to the pool. If not, it has been answered or dropped."""
         self._gauge.note_taken()
-        if self._monotonic() - self._looked_at >= LOOK_SECONDS:
-            self._look(arrival.sent_at)
+        if self._monotonic() - self._measured_at >= MEASURE_SECONDS:
+            self._measure(arrival.sent_at)
         if self._is_copy(arrival):
             self._count(SKIPPED, reason="copy")
             return False
@@ -167,7 +170,7 @@ class Admission:
         return True
 
     def note_left(self, number: str) -> None:
-        """The request of this message left the pool, whatever became of it."""
+        """Record that the request of this message left the pool, with any result."""
         self._left = running = self._running.pop(number, None)
         if running is None:
             return
@@ -175,15 +178,17 @@ class Admission:
         self._gauge.note_run(now - running.since)
         if running.key is not None:
             self._keys.pop(running.key, None)
-        if self._counts and now - self._looked_at >= LOOK_SECONDS:
-            self._look(None)
+        if self._counts and now - self._measured_at >= MEASURE_SECONDS:
+            self._measure(None)
 
     def note_result(self, number: str, result: str) -> None:
-        """The result of the task that left the pool last. One that was not answered is carried out again. A message
-        whose signature is refused has another result than these, so what is noted as answered was verified.
+        """Record the result of the task that left the pool last.
+
+        A request without an answer may be carried out again, so it is not recorded. A forged copy is not recorded
+        either, because a refused signature has another result.
         """
         left, self._left = self._left, None
-        # As it stands in Celery's event: its repr.
+        # The result as Celery's event has it: its repr.
         is_answered = result.strip("'\"").startswith(("accepted", "refused:"))
         if is_answered and left is not None and left.number == number and left.key is not None:
             self._answered[left.key] = (self._clock(), self._monotonic())
@@ -193,14 +198,14 @@ class Admission:
             return False
         since = self._keys.get(arrival.key)
         if since is not None:
-            # A process that hangs must not keep its request from the others.
+            # If the process hangs, a copy of its request must reach another process.
             return self._monotonic() - since < HANGING_SECONDS
-        self._forget()
+        self._drop_old_answers()
         answered = self._answered.get(arrival.key)
-        # One that was sent after the answer: its sender has not got that, and is answered again.
+        # A copy that was sent after the answer: the sender has not received the answer, so it is sent again.
         return answered is not None and arrival.sent_at is not None and arrival.sent_at <= answered[0]
 
-    def _forget(self) -> None:
+    def _drop_old_answers(self) -> None:
         before = self._monotonic() - KNOWN_SECONDS
         while self._answered:
             oldest = next(iter(self._answered))
@@ -209,14 +214,14 @@ class Admission:
             del self._answered[oldest]
 
     def _is_abandoned(self, arrival: Arrival) -> bool:
-        """Whether it is a question whose sender does not wait for the answer any more."""
-        if arrival.verb not in QUESTIONS or arrival.sent_at is None:
+        """Return whether the request is a question whose sender has stopped waiting for the answer."""
+        if arrival.verb not in QUERIES or arrival.sent_at is None:
             return False
         patience = LEASES_PATIENCE if arrival.patience is None and arrival.verb == "leases" else arrival.patience
         return patience is not None and self._clock() - arrival.sent_at > patience
 
     def _shed(self, arrival: Arrival) -> bool:
-        """Answer that it should come again, if its sender understands that and the queue is too long for it."""
+        """Answer "come again later" if the wait is too long for this verb and the sender understands this answer."""
         wait = self._gauge.wait
         seconds = find_retry(arrival.verb, wait, self._longest)
         if seconds is None or arrival.reply_to is None or arrival.patience is None:
@@ -224,7 +229,7 @@ class Admission:
         try:
             self._notifier.reply(arrival.reply_to, describe_retry(seconds, wait, self._longest))
         except (ForeignAddressError, ViewUnavailableError):
-            # The task refuses the address as it does at any time; without Redis nothing can be answered.
+            # The task will refuse the address. Without Redis no answer can be sent.
             return False
         self._count(SHED, verb=arrival.verb)
         return True
@@ -232,9 +237,9 @@ class Admission:
     def _count(self, name: str, **labels: str) -> None:
         self._counts[name, tuple(labels.items())] += 1
 
-    def _look(self, sent_at: float | None) -> None:
-        """See how many wait, publish how far they were taken, add up what was counted."""
-        self._looked_at = self._monotonic()
+    def _measure(self, sent_at: float | None) -> None:
+        """Write the counts, publish the two keys, and read how many requests wait."""
+        self._measured_at = self._monotonic()
         counts, self._counts = self._counts, Counter()
         for (name, labels), amount in counts.items():
             self._meter.count(name, dict(labels), amount)
@@ -253,7 +258,7 @@ class Admission:
 
 
 def describe_retry(seconds: float, wait: float, longest: float) -> dict[str, Any]:
-    """The answer to a request that was not carried out for want of time."""
+    """Return the answer to a request that is not carried out because the queue is too long."""
     expected, got = f"a queue that is answered within {longest:g} s", f"a queue of about {wait:.0f} s"
     errors = [{"index": 0, "path": ".", "expected": expected, "got": f"{got}: come again in {seconds:.0f} s"}]
     return {"ok": False, "retry_after": round(seconds, 3), "errors": errors}
@@ -261,7 +266,7 @@ def describe_retry(seconds: float, wait: float, longest: float) -> dict[str, Any
 
 @cache
 def find_admission() -> Admission | None:
-    """The admission of this process; None where its settings are not valid, which was reported at the start."""
+    """Return the admission of this process; None if its settings are invalid, which was reported at the start."""
     from scheduler.view.connection import make_redis  # noqa: PLC0415 - only in a worker
     from tasks.app import services  # noqa: PLC0415 - the app names the transport, which imports this module
 

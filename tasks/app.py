@@ -1,6 +1,6 @@
-"""The Celery application: `celery -A tasks.app worker -Q ticks`. It connects to nothing when it is imported.
+"""The Celery application: `celery -A tasks.app worker -Q ticks`. Its import opens no connection.
 
-Why each setting is what it is stands in docs/operations.md.
+docs/how-to/operations.md has the reason for each Celery setting.
 """
 
 import ssl
@@ -30,7 +30,7 @@ from workers.settings import Settings
 log = get_logger(__name__)
 
 PUBLISH_RETRIES: Final = {"max_retries": 3, "interval_start": 0.0, "interval_step": 0.2, "interval_max": 0.5}
-"""Of a message and of the connection for it: about a second in all, then what sends it goes on without."""
+"""Retries of a message and of its connection: about a second in all. Then the sender continues without it."""
 
 MODULES: Final = (
     "tasks.reservations",
@@ -43,7 +43,7 @@ MODULES: Final = (
 
 
 def make_app(settings: Settings) -> Celery:
-    """The application by these settings."""
+    """Return the application for these settings."""
     signs = settings.access.mode != "open"
     app = Celery(
         "leasehold",
@@ -54,7 +54,7 @@ def make_app(settings: Settings) -> Celery:
     app.conf.update(_messages(settings), **_broker(settings), **_workers(settings))
     app.conf.update(
         beat_schedule=make_schedule(settings),
-        # In memory: no file is left anywhere, and each entry is due an interval after the start.
+        # The schedule is kept in memory, without a file; each entry is due one interval after the start.
         beat_scheduler="tasks.punctual:PunctualScheduler",
     )
     return app
@@ -88,12 +88,12 @@ def _messages(settings: Settings) -> dict[str, Any]:
 def _broker(settings: Settings) -> dict[str, Any]:
     url, user, password = split_login(settings.broker_url)
     return {
-        # All three: a CELERY_BROKER_URL of the surroundings must not win over our settings.
+        # All three, because a CELERY_BROKER_URL of the environment would replace a missing one.
         "broker_url": url,
         "broker_read_url": url,
         "broker_write_url": url,
-        # Workers answer a remote `inspect conf`, and Flower shows it: Celery hides what is named password, and of URLs
-        # only `broker_url`.
+        # The login is kept out of the URLs: a remote `inspect conf`, which Flower shows, hides only keys that are named
+        # password, and of URLs only `broker_url`.
         "broker_user": user,
         "broker_password": password,
         "broker_use_ssl": find_tls(settings.broker_url),
@@ -118,8 +118,8 @@ def _broker(settings: Settings) -> dict[str, Any]:
 
 
 def split_login(url: str | None) -> tuple[str | None, str | None, str | None]:
-    """A URL without its login and without secret parameters, the user, and the password. What a parameter says of TLS
-    is in `find_tls`.
+    """Return the URL without login and secret parameters, the user, and the password. See `find_tls` for its TLS
+    parameters.
     """
     if url is None:
         return None, None, None
@@ -133,8 +133,10 @@ def split_login(url: str | None) -> tuple[str | None, str | None, str | None]:
 
 
 def find_tls(url: str | None) -> dict[str, Any] | bool:
-    """What the query of a rediss:// URL says, with the server's certificate verified unless it says otherwise (kombu
-    would verify nothing); False without TLS. Flower reads it here, and here only.
+    """Return the TLS options of a rediss:// URL; False without TLS.
+
+    The server's certificate is verified unless the URL disables it; kombu's default is no verification. Flower reads
+    its options only from this setting.
     """
     if url is None or not url.startswith("rediss://"):
         return False
@@ -154,7 +156,7 @@ def _workers(settings: Settings) -> dict[str, Any]:
 
 
 def _read_settings() -> Settings:
-    """The settings of this process; a fault in them ends it with one line for each."""
+    """Return the settings of this process. If they are invalid, end the process with one line for each fault."""
     try:
         return load_settings()
     except InvalidInputError as error:
@@ -162,13 +164,13 @@ def _read_settings() -> Settings:
 
 
 def require_broker() -> None:
-    """End this process with a line unless the settings name a broker; there is no default to fall back to."""
+    """End this process with a line unless the settings name a broker. There is no default broker."""
     if settings.broker_url is None:
         sys.exit("leasehold: broker.url: expected the URL of a Redis (LEASEHOLD_BROKER__URL), got nothing")
 
 
 def refuse_foreign() -> None:
-    """End this process with a line if its Redis belongs to another cluster, or its database is an older state."""
+    """End this process with a line if its Redis belongs to another cluster, or if its database was set back."""
     if line := services.find_foreign():
         sys.exit(f"leasehold: {line}")
 
@@ -190,23 +192,24 @@ sign_with(app, lambda: services.access)
 
 @celeryd_init.connect(weak=False)
 def _guard_queues(conf: Any, **_signal: object) -> None:
-    """In workers alone: Flower and people know the broker by the scheme of its URL, which this replaces."""
+    """Use our transport in workers. Other processes, like Flower, need the transport that the URL's scheme names."""
     conf.broker_transport = "tasks.transport:Transport"
 
 
 @celeryd_after_setup.connect(weak=False)
 def _report_schema(**_signal: object) -> None:
-    """In workers, before they consume: report a schema that is older or newer than the program."""
+    """Report, before a worker consumes, a database schema that is older or newer than the program."""
     with suppress(InvalidInputError):
         if fault := services.find_schema_fault():
-            log.error("The schema of the database is not this program's.", action="schema.unfit", error=fault)
+            log.error("The database schema does not fit this program.", action="schema.unfit", error=fault)
 
 
 @before_task_publish.connect(weak=False)
 def _note_time(headers: dict[str, Any], **_signal: object) -> None:
-    """Stamp what this process sends with cluster time: when it was sent (by it the metrics process knows how old a
-    message is that waits), and when it expires. Celery counts from the wall clock of this host. A client in this
-    process stamps its own messages.
+    """Stamp a message of this process with the cluster time at which it was sent and expires.
+
+    Celery computes the expiry from the wall clock of this host. The metrics process derives the age of waiting messages
+    from the stamp. Messages of a client in this process have a stamp already.
     """
     if SENT_AT in headers:
         return
@@ -218,11 +221,11 @@ def _note_time(headers: dict[str, Any], **_signal: object) -> None:
 
 @worker_process_init.connect(weak=False)
 def _warm_up(**_signal: object) -> None:
-    """In each process of a pool, after the fork. (Pools of threads are warmed up by tasks/worker.py.)"""
+    """Prepare the services in each process of a pool, after its fork. (tasks/worker.py does so for threads.)"""
     services.warm_up(fleet=False)
 
 
 @setup_logging.connect(weak=False)
 def _set_up_logging(**_signal: object) -> None:
-    """Celery leaves logging alone once somebody listens here."""
+    """Configure our logging. Celery configures none if this signal has a receiver."""
     configure_logging(settings.log.format, settings.log.level)

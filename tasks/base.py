@@ -1,8 +1,8 @@
-"""One class for all our tasks: ids in every log line, arguments checked, durations measured, errors mapped.
+"""The base class of all tasks: ids in log lines, checks of sender and arguments, durations, errors as results.
 
-A task that could not do its work says so in one line and is gone: what it should have done is a row in SQL,
-and the periodic tick, `recover`, the sweep or the client's next try come back to it. So nothing here retries,
-and nothing that comes from outside ends a worker.
+A task that fails with a known error logs one line and ends. Its work is recorded in SQL, so the periodic tick,
+`recover`, the sweep or the client's next request does it again. Therefore no task retries, and no message and no
+failure of another service ends a worker.
 """
 
 import inspect
@@ -45,31 +45,31 @@ from workers.logs import get_logger
 log = get_logger(__name__)
 
 DROPPED: Final[dict[type[Exception], tuple[str, str]]] = {
-    ForeignMachineError: ("foreign_machine", "EC2 runs machines of another cluster; they are left alone."),
+    ForeignMachineError: ("foreign_machine", "EC2 runs machines of another cluster; they are not touched."),
     DatabaseWentBackError: (
         "database_went_back",
-        "The database is an older state; nothing is done until it is restored.",
+        "The database is an older state; no task runs until it is restored.",
     ),
-    StoreUnavailableError: ("store_unavailable", "The database cannot be used; this is done again later."),
-    ViewUnavailableError: ("view_unavailable", "The view in Redis cannot be used; this is done again later."),
-    redis.RedisError: ("redis_unavailable", "Redis cannot be used; this is done again later."),
-    OperationalError: ("broker_unavailable", "The broker takes no message; this is done again later."),
-    ConnectionError: ("broker_unavailable", "The broker takes no message; this is done again later."),
-    CloudError: ("cloud_error", "AWS refused; this is done again later."),
-    StaleWriteError: ("stale", "Somebody else changed the row meanwhile; this is done again later."),
+    StoreUnavailableError: ("store_unavailable", "The database is unavailable; the task is repeated later."),
+    ViewUnavailableError: ("view_unavailable", "The view in Redis is unavailable; the task is repeated later."),
+    redis.RedisError: ("redis_unavailable", "Redis is unavailable; the task is repeated later."),
+    OperationalError: ("broker_unavailable", "The broker accepts no message; the task is repeated later."),
+    ConnectionError: ("broker_unavailable", "The broker accepts no message; the task is repeated later."),
+    CloudError: ("cloud_error", "AWS refused a call; the task is repeated later."),
+    StaleWriteError: ("stale", "Another process changed the row meanwhile; the task is repeated later."),
     DeposedError: ("deposed", "Another scheduler leads now; nothing was written."),
-    PlanTooLateError: ("plan_too_late", "The plan took too long to be trusted; nothing was written."),
-    ForeignAddressError: ("foreign_address", "The answer was to go where no answers go; nothing was done."),
-    InvalidInputError: ("invalid_input", "What the database or the configuration holds is not valid."),
-    SoftTimeLimitExceeded: ("too_slow", "The task ran into its time limit and was stopped."),
+    PlanTooLateError: ("plan_too_late", "The plan took longer than the lock allows; nothing was written."),
+    ForeignAddressError: ("foreign_address", "The address for the answer is not allowed; nothing was done."),
+    InvalidInputError: ("invalid_input", "The content of the database or the configuration is invalid."),
+    SoftTimeLimitExceeded: ("too_slow", "The task exceeded its time limit and was stopped."),
 }
-"""What a task may run into, and what is said of it. Any other error is a fault of ours: Celery logs it whole."""
+"""Expected error -> result of the task and sentence for the log. Celery logs other errors with a traceback."""
 MOST_SHOWN: Final = 10
-"""Faults in one log line."""
+"""Faults listed in one log line."""
 
 
 class UnansweredError(Exception):
-    """A request was refused, and it names no place for its answer: `faults`, and the result of the task."""
+    """A request without `reply_to` was refused. `faults` are the reasons, `result` is the result of the task."""
 
     def __init__(self, faults: Sequence[Fault], result: str) -> None:
         self.faults, self.result = tuple(faults), result
@@ -77,10 +77,10 @@ class UnansweredError(Exception):
 
 
 def _leave(error: ForeignClusterError) -> NoReturn:
-    """End this worker and give the message back to its queue: it belongs to the cluster that the queue belongs to."""
+    """End this worker and return the message to its queue, for a worker of the cluster that the queue belongs to."""
     sentence = "This worker belongs to another cluster than its queue; it ends."
     log.error(sentence, action="worker.foreign", error=str(error))
-    # The worker is the parent in a pool of processes, and this process in a pool of threads.
+    # In a pool of processes the parent is the worker; in a pool of threads this process is.
     os.kill(getattr(current_process(), "_parent_pid", None) or os.getpid(), signal.SIGTERM)
     raise Reject(str(error), requeue=True) from None
 
@@ -92,7 +92,7 @@ def _ensure_membership() -> None:
 
 
 class LeaseholdTask(Task):  # type: ignore[type-arg]
-    """See the module."""
+    """A task with checks and measurements; see the module."""
 
     abstract = True
     Request = "tasks.requests:ReadableRequest"
@@ -102,7 +102,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
     """The roles whose messages are accepted in `access.mode = signed`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
-        """Run the task; its result in a word, which the metric of its duration has as a label."""
+        """Run the task and return its result. The text before a colon is a label of the metric of its duration."""
         with bound_contextvars(task=self.name, task_id=self.request.id):
             started = time.monotonic()
             result = self._run_verified(args, kwargs)
@@ -110,13 +110,14 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return result
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Send this answer to a message whose sender was not accepted, if the message names a place for answers. The
-        arguments were not checked before.
+        """Send `answer` to the sender of a refused message, if the message names an address. Its arguments are not
+        checked yet.
         """
 
     def verify(self) -> Principal | None:
-        """The principal that sent the message; None if it is not signed, which `access.mode` may allow. Raises
-        UnprovenError, and StoreUnavailableError without the database.
+        """Return the principal that sent the message; None for an unsigned message, if `access.mode` allows it.
+
+        Raises UnprovenError, and StoreUnavailableError without the database.
         """
         return verify_sender(vars(self.request), self.name or "", self.roles)
 
@@ -149,7 +150,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return str(self.run(*args, **kwargs))
         except UnansweredError as error:
             errors = [str(each) for each in error.faults[:MOST_SHOWN]]
-            sentence = "A request without a place for its answer was refused."
+            sentence = "A request without an address for its answer was refused."
             log.warning(sentence, action="request.refused", errors=errors)
             self._report("document", error.faults)
             return error.result
@@ -161,14 +162,14 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return self._drop(error)
 
     def _drop(self, error: Exception) -> str:
-        result, sentence = next(said for kind, said in DROPPED.items() if isinstance(error, kind))
+        result, sentence = next(entry for kind, entry in DROPPED.items() if isinstance(error, kind))
         log.warning(sentence, action=f"task.{result}", error=str(error))
         if isinstance(error, ForeignAddressError):
             self._report("address", [Fault("reply_to", "the address of an answer", "another address")])
         return result
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments with which the task runs: as many as it takes, and of its types. Raises InvalidInputError."""
+        """Return the arguments for the task, checked for their number and types. Raises InvalidInputError."""
         try:
             given = self._signature.bind(*args, **kwargs)
         except TypeError:
@@ -195,6 +196,6 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         from tasks.app import services  # noqa: PLC0415 - the app imports this module
 
         labels = {"task": self.name or "", "result": result.partition(":")[0]}
-        # An engine that cannot be built was spoken of by the task itself.
+        # If the ports cannot be built, the task itself has logged it.
         with suppress(*DROPPED):
             services.ports.meter.observe("leasehold_task_seconds", labels, seconds)

@@ -1,7 +1,7 @@
-"""What beat fires, and how often. Any number of beats may run: each task is exclusive or idempotent by itself.
+"""Beat's schedule: which tasks are sent and how often. Several beats may run: every task is exclusive or idempotent.
 
-Every entry expires: after a pause of the workers nobody has to work through a backlog of ticks. What is due follows
-from the monotonic clock: a host whose wall clock jumps goes on firing at its intervals.
+Every entry expires, so that a backlog of ticks does not delay workers after a pause. Times are measured by the
+monotonic clock: a jump of the wall clock does not change the intervals.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,16 +14,16 @@ from tasks.queues import HEAR, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP, 
 from workers.settings import Settings
 
 FULL_SWEEP: Final = 3
-"""Every machine is looked at, and looked for, once in so many intervals of `recover`."""
+"""Intervals of `recover` after which all machines are checked and reconciled."""
 PRUNE_MINUTE: Final = 17
-"""Of every hour, by the clock: the schedule is kept in memory, so a beat that restarts still gets to it."""
+"""Minute of each hour by the clock. An interval would start again with each restart of beat, which keeps no file."""
 
 _STARTED: Final = datetime.now(UTC)
 _STARTED_MONOTONIC: Final = read_monotonic()
 
 
 def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Celery's beat schedule, with the intervals of the settings."""
+    """Return Celery's beat schedule with the intervals of the settings."""
     recover, aws = settings.recover_interval, settings.aws
     notices = {"interruptions": _every(aws.interruption_interval, INTERRUPTIONS)} if aws.interruption_queue else {}
     hourly = crontab(minute=str(PRUNE_MINUTE), nowfun=read_steady_time)
@@ -40,7 +40,7 @@ def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def read_steady_time() -> datetime:
-    """The wall clock as it was when this process started, carried on by the monotonic clock: it never jumps."""
+    """Return the wall clock at the start of this process plus the monotonic time since then: it never jumps."""
     return _STARTED + timedelta(seconds=read_monotonic() - _STARTED_MONOTONIC)
 
 

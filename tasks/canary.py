@@ -1,6 +1,6 @@
-"""A canary for every queue: it answers if, and only if, a worker consumes the queue and reaches Redis.
+"""A canary task for each queue: its answer shows that a worker consumes the queue and reaches Redis.
 
-A worker that answers pings may still consume nothing; so this, and not a ping, is what says that it lives.
+An answer to Celery's ping shows neither, so health checks use the canary.
 """
 
 import os
@@ -18,7 +18,9 @@ from tasks.queues import CANARY, QUEUE_NAMES, task_name
 
 
 class CanaryTask(LeaseholdTask):
-    """It changes nothing and needs no database: while no signature can be verified, every canary is answered."""
+    """Changes nothing and needs no database. It answers every message while the database is unreachable, because no
+    signature can be verified then.
+    """
 
     abstract = True
     roles = frozenset({"worker", "operator", "reader"})
@@ -37,12 +39,12 @@ class CanaryTask(LeaseholdTask):
 
 
 def _register(queue: str) -> None:
-    def sing(reply_to: str) -> str:
-        answer = {"ok": True, "queue": queue, "host": socket.gethostname(), "pid": os.getpid()}
-        services.ports.notifier.reply(reply_to, answer)
+    def answer(reply_to: str) -> str:
+        content = {"ok": True, "queue": queue, "host": socket.gethostname(), "pid": os.getpid()}
+        services.ports.notifier.reply(reply_to, content)
         return "sung"
 
-    app.task(name=task_name(queue, CANARY), base=CanaryTask, needs_membership=False)(sing)
+    app.task(name=task_name(queue, CANARY), base=CanaryTask, needs_membership=False)(answer)
 
 
 for _queue in QUEUE_NAMES:

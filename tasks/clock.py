@@ -1,7 +1,7 @@
-"""`python -m tasks.clock`: beat, which fires the schedule of tasks/beat.py. It keeps no schedule file.
+"""`python -m tasks.clock`: beat, which sends the tasks of tasks/beat.py. It keeps no schedule file.
 
-Where `celery.beat_file` names a file, it writes that one whenever it has sent a task, so that a health check
-(`leasehold alive beat`) can tell a beat that sends from one that merely runs.
+If `celery.beat_file` names a file, beat writes it after each task that it sends. By the age of the file the health
+check (`leasehold alive beat`) recognises a beat that runs but sends nothing.
 """
 
 import sys
@@ -15,29 +15,29 @@ from leasehold.common.clock import read_monotonic
 from workers.imports import without_collecting
 
 
-def keep_pulse(file: Path) -> None:
-    """From now on write the monotonic clock into this file with every task that this process sends. Raises OSError if
-    it cannot be written.
+def record_sends(file: Path) -> None:
+    """Write the monotonic clock into this file now and after each task that this process sends. Raises OSError if the
+    file cannot be written now.
     """
-    write_pulse(file)
+    write_send_time(file)
 
     def touch(**_signal: object) -> None:
-        # A disk that is full later on is the health check's to tell, and no reason to send less.
+        # A later failure, like a full disk, must not stop beat. The health check reports the old file.
         with suppress(OSError):
-            write_pulse(file)
+            write_send_time(file)
 
     after_task_publish.connect(touch, weak=False)
 
 
-def write_pulse(file: Path) -> None:
-    """Note in this file that a task was sent now. All processes of a host have one monotonic clock."""
+def write_send_time(file: Path) -> None:
+    """Write the present time of the monotonic clock, which all processes of a host share, into this file."""
     file.write_text(f"{read_monotonic():.3f}\n")
 
 
-def read_pulse_age(file: Path) -> float:
-    """How many seconds ago `write_pulse` wrote this file. Raises OSError when it cannot be read.
+def read_send_age(file: Path) -> float:
+    """Return the seconds since `write_send_time` wrote this file. Raises OSError if the file cannot be read.
 
-    A file that was just emptied to be written, or that an older version touched, has the age of its last change.
+    A file without a number (it is just being written, or an older version touched it) has the age of its last change.
     """
     text = file.read_text(errors="replace")
     try:
@@ -47,9 +47,9 @@ def read_pulse_age(file: Path) -> float:
 
 
 def main() -> None:
-    """Fire until stopped."""
+    """Run beat until it is stopped."""
     with without_collecting():
-        # A fault in the configuration ends the process here.
+        # Imported here, because a wrong configuration ends the process at this import.
         from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415
         from tasks.punctual import PunctualScheduler  # noqa: PLC0415
 
@@ -58,7 +58,7 @@ def main() -> None:
         refuse_foreign()
     if settings.celery.beat_file:
         try:
-            keep_pulse(Path(settings.celery.beat_file))
+            record_sends(Path(settings.celery.beat_file))
         except OSError as error:
             sys.exit(f"leasehold: celery.beat_file: expected a file that can be written, got {error}")
     app.Beat(quiet=True).run()

@@ -1,7 +1,7 @@
-"""The Dispatcher on Celery: slow work becomes messages that name rows by id; what is due soon becomes an alarm.
+"""The Dispatcher on Celery: slow work becomes messages with ids of rows; the next due time becomes an alarm.
 
-Nothing is ever sent with an ETA or a countdown: on Redis such messages run again and again once they outlive
-the visibility timeout. Delays live in SQL, and beat's ticks look at them.
+No message is sent with an ETA or a countdown: on Redis such a message is delivered repeatedly once it is older than the
+visibility timeout. Delays are stored in SQL, and beat's ticks check them.
 """
 
 import threading
@@ -21,14 +21,14 @@ from workers.logs import get_logger
 log = get_logger(__name__)
 
 LEAST_WAIT: Final = 0.02
-"""Seconds before an alarm rings at the soonest: what is due for ever must not make ticks chase each other."""
+"""Least seconds before an alarm, so that work which stays due does not cause one tick after the other."""
 
 
 class CeleryDispatcher:
-    """See `scheduler.ports.Dispatcher`. For any number of threads; each process makes its own.
+    """See `scheduler.ports.Dispatcher`. Safe for threads; each process makes its own.
 
-    `resend_seconds`: `recover` sends slow work again after so long. A message that waited twice as long is
-    dropped by the worker, so that a slow queue does not fill up with copies.
+    `resend_seconds`: the interval in which `recover` sends slow work again. Messages expire after twice this time, so
+    that copies do not fill a slow queue.
     """
 
     def __init__(self, app: Celery, *, tick_seconds: float, resend_seconds: float, sweep_seconds: float) -> None:
@@ -51,13 +51,13 @@ class CeleryDispatcher:
             self._send(CHECK, [[list(slots)]], self._check_expires)
 
     def send_tick(self) -> None:
-        """Ask for a tick now."""
+        """Request a tick now."""
         self._send(TICK, [[]], 2 * self._tick_seconds)
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
         """See Dispatcher."""
         name = outgoing.callback.queue
-        # The producer's queue, which we neither know nor declare: straight onto the list of that name.
+        # The producer's queue, which is not declared here: the message goes onto the Redis list of that name.
         queue = Queue(name, Exchange("", type="direct", no_declare=True), routing_key=name, no_declare=True)
         try:
             self._app.send_task(
@@ -69,13 +69,15 @@ class CeleryDispatcher:
         except redis.ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
-            # It never will: sending it again would only hold up the others.
-            log.warning("A callback's queue is none.", action="callback.refused", queue=name, callback=outgoing.id)
+            # The queue will never accept it, and repeating it would delay other callbacks.
+            log.warning(
+                "The queue of a callback is no list.", action="callback.refused", queue=name, callback=outgoing.id
+            )
         except (OperationalError, redis.RedisError, OSError) as error:
             raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """See Dispatcher. What is due after the next periodic tick is left to that tick."""
+        """See Dispatcher. A due time after the next periodic tick needs no alarm."""
         wait = None if due is None or due - now >= self._tick_seconds else max(due - now, LEAST_WAIT)
         self._alarm.set(wait)
 
@@ -90,11 +92,11 @@ class CeleryDispatcher:
         try:
             self.send_tick()
         except (OperationalError, OSError) as error:
-            log.warning("A tick that is due could not be sent.", action="tick.not_sent", error=str(error))
+            log.warning("The message for a due tick was not sent.", action="tick.not_sent", error=str(error))
 
 
 class Alarm:
-    """Rings once, in a thread of its own, when the time that was set last is over."""
+    """Calls a function once, in a thread of its own, when the time that was set last is over."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
@@ -102,7 +104,7 @@ class Alarm:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float | None) -> None:
-        """Ring in so many seconds (None: not at all) instead of whatever was set before."""
+        """Call the function after this time; None: not at all. This replaces an earlier setting."""
         with self._guard:
             if self._timer is not None:
                 self._timer.cancel()

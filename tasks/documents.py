@@ -1,4 +1,7 @@
-"""The document of a request, as any Celery producer may send it. docs/protocol.md, "A request"."""
+"""Read the document of a request from the arguments of a Celery message.
+
+See docs/reference/protocol.md, "A request".
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,14 +9,14 @@ from typing import Any
 from scheduler.model.validation import Fault, InvalidInputError, fault
 
 NAME = "document"
-"""The keyword argument that holds a whole document. No document has a field of this name."""
+"""The keyword argument for a whole document. No document has a field of this name."""
 
 
 def read_request(arguments: Sequence[Any], named: Mapping[str, Any], message: str) -> Any:
-    """The document in the arguments of a message; where it has no `request`, the message's id is its request id.
+    """Return the document of a message. If it has no `request`, the id of the message becomes its request id.
 
-    It is the only positional argument, or the keyword argument `document`, or its fields are the keyword arguments.
-    Raises InvalidInputError for anything else.
+    The document is the only positional argument, or the keyword argument `document`, or the keyword arguments are its
+    fields. Raises InvalidInputError for other arguments.
     """
     document = _find_document(arguments, named)
     if isinstance(document, Mapping) and "request" not in document:

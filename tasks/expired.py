@@ -1,7 +1,7 @@
-"""Expired messages are counted by queue and warned about: a backlog, or the wrong clock of a sender, must show.
+"""Count expired messages by queue and warn about them: the queue has a backlog, or a sender's clock is wrong.
 
-A worker that was paused may find thousands of them. So counts are written at most once a second, and the warning comes
-at most once a minute.
+A worker that was paused may find thousands of them, so counts are written at most once a second, and the warning is
+logged at most once a minute.
 """
 
 import threading
@@ -24,7 +24,7 @@ _SENTENCE: Final = (
 
 
 class ExpiredMessages:
-    """What one worker dropped. For any number of threads."""
+    """The expired messages that one worker dropped. Safe for threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -33,14 +33,14 @@ class ExpiredMessages:
         self._counted_at = self._warned_at = _NEVER
 
     def note(self, queue: str) -> None:
-        """Take note of one message that was dropped."""
+        """Record one dropped message."""
         with self._guard:
             self._uncounted[queue] += 1
             self._unreported[queue] += 1
         self.report()
 
     def report(self) -> None:
-        """Write the counts and the warning that are due. Called regularly, so that the last ones get written, too."""
+        """Write the counts and the warning that are due. It is called regularly, so that the last ones are written."""
         now = read_monotonic()
         with self._guard:
             counted = self._take_due(self._uncounted, self._counted_at + COUNT_SECONDS, now)

@@ -1,4 +1,4 @@
-"""Queue `health`: looks at machines, and the level triggers that bring back what got lost."""
+"""Queue `health`: checks of machines, and the periodic tasks that repair what a lost message left undone."""
 
 from typing import Final
 
@@ -21,60 +21,60 @@ DAY: Final = 86400.0
 
 @app.task(name=CHECK)
 def check_slots(slot_ids: list[str]) -> str:
-    """Mirror what EC2 and the probes say of these slots' machines."""
+    """Record the states that EC2 and the probes report for the machines of these slots."""
     return f"moved: {check(services.ports, slot_ids)}"
 
 
 @app.task(name=SWEEP)
 def sweep_slots(all_machines: bool = False) -> str:  # noqa: FBT001, FBT002 - an argument of a message
-    """Have every slot looked at that is on its way up or down, or every one that has a machine."""
+    """Send checks for all slots that boot or terminate, or for all slots that have a machine."""
     return f"sent: {sweep(services.ports, all_machines=all_machines)}"
 
 
 @app.task(name=HEAR)
 def hear() -> str:
-    """Take note of the heartbeats of static hosts."""
+    """Record the heartbeats of static hosts."""
     return f"heard: {hear_hosts(services.ports)}"
 
 
 @app.task(name=RECOVER)
 def recover_lost() -> str:
-    """Send again what was decided and neither done nor sent lately; write the events of refused messages."""
+    """Send again what was decided and is neither done nor sent lately; write the events of refused messages."""
     count = recover(services.ports, services.settings.recover_interval)
     if count:
-        log.info("Sent again what was due.", action="recover.sent", count=count)
+        log.info("Overdue messages were sent again.", action="recover.sent", count=count)
     record_refused(services.ports)
     return f"sent: {count}"
 
 
 @app.task(name=RECONCILE)
 def reconcile_machines() -> str:
-    """Hold what EC2 runs under our tags against the slots: nothing is leaked, and no answer stays lost."""
+    """Compare EC2's machines with our tags to the slots: adopt those of lost answers, terminate those of no slot."""
     found = reconcile(services.ports, services.settings.orphan_age)
     if found != Reconciled():
         counts = msgspec.structs.asdict(found)
-        log.warning("Machines ran that no slot knew of.", action="reconcile.found", **counts)
+        log.warning("Machines without a slot were found.", action="reconcile.found", **counts)
     return f"strangers: {found.strangers}"
 
 
 @app.task(name=INTERRUPTIONS)
 def read_interruptions() -> str:
-    """Heed what EC2 says ahead of the end of its spot machines.
+    """Record EC2's notices about interruptions of spot machines.
 
-    It waits for a message until shortly before the next of these tasks comes, so copies do not pile up.
+    The task waits for notices until shortly before the next one of its kind is due, so that copies do not pile up.
     """
     feed = services.notices
     if feed is None:
         return "no queue"
     heeded = heed_notices(services.ports, feed, services.settings.aws.interruption_interval - 1)
     if heeded.changed:
-        log.info("Heeded notices of EC2.", action="interruptions.heeded", count=heeded.changed)
+        log.info("Notices of EC2 were recorded.", action="interruptions.heeded", count=heeded.changed)
     return f"heeded: {heeded.changed}, left: {heeded.left}"
 
 
 @app.task(name=PRUNE)
 def prune() -> str:
-    """Forget events, answers and ended reservations that are older than the settings say."""
+    """Delete events, answers and ended reservations that are older than the settings allow."""
     keep, store = services.settings.keep, services.ports.store
     now = store.now()
     count = store.prune(
@@ -82,5 +82,5 @@ def prune() -> str:
         requests_before=now - keep.requests,
         ended_before=now - keep.ended_days * DAY,
     )
-    log.info("Forgot what is old.", action="prune.done", count=count)
+    log.info("Old rows were deleted.", action="prune.done", count=count)
     return f"forgotten: {count}"

@@ -1,8 +1,8 @@
-"""Is it a task message of ours? Looked at before Celery sees it, for Celery trusts what it takes off a list.
+"""Check that a message is a task message of ours, before Celery sees it: Celery does not check what it reads.
 
-The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/protocol.md). What a task of ours never
-carries is refused as well: an ETA (it would be run again and again), compression, and links to other tasks. Time limits
-are discarded: a task runs under its own, and Celery 5.7.0 puts some into every message of beat.
+The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/reference/protocol.md). Parts that our tasks
+never have are refused: an ETA (the message would be delivered repeatedly), compression, and links to other tasks. Time
+limits are removed: each task has its own, and Celery 5.7.0 adds some to every message of beat.
 """
 
 import base64
@@ -19,16 +19,17 @@ from scheduler.ports import Defect
 
 CONTENT_TYPE: Final = "application/json"
 MOST_BYTES: Final = 32 * 1024 * 1024
-"""Of a message's body."""
+"""Most bytes of a message's body."""
 MOST_LEVELS: Final = 32
-"""Tables and lists within each other, the body's own three counted."""
+"""Most levels of nested tables and lists, including the three of the body itself."""
 MOST_ID: Final = 200
 _NEVER: Final = ("compression", "shadow", "callbacks", "errbacks", "chain", "chord", "stamps", "stamped_headers")
 
 
 def check_message(queue: str, raw: object, known: Collection[str]) -> bytes:
-    """Raise InvalidInputError unless `raw`, from the list of this queue, is a message for one of the `known` tasks. The
-    bytes of its body, as its signature covers them.
+    """Return the bytes of the message's body, which its signature covers.
+
+    Raises InvalidInputError unless `raw`, from the list of this queue, is a message for one of the `known` tasks.
     """
     envelope = _table(raw, ".")
     _check_headers(queue, _table(envelope.get("headers"), "headers"), known)
@@ -41,24 +42,24 @@ def check_message(queue: str, raw: object, known: Collection[str]) -> bytes:
 
 
 def find_defect(error: InvalidInputError) -> Defect:
-    """What kind of defect a message has that did not pass the check."""
+    """Return the kind of defect for a message that did not pass the check."""
     return "task" if error.faults[0].path == "headers.task" else "envelope"
 
 
 def is_expired(raw: Mapping[str, Any], now: float) -> bool:
-    """Has the time passed by which a checked message had to be begun? One without a zone is in UTC, as for Celery."""
+    """Return whether a checked message has expired. A time without a zone is in UTC, as for Celery."""
     instant = maybe_iso8601(raw["headers"].get("expires"))
     return instant is not None and maybe_make_aware(instant).timestamp() <= now
 
 
 def move_instant(instant: str, seconds: float) -> str:
-    """This instant in ISO 8601, later by so many seconds."""
+    """Return this instant in ISO 8601, moved by some seconds."""
     found = maybe_iso8601(instant)
     return instant if found is None else (maybe_make_aware(found) + timedelta(seconds=seconds)).isoformat()
 
 
 def describe_message(raw: object) -> dict[str, str]:
-    """What a log line says of any message: the task that it names, and its id."""
+    """Return the task and the id of any message, for a log line."""
     headers = raw.get("headers") if isinstance(raw, Mapping) else None
     if not isinstance(headers, Mapping):
         return {"task": "?", "task_id": "?"}
@@ -81,7 +82,7 @@ def _check_headers(queue: str, headers: Mapping[str, Any], known: Collection[str
     for key in _NEVER:
         if headers.get(key):
             raise fault(f"headers.{key}", "nothing", headers[key])
-    # Celery reads this one even if it is empty.
+    # An empty ETA is refused too, because Celery parses it.
     if headers.get("eta") is not None:
         raise fault("headers.eta", "nothing", headers["eta"])
     if expires is not None and not _is_instant(expires):
@@ -98,7 +99,7 @@ def _is_instant(value: object) -> bool:
 
 
 def _check_properties(properties: Mapping[str, Any]) -> None:
-    """What kombu needs to take note of the message, and to put it back when its worker dies."""
+    """Check what kombu needs to store the message while a worker has it, and to restore it when the worker dies."""
     if not is_whole_text(properties.get("delivery_tag"), MOST_ID):
         raise fault("properties.delivery_tag", f"an id of 1 to {MOST_ID} characters", properties.get("delivery_tag"))
     delivery = _table(properties.get("delivery_info"), "properties.delivery_info")
@@ -119,7 +120,7 @@ def _check_content(envelope: Mapping[str, Any]) -> None:
 
 
 def _read_body(body: object, encoding: object) -> bytes:
-    """The body's bytes: what was JSON before kombu encoded it for Redis."""
+    """Return the bytes of the body, which kombu may have encoded for Redis."""
     if encoding not in (None, "base64"):
         raise fault("properties.body_encoding", "base64, or nothing", encoding)
     if not isinstance(body, str):
@@ -133,7 +134,7 @@ def _read_body(body: object, encoding: object) -> bytes:
 
 
 def _decode(content: bytes, encoding: object) -> object:
-    """The body as the worker's task will read it."""
+    """Return the body as the task will read it."""
     try:
         return serialization.loads(content, CONTENT_TYPE, "utf-8", accept={CONTENT_TYPE})
     except (ValueError, DecodeError, ContentDisallowed) as error:
@@ -146,7 +147,7 @@ def _refuse_body(encoding: object, error: Exception) -> InvalidInputError:
 
 
 def _check_body(content: object) -> None:
-    """`[arguments, named arguments, links]`, not nested too deeply."""
+    """Check that the body is `[arguments, named arguments, links]` and not nested too deeply."""
     if not isinstance(content, list) or len(content) != 3:  # noqa: PLR2004 - protocol 2
         raise fault("body", "[arguments, named arguments, links]", content)
     arguments, named, links = content

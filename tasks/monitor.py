@@ -1,7 +1,7 @@
-"""`python -m tasks.monitor [--local]`: Flower, Celery's web page, on the address that the settings say.
+"""`python -m tasks.monitor [--local]`: Flower, Celery's web page, on the address of the settings.
 
-Flower shows which tasks ran, without their arguments and results (tasks/requests.py), and can stop workers. So it
-starts without a password in the local stack only (`--local`, which `leasehold up` passes), and there on loopback only.
+Flower shows which tasks ran, without their arguments and results (tasks/requests.py), and it can stop workers. So it
+starts without a password only in the local stack (`--local`, which `leasehold up` passes) on a loopback address.
 """
 
 import os
@@ -18,7 +18,7 @@ from workers.settings import FlowerSettings, is_loopback
 
 
 def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
-    """Why Flower may not start like this; None when it may."""
+    """Return why Flower must not start with these settings, or None."""
     if flower.basic_auth is not None or (local and is_loopback(flower.host)):
         return None
     return (
@@ -27,38 +27,40 @@ def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
 
 
 def restore_nothing() -> None:
-    """Flower's connection would look for messages that went unacknowledged, as any of kombu's does, and put them back
-    onto their queues. Its user has no right to that, and Flower takes no message that is to be acknowledged.
+    """Disable the restore of unacknowledged messages in this process, which each kombu connection would do.
+
+    Flower's Redis user has no right to it, and Flower consumes no message that needs an acknowledgement.
     """
     setattr(QoS, "restore_visible", lambda *_args, **_options: None)  # noqa: B010 - a method of kombu's
 
 
 def connect_per_use(app: Celery) -> None:
-    """Make Flower open a connection for each command instead of taking it from a pool of limited size.
+    """Let Flower open a connection for each command instead of taking it from a limited pool.
 
-    An inspection of a worker runs in eight threads. Each takes one connection and then waits without a time limit for
-    a second one. With a limit of five connections all of them wait for ever, and so does everything after them.
+    An inspection of workers runs in eight threads, and each thread takes a second connection while it holds one. With
+    the pool's limit of five they block each other without end.
     """
     app.conf.broker_pool_limit = 0
 
 
 def count_as(url: str) -> None:
-    """Make Flower count the messages of queues as the user of this URL: Flower's own user has no right to a queue. In
-    Redis 6.2 a user's commands go for all of its keys, and the user needs SET and DEL for keys of its own.
+    """Let Flower read the lengths of queues as the user of this URL, because Flower's own user has no right to queues.
+
+    (In Redis 6.2 the rights to commands hold for all keys of a user, and Flower's user needs SET and DEL.)
     """
     make = Broker.__new__
     Broker.__new__ = lambda cls, _url, *args, **options: make(cls, url, *args, **options)
 
 
 def close_metrics() -> None:
-    """Make Flower's page /metrics ask for the password, as all pages do except the health check: it names every worker
-    and task.
+    """Let Flower's page /metrics require the password, because it lists workers and tasks. All other pages except the
+    health check require it already.
     """
     Metrics.get = authenticated(Metrics.get)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until stopped; ends with status 1 when it may not start."""
+    """Run Flower until it is stopped; end with status 1 if it must not start."""
     from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
 
     require_broker()
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     if fault := refuse(flower, local="--local" in arguments):
         sys.exit(f"leasehold: {fault}")
     if flower.basic_auth is not None:
-        # Not on the command line, which every user of this host may read.
+        # By the environment: every user of this host can read a command line.
         os.environ["FLOWER_BASIC_AUTH"] = flower.basic_auth.get_secret_value()
     app.start(["flower", f"--address={flower.host}", f"--port={flower.port}"])
 

@@ -1,4 +1,4 @@
-"""The principal whose message the running task carries out, and the proof that it sent the message."""
+"""The principal that sent the message of the running task, and the verification of the sender."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ from workers.access import SignatureError, is_signed
 
 _CURRENT: Final[ContextVar[Principal | None]] = ContextVar("principal", default=None)
 _WANTED: Final = "a valid signature of a known principal of this cluster, at most an hour old"
-"""One text for every wrong signature: a sender does not learn which names exist or how close a guess came."""
+"""The same text for every wrong signature, so that a sender does not learn which names exist."""
 
 
 class UnprovenError(Exception):
-    """A message was refused for its sender. `fault` is for the sender, `reason` for the log of the worker."""
+    """A message was refused because of its sender. `fault` goes to the sender, `reason` into the worker's log."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
         self.fault, self.reason = fault, reason
@@ -30,13 +30,13 @@ class UnprovenError(Exception):
 
 
 def current_principal() -> Principal | None:
-    """The verified sender of the message that this task carries out; None if the message was not signed."""
+    """Return the verified sender of the message that this task carries out; None if the message was not signed."""
     return _CURRENT.get()
 
 
 @contextmanager
 def acting_for(principal: Principal | None) -> Iterator[None]:
-    """Within it, `current_principal` returns this principal. Only `tasks.base` calls it, after the verification."""
+    """Let `current_principal` return this principal within the context. Only `tasks.base` calls it, after verifying."""
     token = _CURRENT.set(principal)
     try:
         yield
@@ -45,10 +45,10 @@ def acting_for(principal: Principal | None) -> Iterator[None]:
 
 
 def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role]) -> Principal | None:
-    """The principal that sent a message for this task; None for an unsigned message where `access.mode` accepts it.
+    """Return the principal that sent a message for this task; None for an unsigned one, if `access.mode` accepts it.
 
-    A wrong signature is refused in every mode, a role other than `roles` in mode `signed`. Raises UnprovenError, and
-    StoreUnavailableError without the database.
+    A wrong signature is refused in every mode, a role that is not in `roles` in mode `signed`. Raises UnprovenError,
+    and StoreUnavailableError without the database.
     """
     from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
 

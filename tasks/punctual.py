@@ -1,4 +1,4 @@
-"""Beat's own scheduler, which sleeps until something is due, and sends nothing for another cluster."""
+"""Beat's scheduler: it sleeps until a task is due, and sends nothing into another cluster."""
 
 from typing import Any, ClassVar
 
@@ -12,21 +12,23 @@ log = get_logger(__name__)
 
 
 class PunctualScheduler(Scheduler):
-    """Celery's, but it wakes when the next task is due, and no sooner."""
+    """Celery's scheduler, but it wakes exactly when the next task is due."""
 
     refusal: ClassVar[str | None] = None
-    """Why beat ended by itself: the line of ForeignClusterError."""
+    """The message of the ForeignClusterError that ended beat."""
     _waits = False
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
-        """How long to sleep when the next task is due in `n` seconds. Celery's takes 10 ms off, and then asks again and
-        again, without a pause, until they have gone: a hundredth of a core for each message a second.
+        """Return how long to sleep if the next task is due in `n` seconds.
+
+        Celery subtracts 10 ms and then checks in a busy loop until they have passed: a hundredth of a core for each
+        message a second.
         """
         return n + drift
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send a due task if this process still belongs to the cluster of its Redis. Otherwise end, as a worker does;
-        while the database is an older state, send nothing.
+        """Send a due task if this process still belongs to the cluster of its Redis. Otherwise end the process. While
+        the database is an older state, send nothing.
         """
         if self._may_send():
             super().apply_entry(entry, producer)
@@ -46,7 +48,7 @@ class PunctualScheduler(Scheduler):
             self._waits = True
             return False
         except (StoreUnavailableError, InvalidInputError):
-            # What cannot be asked forbids nothing: each message expires, and its task checks again.
+            # Without an answer of the database the task is sent: it expires, and it checks the membership again.
             pass
         self._waits = False
         return True

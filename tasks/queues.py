@@ -1,4 +1,4 @@
-"""The queues, and which tasks travel on which: `leasehold.QUEUE.VERB` goes to QUEUE."""
+"""The queues and the names of the tasks: `leasehold.QUEUE.VERB` is routed to QUEUE."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ PREFIX: Final = "leasehold"
 
 
 def task_name(queue: str, verb: str) -> str:
-    """The name under which a task is known and routed: `leasehold.launch.slot`."""
+    """Return the name of a task, like `leasehold.launch.slot`."""
     return f"{PREFIX}.{queue}.{verb}"
 
 
@@ -34,16 +34,16 @@ QUERY: Final = task_name(RESERVATIONS, "query")
 EXPLAIN: Final = task_name(RESERVATIONS, "explain")
 CONDITIONS: Final = task_name(RESERVATIONS, "conditions")
 CANARY: Final = "canary"
-"""The verb of the task that every queue has, to see whether it is consumed."""
+"""The verb of the canary task, which every queue has."""
 
 
 def list_queues() -> list[Queue]:
-    """Plain direct queues: a message goes straight onto the Redis list of that name, so a flush breaks nothing, and
-    there is nothing to declare before something is sent.
+    """Return the queues. They are plain direct queues: a message goes onto the Redis list of that name. So nothing must
+    be declared before sending, and a flush of Redis loses no declaration.
     """
     return [Queue(name, routing_key=name, no_declare=True) for name in QUEUE_NAMES]
 
 
 def list_routes() -> dict[str, dict[str, str]]:
-    """A task's queue is the middle word of its name."""
+    """Return Celery's routes: the middle part of a task's name is its queue."""
     return {f"{PREFIX}.{name}.*": {"queue": name} for name in QUEUE_NAMES}

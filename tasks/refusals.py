@@ -1,7 +1,7 @@
-"""Refused messages are counted and noted, so that no message disappears unseen: a metric, and an event.
+"""Count refused messages and record them for the events.
 
-It is done in Redis alone: a worker's main process, which checks all messages, opens no database. The task `recover`
-writes the events (`operations/refused.py`).
+The record is made in Redis, because a worker's main process, which checks all messages, opens no database. The task
+`recover` writes the events (`operations/refused.py`).
 """
 
 import re
@@ -22,11 +22,11 @@ _TYPES: Final = {'"': "a text", "{": "a table", "[": "a list"}
 
 
 def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task: str, message: str) -> None:
-    """Count and note a message that was refused and gets no answer. Never raises: the message is refused anyway."""
+    """Count and record a message that was refused without an answer. Never raises: the message is refused anyway."""
     from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
 
     first = faults[0]
-    # A fault of the settings was reported at the start.
+    # Invalid settings were reported at the start.
     with suppress(InvalidInputError, RedisError):
         services.meter.note_refused(
             RefusedMessage(
@@ -44,7 +44,7 @@ def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task:
 
 
 def conceal(fault: Fault) -> str:
-    """What came, without secrets and without content of a message's body: of that the type and the size alone."""
+    """Return the value of a fault without secrets. Of a message's body only type and size are shown."""
     field = re.split(r"[.\[\]]", fault.path.rstrip("]"))[-1]
     if field in _HIDDEN:
         return MASK

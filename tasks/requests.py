@@ -1,4 +1,4 @@
-"""What a worker reports about a task: nothing of its arguments and results in events, a short text in log lines."""
+"""What a worker reports about a task: no arguments and no result in events, a short description in log lines."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ _NAMES: Final = ("reservation", "id", "slot")
 
 
 def describe_arguments(arguments: Sequence[object]) -> str:
-    """Positional arguments for people: documents by what they are about, without tokens, cut short."""
+    """Return positional arguments as a short text: a document by its id, without tokens."""
     return _cut(", ".join(map(_describe, arguments)))
 
 
@@ -50,11 +50,11 @@ def _cut(text: str) -> str:
 
 
 class ReadableRequest(Request):
-    """A task as the worker received it. Its events and the worker's reports carry no arguments and no result: Flower
-    shows them, and documents may hold what their senders want to keep to themselves.
+    """A task as the worker received it.
 
-    A message that is no task raises InvalidTaskError: the worker says so in a line and goes on. (Celery's own
-    raises whatever it stumbles over, which ends the worker.)
+    Its events and reports contain no arguments and no result, because Flower shows them and documents may be
+    confidential. A message that is no task message raises InvalidTaskError, which the worker logs; Celery's class would
+    raise other errors, which end the worker.
     """
 
     def __init__(self, message: Any, **options: Any) -> None:
@@ -66,8 +66,8 @@ class ReadableRequest(Request):
             raise InvalidTaskError("no task message: its arguments are no list and no table")
 
     def maybe_expire(self) -> Literal[True] | None:
-        """Whether the message expired while it waited in this worker, by cluster time. Celery's own asks the wall clock
-        of this host.
+        """Return whether the message expired, by cluster time, while it waited in this worker. Celery's method uses the
+        wall clock of this host.
         """
         from tasks.app import services  # noqa: PLC0415 - the app imports what imports this module
 
@@ -79,17 +79,19 @@ class ReadableRequest(Request):
 
     @property
     def argsrepr(self) -> str:
-        """Nothing, whatever the sender wrote here."""
+        """Empty: a value of the sender is not shown."""
         return ""
 
     @property
     def kwargsrepr(self) -> str:
-        """Nothing, as above."""
+        """Empty, as `argsrepr`."""
         return ""
 
-    def cancel(self, pool: Any, signal: int | None = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002 - as below
-        """Give the task up at a cold shutdown: its message goes back to the queue. Threads cannot be ended and run on
-        until their process ends (tasks/threads.py); Celery's own would raise NotImplementedError for them.
+    def cancel(self, pool: Any, signal: int | None = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002 - Celery's signature
+        """Give the task up at a cold shutdown; its message returns to the queue.
+
+        Threads cannot be ended and run until their process ends (tasks/threads.py). Celery's method raises
+        NotImplementedError for them.
         """
         try:
             super().cancel(pool, signal, emit_retry)
@@ -97,12 +99,12 @@ class ReadableRequest(Request):
             self._announce_cancelled(emit_retry=emit_retry)  # type: ignore[attr-defined] # the stubs leave it out
 
     def acknowledge(self) -> None:
-        """Done, well or not: as Celery's own, and another request may be taken."""
+        """Acknowledge the message after its task has ended in any way, and admit another request."""
         super().acknowledge()
         self._note_left()
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - Celery's signature
-        """Not done here: as above."""
+        """Return the message to its queue or drop it, and admit another request."""
         super().reject(requeue)
         self._note_left()
 
@@ -118,15 +120,15 @@ class ReadableRequest(Request):
         return find_admission() if str(self.name).startswith(f"{PREFIX}.{RESERVATIONS}.") else None
 
     def info(self, safe: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002 - Celery's signature
-        """The answer to remote control: never the arguments themselves."""
+        """Return the answer to remote control, without the arguments."""
         return {**super().info(safe=True), "args": self.argsrepr, "kwargs": self.kwargsrepr}
 
     def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's signature
         """Send an event without the task's result.
 
-        The thread of the worker's loop buffers events and sends them together. Only that thread may touch the buffer:
-        Celery empties it after it has sent it, so an event that a thread of the pool adds between the two is lost.
-        A thread of the pool sends its events at once.
+        The worker's loop buffers events and sends them together in its thread. Celery empties the buffer after sending
+        it, so an event that another thread adds in between would be lost. A thread of the pool therefore sends its
+        events at once.
         """
         result = fields.pop("result", None)
         if type == "task-succeeded" and (admission := self._find_admission()) is not None:

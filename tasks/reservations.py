@@ -1,5 +1,5 @@
-"""Queue `reservations`: what producers, holders and operators ask. One task a verb, each answered after the
-commit, on the list that `reply_to` names.
+"""Queue `reservations`: requests of producers, holders and operators. Each verb has a task, whose answer goes to the
+list that `reply_to` names, after the commit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ from tasks.principals import current_principal
 from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY, RESERVATIONS, task_name
 
 MOST_TRIES: Final = 3
-"""Of a request that met a copy of itself, or another change of its rows, on its way into the database."""
+"""Attempts for a request that meets a copy of itself or another change of its rows in the database."""
 MOST_QUERIED: Final = 1000
 
 
@@ -48,32 +48,32 @@ def _few(ids: list[str]) -> list[str]:
 
 
 class Question(Document):
-    """Asks for something, and changes nothing."""
+    """A request that changes nothing."""
 
     request: Text
     reply_to: Text
 
 
 class QueryDocument(Question):
-    """Asks for reservations as SQL has them, ended ones too, however long ago."""
+    """Requests rows of reservations from SQL, including ended ones."""
 
     ids: Annotated[list[Name], AfterValidator(_few)]
 
 
 class ExplainDocument(Question):
-    """Asks why a reservation waits, and what would end that."""
+    """Requests the reason why a reservation waits, and the change that would end the wait."""
 
     reservation: Name
 
 
 class ConditionsDocument(Question):
-    """Asks what is to be said of the slots of one pool, or of all."""
+    """Requests the conditions of the slots of one pool, or of all pools."""
 
     pool: Name | None = None
 
 
 class LeasesDocument(Question):
-    """A host asks for its slot and the leases on it, as SQL has them."""
+    """A host's request for its slot and the leases on it, from SQL."""
 
     slot: Name
     machine: Name
@@ -83,7 +83,7 @@ AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
 class RequestTask(LeaseholdTask):
-    """A task of this queue: whatever form its arguments have, it runs with one document."""
+    """A task of this queue. It runs with one document, in whichever form the message has it."""
 
     abstract = True
     roles = frozenset(ROLES)
@@ -101,7 +101,7 @@ class RequestTask(LeaseholdTask):
 
 
 def _register(verb: str) -> None:
-    """The task of one verb: every verb is carried out alike."""
+    """Register the task of one verb."""
 
     def carry_out(document: Any) -> str:
         address = find_address(document)
@@ -127,15 +127,15 @@ def query(document: Any) -> str:
 
 @app.task(name=EXPLAIN, base=RequestTask)
 def explain_wait(document: Any) -> str:
-    """Answer why it waits, with the smallest change that would end that: see `operations.explain`."""
+    """Answer why a reservation waits, with the smallest change that would end the wait: see `operations.explain`."""
     return _answer("explain", ExplainDocument, document, _explain)
 
 
 @app.task(name=CONDITIONS, base=RequestTask)
 def conditions(document: Any) -> str:
-    """Answer what is to be said of slots and pools, in words."""
+    """Answer the conditions of slots and pools, as texts."""
     return _answer(
-        "conditions", ConditionsDocument, document, lambda word: describe_conditions(services.ports, word.pool)
+        "conditions", ConditionsDocument, document, lambda asked: describe_conditions(services.ports, asked.pool)
     )
 
 
@@ -143,32 +143,32 @@ def conditions(document: Any) -> str:
 def leases(document: Any) -> str:
     """Answer a host with its slot and the leases on it: see `operations.hosts`."""
     return _answer(
-        "leases", LeasesDocument, document, lambda word: describe_host(services.ports, word.slot, word.machine)
+        "leases", LeasesDocument, document, lambda asked: describe_host(services.ports, asked.slot, asked.machine)
     )
 
 
-def _find_rows(word: QueryDocument) -> Answer:
+def _find_rows(asked: QueryDocument) -> Answer:
     store = services.ports.store
-    rows = store.find_reservations(ids=word.ids, limit=MOST_QUERIED)
+    rows = store.find_reservations(ids=asked.ids, limit=MOST_QUERIED)
     names = sorted({lease.slot for row in rows for lease in row.leases})
     slots = {slot.id: slot for slot in store.find_slots(ids=names)} if names else {}
     return {"reservations": [describe_row(row, slots) for row in rows]}
 
 
-def _explain(word: ExplainDocument) -> Answer:
-    found = explain(services.ports, word.reservation)
+def _explain(asked: ExplainDocument) -> Answer:
+    found = explain(services.ports, asked.reservation)
     if not found:
-        raise fault("reservation", "a known reservation", word.reservation)
+        raise fault("reservation", "a known reservation", asked.reservation)
     return found
 
 
 def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable[[AnyQuestion], Answer]) -> str:
-    """Answer a question; nothing is changed, so that it may be asked any number of times."""
+    """Answer a question. It changes nothing, so it may be repeated."""
     address = find_address(document)
     try:
-        word = read_document(model, document)
-        check_question(current_principal(), verb, slot=getattr(word, "slot", None))
-        answer: Answer = {"ok": True, **act(word)}
+        question = read_document(model, document)
+        check_question(current_principal(), verb, slot=getattr(question, "slot", None))
+        answer: Answer = {"ok": True, **act(question)}
     except InvalidInputError as error:
         answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
     except CommandRefused as refusal:
@@ -178,20 +178,14 @@ def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable
 
 
 def _accept(verb: str, document: object) -> Answer:
-    return _repeat_if_stale(lambda: accept(services.ports, verb, document, principal=current_principal()))
-
-
-def _repeat_if_stale(act: Callable[[], Answer]) -> Answer:
     for _ in range(MOST_TRIES - 1):
-        try:
-            return act()
-        except (StaleWriteError, ConflictError):
-            continue
-    return act()
+        with suppress(StaleWriteError, ConflictError):
+            return accept(services.ports, verb, document, principal=current_principal())
+    return accept(services.ports, verb, document, principal=current_principal())
 
 
 def find_address(document: object) -> str | None:
-    """Where the answer is to go, if the document says so. Raises ForeignAddressError before anything is done."""
+    """Return the address for the answer, if the document has one. Raises ForeignAddressError for a wrong address."""
     address = document.get("reply_to") if isinstance(document, dict) else None
     if address is None:
         return None
@@ -202,7 +196,7 @@ def find_address(document: object) -> str | None:
 
 
 def send_answer(address: str | None, answer: Answer) -> None:
-    """Put the answer there. A producer that names no place gets none; for a refusal that is an UnansweredError."""
+    """Send the answer to the address. Raises UnansweredError for a refusal without an address."""
     if address is not None:
         services.ports.notifier.reply(address, answer)
     elif not answer["ok"]:
@@ -211,12 +205,12 @@ def send_answer(address: str | None, answer: Answer) -> None:
 
 
 def list_errors(answer: Answer) -> list[dict[str, Any]]:
-    """What was refused, of a single document or of a list."""
+    """Return the errors in the answer for one document or for a list of documents."""
     return [error for each in answer.get("results", [answer]) for error in each.get("errors", ())]
 
 
 def describe_answer(answer: Answer) -> str:
-    """The answer in a few words, without tokens."""
+    """Return the answer in a few words, without tokens."""
     results = answer.get("results", [answer])
     refused = sum(not each["ok"] for each in results)
     if refused:

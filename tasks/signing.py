@@ -1,4 +1,4 @@
-"""Signs the messages that this cluster's processes send to each other. Messages to other queues stay as they are."""
+"""Signs the messages of this cluster's processes to each other. Messages to other queues are not signed."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,7 +22,7 @@ FindAccess = Callable[[], Access]
 
 
 class SigningProducer(Producer):
-    """Serializes the body itself: the bytes that are signed are those that travel."""
+    """A producer that serializes the body itself, so that exactly the sent bytes are signed."""
 
     def __init__(self, find_access: FindAccess | None, *arguments: Any, **options: Any) -> None:
         self._find_access = find_access
@@ -41,8 +41,9 @@ class SigningProducer(Producer):
 
 
 def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-    """The headers of the signature; none while no key can be read. A worker in mode `signed` then refuses the message,
-    and what it asks for is done at the next tick, sweep or recovery.
+    """Return the headers of the signature; none while no key can be read.
+
+    A worker in mode `signed` then refuses the message, and the next tick, sweep or recovery does its work.
     """
     try:
         return find_access().sign(queue=queue, task=headers["task"], message_id=headers["id"], body=body)
@@ -52,19 +53,19 @@ def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body:
 
 
 class SigningAMQP(AMQP):
-    """Celery's, with producers that sign: those of the pool, and that of beat."""
+    """Celery's AMQP with producers that sign: those of the pool and that of beat."""
 
     find_access: FindAccess | None = None
     _producer_pool: ProducerPool | None = None
 
     @property
     def Producer(self) -> Any:  # type: ignore[override]  # noqa: N802 - Celery's name
-        """Makes a producer."""
+        """Return a function that makes a signing producer."""
         return partial(SigningProducer, self.find_access)
 
     @property
     def producer_pool(self) -> ProducerPool:
-        """See its base. Celery resets `_producer_pool` after a fork."""
+        """See AMQP.producer_pool. Celery resets `_producer_pool` after a fork."""
         if self._producer_pool is None:
             pool: Any = self.app.pool
             self._producer_pool = ProducerPool(connections=pool, limit=pool.limit, Producer=self.Producer)
@@ -72,6 +73,6 @@ class SigningAMQP(AMQP):
 
 
 def sign_with(app: Celery, find_access: FindAccess) -> None:
-    """Let an application that was made to sign use these principals. Nothing is read before the first message."""
+    """Let an application with SigningAMQP sign by these principals. They are read with the first message."""
     if isinstance(app.amqp, SigningAMQP):
         app.amqp.find_access = find_access

@@ -1,4 +1,4 @@
-"""Queue `terminate`: ends machines. A queue of its own, so that nothing that costs money waits behind launches."""
+"""Queue `terminate`: ends machines. It is a queue of its own, so that no termination waits behind launches."""
 
 from scheduler.operations.machines.terminate import terminate
 from tasks.app import app, services
@@ -12,6 +12,6 @@ log = get_logger(__name__)
 def terminate_slot(slot_id: str, epoch: int) -> str:
     """End the machine that this slot has in this epoch, and in no other."""
     result = terminate(services.ports, slot_id, epoch)
-    sentence = "Asked for the end of a machine." if result == "asked" else "Asked for no end of a machine."
+    sentence = "The end of a machine was requested." if result == "asked" else "No machine had to be ended."
     log.info(sentence, action=f"terminate.{result}", slot=slot_id, epoch=epoch)
     return result

@@ -1,7 +1,7 @@
-"""The pool of threads for workers that wait for EC2: a cold shutdown does not wait for a call that hangs.
+"""The pool of threads for workers that call EC2: a cold shutdown does not wait for a call that hangs.
 
-A thread cannot be ended from outside. Celery's own pool joins its threads when it stops, and Python joins them again
-when the process ends. A stop would take as long as EC2 does.
+A thread cannot be ended from outside. Celery's pool joins its threads when it stops, and Python joins them when the
+process ends, so a stop would take as long as EC2's answer.
 """
 
 import os
@@ -19,25 +19,26 @@ POOL_NAME: Final = "tasks.threads:ThreadPool"
 
 
 class ThreadPool(TaskPool):
-    """Waits for its tasks at a warm shutdown. At a cold one it waits for none: the soft shutdown did that before."""
+    """Waits for its tasks at a warm shutdown. It does not at a cold one, because the soft shutdown has waited."""
 
     executor: ThreadPoolExecutor
 
     def on_stop(self) -> None:
-        """Take no more tasks; drop those that have not begun when the shutdown is cold."""
+        """Accept no more tasks; at a cold shutdown drop the tasks that have not begun."""
         is_cold = bool(state.should_terminate)
         self.executor.shutdown(wait=not is_cold, cancel_futures=is_cold)
 
     def count_busy(self) -> int:
-        """How many threads have not ended. All have at the end of a warm shutdown."""
-        return sum(thread.is_alive() for thread in self.executor._threads)  # noqa: SLF001 - there is no other way
+        """Return how many threads have not ended. After a warm shutdown all have."""
+        return sum(thread.is_alive() for thread in self.executor._threads)  # noqa: SLF001 - no public way
 
 
 def leave(status: int | None, pool: Any) -> NoReturn:
-    """End this process with this status, without waiting for threads that EC2 keeps."""
+    """End this process with this status, without waiting for threads that wait for EC2."""
     busy = pool.count_busy() if isinstance(pool, ThreadPool) else 0
     if busy:
-        log.warning("The process ends before its tasks: their work is sent again.", action="worker.left", tasks=busy)
+        sentence = "The process ends before its tasks; their work will be sent again."
+        log.warning(sentence, action="worker.left", tasks=busy)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status or 0)

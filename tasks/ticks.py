@@ -1,4 +1,4 @@
-"""Queue `ticks`: one scheduling pass after the other, by whoever gets the lock."""
+"""Queue `ticks`: one tick after the other, in the process that holds the lock."""
 
 from scheduler.operations.tick.tick import Ticked, tick
 from scheduler.view.renewal import Renewal
@@ -11,7 +11,7 @@ log = get_logger(__name__)
 
 
 class TickTask(LeaseholdTask):
-    """Operators ask for ticks, too."""
+    """A task that operators may send as well."""
 
     abstract = True
     roles = frozenset({"worker", "operator"})
@@ -19,17 +19,17 @@ class TickTask(LeaseholdTask):
 
 @app.task(name=TICK, base=TickTask)
 def run_tick() -> str:
-    """Tick, unless another process does: that one ticks once more when it is done."""
+    """Run a tick, unless another process ticks: that process then runs another tick."""
     ports = services.ports
     try:
         done = tick(ports, services.leader, _keep_lock)
-    except Exception:  # whatever it was is counted, and is the task's failure as before
+    except Exception:  # counted, and then raised as before
         ports.meter.count("leasehold_ticks_total", {"result": "error"})
         raise
     for ticked in done:
         ports.meter.count("leasehold_ticks_total", {"result": "success"})
         ports.meter.observe("leasehold_tick_duration_seconds", {}, ticked.seconds)
-        _tell(ticked)
+        _log(ticked)
     return f"ticked: {sum(len(each.plan.decisions) for each in done)} decisions" if done else "not_leader"
 
 
@@ -37,18 +37,18 @@ def _keep_lock() -> Renewal:
     return Renewal(services.ports.lock, services.settings.ticks.lock_seconds)
 
 
-def _tell(ticked: Ticked) -> None:
+def _log(ticked: Ticked) -> None:
     for mended in ticked.mended:
         if mended.repairs or mended.rebuilt:
             log.warning(
-                "The view had missed changes of the database; it is mended.",
+                "The view lacked changes of the database; it is repaired.",
                 action="view.rebuilt" if mended.rebuilt else "view.repaired",
                 changes=mended.repairs,
                 lag=round(mended.lag, 1),
             )
     if ticked.plan.decisions:
         log.info(
-            "Ticked.",
+            "A tick is done.",
             action="tick.done",
             term=ticked.term,
             decisions=len(ticked.plan.decisions),

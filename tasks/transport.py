@@ -1,13 +1,13 @@
-"""Celery's Redis transport with a door: what is on our queues and is no task message of ours goes no further.
+"""Celery's Redis transport with a check of messages, better times, and fewer clients.
 
-kombu and Celery end the worker over an envelope that lacks a field (tried: a worker exits over one line that is
-not JSON). Here such a message is named in a log line and thrown away; it was taken off its list already.
+Messages that are no task messages of ours are logged and dropped. In kombu and Celery an envelope that lacks a field
+ends the worker, even a single line that is not JSON.
 
-What has expired is left here too. Celery would take note of each, discard it and acknowledge it, in several round
-trips; a worker that comes back to a thousand old ticks and sweeps would be busy with them for longer than it was away.
+Expired messages are dropped here as well. Celery would store, discard and acknowledge each in several round trips; for
+a worker that finds a thousand old ticks after a pause that would take longer than the pause.
 
-And with one client of Redis for each pool of connections: kombu makes one for every command (a millisecond each,
-several for every message: a third of what a worker's main process did).
+One client of Redis serves each pool of connections. kombu makes one for every command, at a millisecond each, which was
+a third of the work of a worker's main process.
 """
 
 import time
@@ -34,25 +34,25 @@ from workers.logs import get_logger
 
 log = get_logger(__name__)
 PREFIX_OPTION = "view_prefix"
-"""The transport's option with what our keys begin with."""
+"""The transport's option with the prefix of our keys."""
 _NUMBERS = count(1)
-"""See ARRIVAL. A worker makes another transport when it connects again."""
+"""Numbers for ARRIVAL. They are global, because a worker makes a new transport when it reconnects."""
 _NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
-"""The note of a message that a worker holds: its envelope, exchange and routing key."""
+"""kombu's note of a message that a worker has taken: its envelope, exchange and routing key."""
 _CLOSED = "the channel was closed"
-_SENTENCE = "A message that is no task of this queue was thrown away."
+_SENTENCE = "A message that is no task of this queue was dropped."
 
 
 @cache
 def _known_tasks(queue: str) -> frozenset[str]:
-    """The tasks that travel on this queue. Asked for when the first message comes: all are registered then."""
+    """Return the tasks of this queue. Called with the first message, when all tasks are registered."""
     from tasks.app import app  # noqa: PLC0415 - the app names this module as its transport
 
     return frozenset(name for name in app.tasks if name.startswith(f"{PREFIX}.{queue}."))
 
 
 def _is_readable(note: bytes | None) -> bool:
-    """Whether kombu can give back the message of this note, or the note is gone."""
+    """Return whether kombu can restore the message of this note; True as well if the note is gone."""
     try:
         return note is None or bool(_NOTE.decode(note))
     except msgspec.DecodeError:
@@ -60,35 +60,36 @@ def _is_readable(note: bytes | None) -> bool:
 
 
 def _read_clock() -> float:
-    """Cluster time: workers of several hosts have to agree on it."""
+    """Return cluster time, which workers of several hosts share."""
     from tasks.app import services  # noqa: PLC0415 - as above
 
     return services.clock.now()
 
 
 class QoS(redis.QoS):
-    """Notes with each message that is being worked on since when, by cluster time. Kombu's own takes the wall clock of
-    this host, and another host would give such a message to a second worker too early, or never.
+    """Keeps a note of each message that is being worked on, with its time by cluster time.
+
+    kombu uses the wall clock of this host; another host would then restore such a message too early or never.
     """
 
     channel: Any
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Take note of a message that was handed to this worker: kombu's own, except the score."""
+        """Note a message that this worker has taken: as kombu does, except for the time."""
         self._repair_and_retry(lambda: self._note(message, delivery_tag))
         super(redis.QoS, self).append(message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        """A message was dealt with: kombu's own."""
+        """Acknowledge a message; repairs keys of a wrong type first, if necessary."""
         self._repair_and_retry(lambda: super(QoS, self).ack(delivery_tag))
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
-        """A message was not dealt with; `requeue`: it goes back to its queue. Kombu's own."""
+        """Reject a message; with `requeue` it returns to its queue. Repairs keys of a wrong type, if necessary."""
         try:
             super().reject(delivery_tag, requeue)
         except ResponseError:
             found = self._set_aside()
-            # Redis carries out the other commands of a transaction one of which fails: it may be in its queue already.
+            # Redis executes the other commands of a transaction when one fails, so the message may be requeued already.
             is_requeued = requeue and UNACKED not in found
             if is_requeued:
                 super(redis.QoS, self).ack(delivery_tag)
@@ -97,8 +98,8 @@ class QoS(redis.QoS):
                 super().reject(delivery_tag, requeue)
 
     def restore_by_tag(self, tag: bytes | str, client: Any = None, leftmost: bool = False) -> None:  # noqa: FBT001, FBT002 - as above
-        """Give the message of this note back to its queue: kombu's own. A note that cannot be read is set aside: kombu
-        would fail on it, or drop it, before any later note.
+        """Restore the message of this note to its queue. A note that cannot be read is set aside, because kombu would
+        fail on it, or drop it, before later notes.
         """
         with self.channel.conn_or_acquire(client) as found:
             if _is_readable(found.hget(self.unacked_key, tag)):
@@ -115,17 +116,16 @@ class QoS(redis.QoS):
             act()
 
     def _set_aside(self) -> set[str]:
-        """Set aside the keys that have a wrong type; these keys. Raises the error that is being handled if there are
-        none.
-        """
+        """Set aside the keys of a wrong type and return them. If there are none, raise the handled error again."""
         found: set[str] = self.channel.set_aside_wrong_keys()
         if not found:
             raise  # noqa: PLE0704 - called while an error is handled
         return found
 
     def _note_again(self) -> None:
-        """Note each message that this worker holds, and give a time to each note of the other workers without one: a
-        message without both would not be given to another worker when its own one dies.
+        """Note each message of this worker again, and give a time to each note of other workers that has none.
+
+        A message needs both to be restored when its worker dies.
         """
         for tag, message in (self._delivered or {}).items():
             if tag not in (self._dirty or ()):
@@ -143,8 +143,9 @@ class QoS(redis.QoS):
             pipe.hset(self.unacked_key, delivery_tag, kept).execute()
 
     def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
-        """Give back to their queues the messages that were noted longer ago than the visibility timeout. Kombu counts
-        from the wall clock: the timeout that it is given here makes up for the difference.
+        """Restore the messages that were noted longer ago than the visibility timeout.
+
+        kombu measures by the wall clock, so the timeout is corrected by its difference from cluster time.
         """
         expired.report()
         if self.channel.set_aside_wrong_keys():
@@ -155,36 +156,36 @@ class QoS(redis.QoS):
 
 
 class Channel(redis.Channel):
-    """Survives what is not even an envelope; keeps its client; a closed one is a lost connection."""
+    """A channel that drops undecodable messages, keeps one client, and reports its closing as a lost connection."""
 
     QoS = QoS
     connection: Any
     _kept: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
-        """Kombu's own clients bind a connection each (`asynchronous`); all others take one from the pool for each
-        command, so one of them serves all, threads too.
+        """Return a client. An asynchronous one of kombu has a connection of its own. All others take a connection from
+        the pool for each command, so one client serves all, also from several threads.
         """
         if asynchronous:
             return super()._create_client(asynchronous=True)  # type: ignore[misc] # the stubs leave it out
-        # After a lost connection the channel has another pool.
+        # After a lost connection the channel has a new pool.
         if self._kept is None or self._kept.connection_pool is not self.pool:
             self._kept = super()._create_client()  # type: ignore[misc] # as above
         return self._kept
 
     def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
-        """What to connect with. Raises ConnectionError when the channel was closed: kombu's retries know what to do
-        then, and who publishes gets a fresh channel and sends again.
+        """Return the parameters of a connection. Raises ConnectionError if the channel is closed: the publisher then
+        gets a new channel from kombu and sends the message again.
         """
         if self.connection is None:
-            # kombu's own says that None has no attribute. A connection that is lost while something is declared
-            # leaves a publisher with such a channel: kombu revives what was declared, and not who publishes.
+            # kombu's method fails with AttributeError. When a connection is lost during a declaration, kombu opens a
+            # new channel for the declared object, but the publisher keeps the closed one.
             raise ConnectionError(_CLOSED)
         return super()._connparams(asynchronous)  # type: ignore[misc] # as above
 
     def set_aside_wrong_keys(self) -> set[str]:
-        """Rename the keys of the broker that have a wrong type; these keys."""
-        # Not on the connection of `client`: it may be waiting for a message.
+        """Rename the keys of the broker that have a wrong type; return the keys."""
+        # Not by the connection of `client`, which may be waiting for a message.
         found = set_aside(self._create_client(), self._prefix, BROKER_TYPES)
         for each in found:
             log.error(
@@ -196,13 +197,13 @@ class Channel(redis.Channel):
         return {each.key for each in found}
 
     def set_aside_note(self, tag: str) -> None:
-        """Move a note of a message that cannot be read out of kombu's tables."""
+        """Move a note that cannot be read out of kombu's tables."""
         set_aside_note(self._create_client(), self._prefix, tag)
         sentence = "The note of a message could not be read. It was set aside."
         log.error(sentence, action="broker.key_set_aside", key=UNACKED, found="unreadable", tag=show(tag))
 
     def list_noted(self) -> list[bytes]:
-        """The delivery tags of all messages that workers hold."""
+        """Return the delivery tags of all messages that workers have taken."""
         return list(self._create_client().hkeys(self.unacked_key))
 
     @property
@@ -210,7 +211,7 @@ class Channel(redis.Channel):
         return str(self.connection.client.transport_options.get(PREFIX_OPTION, DEFAULT_PREFIX))
 
     def _put(self, queue: str, message: Any, **options: Any) -> None:
-        """Send a message; where its queue had a wrong type, to a new queue."""
+        """Send a message. If its queue has a wrong type, set the key aside and send it to a new queue."""
         try:
             super()._put(queue, message, **options)
         except ResponseError:
@@ -223,7 +224,7 @@ class Channel(redis.Channel):
         try:
             return super()._brpop_read(**options)  # type: ignore[misc] # the stubs leave it out
         except ResponseError:
-            # A worker would end, and each one that takes its place, too.
+            # Without this the worker, and each of its successors, would end.
             if self.connection.handed_over != before or not self.set_aside_wrong_keys():
                 raise
             return True
@@ -232,13 +233,13 @@ class Channel(redis.Channel):
                 raise
             found = Fault(".", "JSON", _find_text(error))
             log.warning(_SENTENCE, action="message.refused", error=str(found))
-            # A worker has one queue; which list of several an undecodable text came from, kombu has forgotten.
+            # kombu does not report which of several lists the text came from; a worker has only one.
             report_refused(next(iter(self.active_queues), ""), "envelope", [found], task="?", message="?")
             return True
 
 
 def _find_text(error: Exception) -> str:
-    """What was to be decoded: the error has it, if anything does; kombu has dropped it."""
+    """Return the text that could not be decoded. Only the error has it; kombu drops it."""
     found = getattr(error, "doc", None) or getattr(error, "object", None) or str(error)
     return show(found.decode(errors="replace") if isinstance(found, bytes) else found)
 
@@ -249,11 +250,11 @@ def _admit(message: Any, body: bytes) -> bool:
 
 
 class Transport(redis.Transport):
-    """Hands over what passes the check."""
+    """Delivers the messages that pass the check."""
 
     Channel = Channel
     handed_over = 0
-    """How many envelopes were read."""
+    """Number of envelopes that were read."""
 
     def _deliver(self, message: Any, queue: str | None) -> None:
         self.handed_over += 1
@@ -270,12 +271,12 @@ class Transport(redis.Transport):
             # promise: cluster-time-expiry
             if is_expired(message, _read_clock()):
                 described = describe_message(message)
-                log.info("A message came too late.", action="message.expired", queue=queue, **described)
+                log.info("An expired message was dropped.", action="message.expired", queue=queue, **described)
                 expired.note(queue)
                 return
-            # A sender's limits would go before those of the task.
+            # A sender's limits would override those of the task.
             message["headers"].pop("timelimit", None)
-            # The process that runs the task verifies the signature, and sees the decoded body only.
+            # The process that runs the task verifies the signature, but gets only the decoded body.
             message["headers"][BODY_SHA256] = hash_body(body)
             message["headers"][ARRIVAL] = next(_NUMBERS)
             if queue == RESERVATIONS and not _admit(message, body):

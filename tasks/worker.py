@@ -1,7 +1,7 @@
-"""`python -m tasks.worker QUEUE`: the Celery worker of one queue, with the pool that suits it. The Procfile's lines.
+"""`python -m tasks.worker QUEUE`: the Celery worker of one queue, with the pool that suits it. Used in the Procfile.
 
-The same as `celery -A tasks.app worker -Q QUEUE …`; but the concurrency comes from the settings, a stray
-`tasks.py` in the working folder cannot hide ours, and what is wrong with the configuration is said in a line.
+It does the same as `celery -A tasks.app worker -Q QUEUE …`. In addition it takes the concurrency from the settings,
+does not import a `tasks.py` of the working folder, and prints faults of the configuration as lines.
 """
 
 import sys
@@ -26,11 +26,11 @@ POOLS: Final[dict[str, Pool]] = {
     HEALTH: "threads",
     TERMINATE: "threads",
 }
-"""Processes where time limits must hold and Python computes; threads where EC2 and machines are waited for."""
+"""Processes where time limits must hold and Python computes; threads where tasks wait for EC2 and machines."""
 
 
 def worker_options(queue: str, concurrency: ConcurrencySettings) -> dict[str, Any]:
-    """What Celery's worker is to be for this queue."""
+    """Return the options of Celery's worker for this queue."""
     return {
         "queues": [queue],
         "hostname": host_format(f"{queue}@%h"),
@@ -43,23 +43,24 @@ def worker_options(queue: str, concurrency: ConcurrencySettings) -> dict[str, An
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Work until stopped; ends with status 2 when the arguments are wrong, 1 when the configuration is."""
+    """Run the worker until it is stopped; end with status 2 for wrong arguments, 1 for a wrong configuration."""
     if len(arguments) != 1 or arguments[0] not in QUEUE_NAMES:
         sys.stderr.write(f"usage: python -m tasks.worker {{{','.join(QUEUE_NAMES)}}}\n")
         sys.exit(2)
     queue = arguments[0]
     with without_collecting():
-        from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415 - only when it is to be used
+        # Imported here, because a wrong configuration ends the process at this import.
+        from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415 - see above
 
         require_broker()
         refuse_foreign()
-        # Said of root, for fear of pickle: we take JSON only. Containers run as root.
+        # Celery warns of pickle in processes of root. We accept JSON only, and containers run as root.
         warnings.simplefilter("ignore", SecurityWarning)
         services.import_adapters()
         services.name_process(queue)
         if POOLS[queue] == "threads":
             services.warm_up(fleet=True)
-        # Not by Celery's command line, which imports all of its commands first, Flower's and the shell's too.
+        # Not by Celery's command line, which imports all of its commands first, also those of Flower.
         worker = app.Worker(**worker_options(queue, settings.celery.concurrency))
     worker.start()
     leave(worker.exitcode, worker.pool)

@@ -1,1 +1,1 @@
-"""Hands: what the slow queues do to the outside world."""
+"""The processes around the rules: configuration, services, logs, metrics, probes, and EC2 in `workers.ec2`."""

@@ -1,4 +1,4 @@
-"""Verifies the signatures of messages and signs the cluster's own, with keys that are read from the database."""
+"""Verify the signatures of messages and sign the cluster's own messages, with keys from the database."""
 
 import math
 import threading
@@ -24,15 +24,15 @@ from scheduler.model.principals import WORKER, Principal
 from scheduler.ports import ClusterRow, Store, StoredPrincipal, StoreUnavailableError
 
 LOOK_SECONDS: Final = 1.0
-"""A removal of a principal or of a key takes effect in every process within this time; an addition at once."""
+"""Age at which the copy of the principals is read again. A removed key is refused after this time at the latest."""
 
 
 class SignatureError(Exception):
-    """A signature is not valid. The text says why; it is for the log, not for the sender."""
+    """A signature is not valid. The text is the reason, for the log; the sender must not see it."""
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What was read from the database, and the monotonic time of the last look."""
+    """The content of the database, and the monotonic time at which it was read."""
 
     looked_at: float
     state: ClusterRow
@@ -40,14 +40,14 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 def is_signed(headers: Mapping[str, object]) -> bool:
-    """Whether a message claims to be signed."""
+    """Return whether a message claims to be signed."""
     return SIGNATURE in headers or PRINCIPAL in headers
 
 
 class Access:
-    """The principals of the cluster as this process knows them. For any number of threads.
+    """A copy of the cluster's principals in this process. Safe for threads.
 
-    `monotonic`: a clock in seconds that never jumps. It carries cluster time between two looks at the database.
+    `monotonic`: a clock in seconds that never jumps. It continues cluster time between two reads of the database.
     """
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -56,10 +56,11 @@ class Access:
         self._known: _Known | None = None
 
     def verify(self, headers: Mapping[str, object], *, queue: str, task: str, message_id: str) -> Principal:
-        """The principal that signed the message.
+        """Return the principal that signed the message.
 
-        `headers` has the `body_sha256` that the transport computed; `queue` and `task` are those that the worker really
-        consumed. Raises SignatureError for a signature that is not valid, StoreUnavailableError without the database.
+        `headers` has the `body_sha256` that the transport computed. `queue` and `task` are those that the worker
+        consumed, not those that the message names. Raises SignatureError for an invalid signature,
+        StoreUnavailableError without the database.
         """
         fields = SignedFields(
             principal=_text(headers, PRINCIPAL),
@@ -74,15 +75,16 @@ class Access:
         self._check_origin(fields, known)
         found = self._find_signer(known, fields, signature)
         if found is None:
-            # A principal or a key that was added a moment ago is valid at once.
+            # Read again, so that a principal or a key that was just added is valid at once.
             found = self._find_signer(self._look(LOOK_SECONDS), fields, signature)
         if found is None:
-            raise SignatureError("an unknown principal, or another signature than the principal's")
+            raise SignatureError("the principal is unknown, or the signature is not the principal's")
         return found
 
     def sign(self, *, queue: str, task: str, message_id: str, body: bytes) -> dict[str, str]:
-        """The headers that sign a message as the cluster's own. While the database cannot be used, the key that was
-        read last signs. Raises StoreUnavailableError if none was read yet.
+        """Return the headers that sign a message as the cluster's own.
+
+        While the database is unavailable, the last key signs. Raises StoreUnavailableError if no key was read yet.
         """
         try:
             known = self._look()
@@ -123,14 +125,14 @@ class Access:
         return known.state.now + self._monotonic() - known.looked_at
 
     def _look(self, early: float = 0.0) -> _Known:
-        """What is known, at most LOOK_SECONDS less `early` old. Principals are read again only if they changed."""
+        """Return the copy, read again if it is older than LOOK_SECONDS - `early`. Unchanged principals are kept."""
         with self._guard:
             known, now = self._known, self._monotonic()
             if known is not None and now - known.looked_at < LOOK_SECONDS - early:
                 return known
             state = self._store.read_cluster()
             same = known is not None and _name_version(known.state) == _name_version(state)
-            # Changed after `state` was read: the next look finds another version and reads them again.
+            # Principals that change after `state` was read have another version, so the next read finds them.
             rows = known.principals if known is not None and same else self._read_principals()
             self._known = _Known(self._monotonic(), state, rows)
             return self._known

@@ -1,4 +1,4 @@
-"""The clocks of all processes and of the database against cluster time, for the metrics process and the doctor."""
+"""Compare the clocks of all processes and of the database with cluster time, for the metrics and the doctor."""
 
 import socket
 from collections.abc import Iterable, Iterator
@@ -14,21 +14,21 @@ from scheduler.view.redis_clock import RedisClock
 
 
 class ClockWatch:
-    """Reads what every process wrote about its wall clock, and adds this process."""
+    """Reads the offsets that all processes wrote about their wall clocks, and adds that of this process."""
 
     def __init__(self, client: redis.Redis, prefix: str, clock: RedisClock, process: str = "metrics") -> None:
         self._client, self._prefix, self._clock, self._process = client, prefix, clock, process
 
     @redis_errors()
     def read(self) -> list[ProcessOffset]:
-        """The processes of all hosts that are alive. Raises ViewUnavailableError without Redis."""
+        """Return the offsets of the live processes of all hosts. Raises ViewUnavailableError without Redis."""
         stored = cast("dict[bytes, bytes]", self._client.hgetall(f"{self._prefix}clocks"))
         found = read_offsets(stored, self._clock.now())
         return [*found, ProcessOffset(self._process, socket.gethostname(), -self._clock.offset)]
 
 
 def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
-    """How far each process' wall clock is ahead of cluster time."""
+    """Yield how far each process' wall clock is ahead of cluster time."""
     about = "Seconds by which the wall clock of a process is ahead of cluster time"
     family = GaugeMetricFamily("leasehold_clock_offset_seconds", about, labels=["process", "host"])
     for each in offsets:
@@ -37,7 +37,7 @@ def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
 
 
 def measure_reference(offset: float) -> Iterator[Family]:
-    """`offset`: cluster time minus the clock of the database."""
+    """Yield how far the clock of the database is ahead. `offset`: cluster time minus the clock of the database."""
     about = (
         "Seconds by which the clock of the database is ahead of cluster time: the sum of the jumps that were corrected"
     )

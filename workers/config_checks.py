@@ -1,6 +1,7 @@
-"""Contradictions: configurations whose parts are each well-formed and that cannot be meant together.
+"""Contradictions: values that are each valid but cannot work together.
 
-They are refused by `leasehold config check`, by `apply` and at start. What may make sense is a warning instead.
+`leasehold config check`, `leasehold apply` and the start of a process refuse them. Unlikely combinations that can work
+are warnings instead.
 """
 
 from collections.abc import Iterator
@@ -11,11 +12,11 @@ from scheduler.model.rules import Pool, Rules
 from scheduler.model.validation import Fault, show
 
 OUR_TAGS: Final = "leasehold:"
-"""Tags of this beginning say which cluster, pool, slot and launch a machine belongs to."""
+"""Prefix of the tags that name the cluster, pool, slot and launch of a machine."""
 
 
 def find_contradictions(rules: Rules) -> Iterator[Fault]:
-    """Every contradiction, each at the key that should give way."""
+    """Yield every contradiction, each with the path of the key that should change."""
     for name, pool in rules.pools.items():
         if pool.is_elastic:
             yield from find_misfits(f"pools.{name}", pool)
@@ -24,7 +25,7 @@ def find_contradictions(rules: Rules) -> Iterator[Fault]:
 
 
 def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
-    """What a pool's components ask for at least (`default_resources`), and no slot of it has: they would never fit."""
+    """Yield the `default_resources` of a pool that exceed every slot of the pool: its requests could never fit."""
     if pool.counts_leases_only:
         return
     held = _list_capacities(pool)
@@ -42,20 +43,20 @@ def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
 
 
 def _list_capacities(pool: Pool) -> list[Resources]:
-    """What a new slot could hold: each offering's resources, else the pool's."""
+    """Return the capacities that a new slot may have: those of the offerings, else that of the pool."""
     own = pool.resources or {}
     return [own if each.resources is None else each.resources for each in pool.offerings] or [own]
 
 
 def _find_claimed_tags(path: str, pool: Pool) -> Iterator[Fault]:
-    """A pool that claims another's machines by setting a tag that says whose they are."""
+    """Yield tags of a pool that would mark its machines as those of another owner."""
     for name in pool.ec2.tags:
         if name.startswith(OUR_TAGS):
             yield Fault(f"{path}.ec2.tags.{name}", f"a tag that does not begin with {OUR_TAGS}", show(name))
 
 
 def _find_minima(rules: Rules) -> Iterator[Fault]:
-    """Pools that keep more slots than all of them may have."""
+    """Yield limits that are lower than the sum of the pools' min_slots."""
     tables = {"scheduler": (rules.scheduler.max_slots, list(rules.pools.values()))}
     for name, own in rules.scheduler.system.items():
         tables[f"scheduler.system.{name}"] = own.max_slots, [p for p in rules.pools.values() if p.system == name]

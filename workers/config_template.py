@@ -1,6 +1,6 @@
-"""What `leasehold.toml` can say: every key with its default and meaning, taken from the models.
+"""Describe every key of `leasehold.toml` with its default and meaning, read from the models.
 
-`leasehold config init` writes it as a commented file, docs/configuration.md shows it as tables.
+`leasehold config init` writes the result as a file with comments; docs/reference/configuration.md has it as tables.
 """
 
 import ast
@@ -26,14 +26,14 @@ from workers.settings import Settings
 
 REQUIRED: Final = "required"
 _HEAD: Final = """\
-# Leasehold's configuration: every key with its default. Lines that begin with "#key =" are keys that have none;
-# what stands there is an example. Durations are seconds, or texts like "30s", "15m", "1h30m".
+# Leasehold's configuration: every key with its default. A line that begins with "#key =" shows an example for a key
+# that has no default. Durations are seconds, or texts like "30s", "15m", "1h30m".
 #
-# The tables scheduler, pools and accounts are the rules: `leasehold apply` checks them and writes them to the
-# database. All others are settings of the processes, read when these start; a variable of the environment like
-# LEASEHOLD_TICKS__INTERVAL goes before them.
+# The tables scheduler, pools, accounts and limits are the rules: `leasehold apply` checks them and writes them to the
+# database. All other tables are settings of the processes, which read them when they start. A variable of the
+# environment like LEASEHOLD_TICKS__INTERVAL overrides the setting.
 """
-_LIVE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
+_EXAMPLE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
     {
         "pools.linux": (
             {
@@ -50,7 +50,7 @@ _LIVE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
         ),
     }
 )
-"""The example: one pool that works on the embedded stack. A table for each of a list."""
+"""Values that are not commented out: a pool that works on the embedded stack. A list has a table for each entry."""
 _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "scheduler.interruption_grace": "30s",
@@ -88,7 +88,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "celery.beat_file": "/run/leasehold/beat",
     }
 )
-"""Of keys that have no default."""
+"""Examples for keys that have no default."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ class Section:
     meaning: str
     is_list: bool = False
     is_example: bool = False
-    """Whether the file shows it as a comment: saying it would make something."""
+    """Whether the file has it as a comment, because the table itself would create something."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a table: `default` as TOML, "" = none, REQUIRED = it must be given."""
+    """One key of a table. `default`: as TOML; "": none; REQUIRED: the key must be given."""
 
     section: Section
     name: str
@@ -119,7 +119,7 @@ class Key:
 
 
 def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
-    """Every table, in the order of the file; the names of a pool and an account stand for any."""
+    """Return every table in the order of the file. `pool` and `account` are the names in the paths."""
     rules = [
         Section("scheduler", Scheduler, _meaning(Scheduler)),
         Section(f"pools.{pool}", Pool, _meaning(Pool)),
@@ -133,12 +133,12 @@ def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
         Section("cloud", CloudDocument, _meaning(CloudDocument)),
         Section("cloud.outages", PlannedOutage, _meaning(PlannedOutage), is_list=True),
     ]
-    top = Section("", Settings, "Settings of the processes that stand in no table.")
+    top = Section("", Settings, "Settings of the processes outside of any table.")
     return [top, *rules, *_settings_sections(Settings, ""), *cloud]
 
 
 def list_keys(section: Section) -> list[Key]:
-    """The keys of a table that are no tables themselves, in the order of the model."""
+    """Return the keys of a table that are not tables themselves, in the order of the model."""
     docstrings = _read_docstrings(section.model)
     return [
         Key(section, name, _default(field), _describe(field, docstrings.get(name, "")))
@@ -147,10 +147,10 @@ def list_keys(section: Section) -> list[Key]:
     ]
 
 
-def write_commented(path: Path | None = None) -> str:
-    """A complete commented `leasehold.toml`: it parses, and says nothing but the defaults and one example pool.
+def write_template(path: Path | None = None) -> str:
+    """Return a complete `leasehold.toml` with comments. It is valid and sets only the defaults and one example pool.
 
-    With a path it is also written there; raises InvalidInputError when there is a file, or none can be.
+    With a path, also write it there. Raises InvalidInputError if the file exists or cannot be written.
     """
     text = _format_file()
     if path is not None:
@@ -165,7 +165,7 @@ def write_commented(path: Path | None = None) -> str:
 
 
 def format_tables() -> str:
-    """Markdown: a table for each table of the file, with every key, its default and its meaning."""
+    """Return Markdown with a table for each table of the file: every key, its default and its meaning."""
     return "\n".join(_format_table(section) for section in list_sections())
 
 
@@ -183,32 +183,32 @@ def _cell(default: str) -> str:
 def _format_file() -> str:
     blocks = [_HEAD]
     for section in list_sections("linux", "ci"):
-        blocks += [_format_block(section, live) for live in _LIVE.get(section.path, ({},))]
+        blocks += [_format_block(section, values) for values in _EXAMPLE.get(section.path, ({},))]
     return "\n".join(blocks)
 
 
-def _format_block(section: Section, live: dict[str, Any]) -> str:
+def _format_block(section: Section, values: dict[str, Any]) -> str:
     header = f"[[{section.path}]]" if section.is_list else f"[{section.path}]"
     lines = [f"# {section.meaning}", *([header] if section.path else [])]
     for key in list_keys(section):
         lines += [f"# {key.meaning}"] if key.meaning else []
-        lines.append(_format_key(key, live))
-    if section.is_example or (section.is_list and not live):
-        # Nothing of the kind is there unless somebody wants it.
+        lines.append(_format_key(key, values))
+    if section.is_example or (section.is_list and not values):
+        # A table that would create something is commented out.
         lines = [line if line.startswith("#") else f"#{line}" for line in lines]
     return "\n".join(lines) + "\n"
 
 
-def _format_key(key: Key, live: dict[str, Any]) -> str:
-    if key.name in live:
-        return f"{key.name} = {format_value(live[key.name])}"
+def _format_key(key: Key, values: dict[str, Any]) -> str:
+    if key.name in values:
+        return f"{key.name} = {format_value(values[key.name])}"
     if key.default not in {"", REQUIRED}:
         return f"{key.name} = {key.default}"
     return f"#{key.name} = {format_value(_EXAMPLES[key.path])}"
 
 
 def format_value(value: object) -> str:
-    """A value as TOML. JSON's texts, true and false are TOML's too."""
+    """Return a value as TOML. The forms of texts, true and false are those of JSON."""
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     if isinstance(value, float) and value.is_integer():
@@ -239,8 +239,10 @@ def _meaning(model: type[BaseModel]) -> str:
 
 
 def _read_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """The text under each key in the source of a model and of its bases. Only the few who ask for it pay for it: by
-    pydantic's `use_attribute_docstrings` every process would read the sources of all models when it starts.
+    """Return the text under each key in the source of a model and of its bases.
+
+    It is read here and not by pydantic's `use_attribute_docstrings`, with which every process would read the sources of
+    all models at its start.
     """
     found: dict[str, str] = {}
     for each in reversed([base for base in model.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]):
@@ -259,12 +261,12 @@ def _default(field: FieldInfo) -> str:
 
 
 def _describe(field: FieldInfo, docstring: str) -> str:
-    """The key's line, with the values that it may have where it does not name them."""
+    """Return the description of a key, with its possible values unless the description names them."""
     meaning = docstring.replace("\n", " ")
-    words = [f"`{word}`" for word in _choices(field.annotation)]
-    if all(word in meaning for word in words):
+    choices = [f"`{choice}`" for choice in _choices(field.annotation)]
+    if all(choice in meaning for choice in choices):
         return meaning
-    return f"{meaning} One of {', '.join(words)}.".strip()
+    return f"{meaning} One of {', '.join(choices)}.".strip()
 
 
 def _choices(annotation: object) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""`leasehold.toml`: the settings of the processes, the rules and the simulated cloud, read and checked together.
+"""Read and check `leasehold.toml`: the settings of the processes, the rules and the simulated cloud.
 
-The settings are for the process that reads them; the rules are what `leasehold apply` writes to the database.
+Each process reads its settings from it. `leasehold apply` writes the rules to the database.
 """
 
 import copy
@@ -17,7 +17,7 @@ from scheduler.model.rules import Pool, Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from workers.config_checks import find_contradictions, find_misfits
-from workers.config_template import write_commented
+from workers.config_template import write_template
 from workers.ec2.user_data import VARIABLES, render_user_data
 from workers.settings import Settings, is_loopback, read_settings
 
@@ -28,7 +28,7 @@ __all__ = [
     "find_warnings",
     "load_settings",
     "read_configuration",
-    "write_commented",
+    "write_template",
 ]
 
 PATH_VARIABLE: Final = "LEASEHOLD_CONFIG"
@@ -42,10 +42,10 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Configuration:
-    """A whole `leasehold.toml`, checked. `path` is None where there was no file: all defaults, no pools.
+    """A checked `leasehold.toml`. `path` None: there was no file, so there are only defaults and no pools.
 
-    `rules_document` is the rules as they were written, user data files read into `user_data`; `rules` is the
-    same with every default filled in.
+    `rules_document`: the rules as written, with user data files read into `user_data`. `rules`: the same with all
+    defaults.
     """
 
     path: Path | None
@@ -56,9 +56,9 @@ class Configuration:
 
 
 def find_configuration(path: Path | None = None) -> Path | None:
-    """The file to read: the one given, else that of LEASEHOLD_CONFIG, else ./leasehold.toml if there is one.
+    """Return the file to read: `path`, else that of LEASEHOLD_CONFIG, else ./leasehold.toml if it exists.
 
-    One that is named is not looked for: reading it says whether it is there.
+    A named file may be missing; reading it then fails.
     """
     named = path or os.environ.get(PATH_VARIABLE)
     if named:
@@ -67,9 +67,9 @@ def find_configuration(path: Path | None = None) -> Path | None:
 
 
 def read_configuration(path: Path | None = None) -> Configuration:
-    """All of the configuration, the environment laid over its settings.
+    """Return the whole configuration; variables of the environment override its settings.
 
-    Raises InvalidInputError with every fault that was found, in settings, rules and cloud alike.
+    Raises InvalidInputError with all faults in settings, rules and cloud.
     """
     found = find_configuration(path)
     document = _parse(found)
@@ -86,15 +86,15 @@ def read_configuration(path: Path | None = None) -> Configuration:
 
 
 def _read_cloud(table: object, rules: Rules | None) -> CloudDocument:
-    """Outages are held against the pools, where these are known."""
+    """Read the [cloud] table; its outages are checked against the pools if the rules are valid."""
     return read_document(CloudDocument, table, "cloud") if rules is None else read_simulated_cloud(table, rules)
 
 
 def load_settings(path: Path | None = None) -> Settings:
-    """The settings alone, for a process that takes its rules from the database.
+    """Return only the settings, for a process that reads its rules from the database.
 
-    Raises InvalidInputError for a file that cannot be read, an unknown table or a wrong setting; what is
-    inside the rules is not looked at.
+    Raises InvalidInputError for a file that cannot be read, an unknown table or a wrong setting. The content of the
+    rules is not checked.
     """
     document = _parse(find_configuration(path))
     faults = _unknown_tables(document)
@@ -105,14 +105,14 @@ def load_settings(path: Path | None = None) -> Settings:
 
 
 def read_cloud(path: Path | None = None) -> dict[str, Any]:
-    """The `[cloud]` table as it stands in the file, checked; {} without one. Raises InvalidInputError."""
+    """Return the checked `[cloud]` table as written; {} without one. Raises InvalidInputError."""
     table: dict[str, Any] = _parse(find_configuration(path)).get("cloud", {})
     read_document(CloudDocument, table, "cloud")
     return table
 
 
 def check_configuration(path: Path | None = None) -> list[Fault]:
-    """Everything that is wrong with the configuration; [] = it can be applied."""
+    """Return all faults of the configuration; [] if it can be applied."""
     try:
         read_configuration(path)
     except InvalidInputError as error:
@@ -121,7 +121,7 @@ def check_configuration(path: Path | None = None) -> list[Fault]:
 
 
 def find_warnings(configuration: Configuration) -> list[Fault]:
-    """What is allowed and yet hardly meant, for a person to look at."""
+    """Return what is allowed but unlikely to be intended."""
     rules, metrics = configuration.rules, configuration.settings.metrics
     found = [one for name, pool in rules.pools.items() for one in _pool_warnings(f"pools.{name}", pool)]
     if not rules.pools:
@@ -161,7 +161,7 @@ def _static_warnings(path: str, pool: Pool) -> Iterator[Fault]:
 
 
 def _collect(faults: list[Fault], read: Callable[[], Part]) -> Part | None:
-    """What `read` gives; None with its faults added when it refuses."""
+    """Return the result of `read`, or None after adding the faults that it raised."""
     try:
         return read()
     except InvalidInputError as error:
@@ -183,7 +183,7 @@ def _parse(path: Path | None) -> dict[str, Any]:
 
 
 def _describe(error: OSError) -> str:
-    """In a container the uid is what an operator has to know, to give the file an owner or a mode that serves."""
+    """Return the message of an error, with the uid if a permission is missing: in a container users need to know it."""
     denied = isinstance(error, PermissionError)
     return f"{error.strerror} (as uid {os.geteuid()})" if denied else str(error.strerror)
 

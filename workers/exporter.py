@@ -1,4 +1,4 @@
-"""`python -m workers.exporter`: the process that serves Prometheus."""
+"""`python -m workers.exporter`: the metrics process, which serves Prometheus."""
 
 import sys
 from functools import partial
@@ -21,7 +21,7 @@ from workers.services import find_foreign
 
 
 def main() -> int:
-    """Serve until stopped; 1 when the configuration is wrong, the port is taken, or Redis is another cluster's."""
+    """Serve until stopped. Return 1 if the configuration is wrong, the port is taken, or Redis is another cluster's."""
     try:
         settings = load_settings()
         configure_logging(settings.log.format, settings.log.level)

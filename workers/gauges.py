@@ -1,7 +1,7 @@
-"""Gauges of the fleet and of those who wait. Sources: Orchard's and Arvados' metrics.
+"""Gauges of the fleet and of pending reservations. Sources: Orchard's and Arvados' metrics.
 
-Each is set anew at every scrape, and every value of a label is there from the start: a gauge that only ever grows, or
-that is missing until something goes wrong, tells nothing.
+Every scrape computes each gauge from the present state and includes all values of its labels. A gauge that only grows,
+or that is missing until a problem occurs, could not be used for alerts.
 """
 
 from collections import defaultdict
@@ -26,8 +26,8 @@ MOST_LEASED: Final = 2**31 - 1
 
 
 def measure_fleet(store: Store, rules: Rules, held: Sequence[Reservation]) -> Iterator[Family]:
-    """Slots online and offline, what they cost by state, and what of each resource is used and available. `held`: the
-    reservations that hold leases.
+    """Yield slots online and offline, prices by state, and used and available resources. `held`: the reservations that
+    hold leases.
     """
     slots, now = store.find_slots(), store.now()
     yield from _count_online(slots, rules, now)
@@ -36,8 +36,8 @@ def measure_fleet(store: Store, rules: Rules, held: Sequence[Reservation]) -> It
 
 
 def _count_online(slots: list[Slot], rules: Rules, now: float) -> Iterator[Family]:
-    online = GaugeMetricFamily("leasehold_slots_online", "Slots that are in service and heard of", labels=["pool"])
-    offline = GaugeMetricFamily("leasehold_slots_offline", "Static hosts that were not heard of", labels=["pool"])
+    online = GaugeMetricFamily("leasehold_slots_online", "Slots in service that are not silent", labels=["pool"])
+    offline = GaugeMetricFamily("leasehold_slots_offline", "Static hosts without a recent heartbeat", labels=["pool"])
     for name, pool in rules.pools.items():
         serving = [slot for slot in slots if slot.pool == name and slot.state in HOLDING]
         silent = sum(is_silent(slot, pool, now) for slot in serving)
@@ -47,8 +47,8 @@ def _count_online(slots: list[Slot], rules: Rules, now: float) -> Iterator[Famil
 
 
 def _sum_prices(slots: list[Slot], rules: Rules) -> Family:
-    said = "What the slots of a pool in a state cost an hour, by the prices of their offerings"
-    family = GaugeMetricFamily("leasehold_slots_price", said, labels=["pool", "state"])
+    about = "Price an hour of the slots of a pool in a state, by their offerings"
+    family = GaugeMetricFamily("leasehold_slots_price", about, labels=["pool", "state"])
     prices: defaultdict[tuple[str, str], float] = defaultdict(float)
     for slot in slots:
         prices[slot.pool, slot.state] += slot.price or 0.0
@@ -60,9 +60,10 @@ def _sum_prices(slots: list[Slot], rules: Rules) -> Family:
 
 def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Rules) -> Iterator[Family]:
     labels = ["pool", "slot", "resource"]
-    used = GaugeMetricFamily("leasehold_slot_resources_used", "What is leased of a slot in service", labels=labels)
-    said = "What is free of a slot in service, never below 0"
-    available = GaugeMetricFamily("leasehold_slot_resources_available", said, labels=labels)
+    about = "Leased amount of a resource of a slot in service"
+    used = GaugeMetricFamily("leasehold_slot_resources_used", about, labels=labels)
+    about = "Free amount of a resource of a slot in service, never below 0"
+    available = GaugeMetricFamily("leasehold_slot_resources_available", about, labels=labels)
     leased = _sum_leases(held)
     for slot in slots:
         pool = rules.pools.get(slot.pool)
@@ -76,12 +77,12 @@ def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Ru
 
 
 def list_holders(store: Store) -> list[Reservation]:
-    """The reservations that hold leases."""
+    """Return the reservations that hold leases."""
     return store.find_reservations(phases=["leased", "revoking"], limit=MOST_LEASED)
 
 
 def _sum_leases(held: Sequence[Reservation]) -> dict[tuple[str, int], Resources]:
-    """What is leased on each slot in each of its epochs."""
+    """Return the leased amounts by slot and epoch."""
     found: dict[tuple[str, int], Resources] = {}
     for row in held:
         for lease in row.leases:
@@ -91,22 +92,21 @@ def _sum_leases(held: Sequence[Reservation]) -> dict[tuple[str, int], Resources]
 
 
 def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Family]:
-    """What the last tick said of those who wait; zeros before the first."""
+    """Yield the last tick's report about pending reservations; zeros before the first tick."""
     codes: Mapping[str, int] = report.get("codes", {})
-    waiting = GaugeMetricFamily(
-        "leasehold_reservations_waiting", "Who waits, by the code that says why", labels=["code"]
-    )
+    about = "Pending reservations by waiting code"
+    waiting = GaugeMetricFamily("leasehold_reservations_waiting", about, labels=["code"])
     for code in WAITING_CODES:
         waiting.add_metric([code], codes.get(code, 0))
     yield waiting
-    said = "Reservations that are set against a slot on its way"
-    yield GaugeMetricFamily("leasehold_reservations_allocated_not_started", said, codes.get("booting", 0))
-    said = "Reservations that wait because of a quota or max_slots"
-    yield GaugeMetricFamily("leasehold_reservations_over_quota", said, sum(codes.get(code, 0) for code in OVER_QUOTA))
-    said = "Age of the oldest pending reservation that is not on hold nor set against a slot; 0 = there is none"
-    yield GaugeMetricFamily("leasehold_longest_wait_seconds", said, float(report.get("longest_wait", 0)))
+    about = "Reservations that wait for a slot that is in flight"
+    yield GaugeMetricFamily("leasehold_reservations_allocated_not_started", about, codes.get("booting", 0))
+    about = "Reservations that wait because of a quota or max_slots"
+    yield GaugeMetricFamily("leasehold_reservations_over_quota", about, sum(codes.get(code, 0) for code in OVER_QUOTA))
+    about = "Age of the oldest pending reservation that is neither on hold nor waits for a slot in flight; 0 = none"
+    yield GaugeMetricFamily("leasehold_longest_wait_seconds", about, float(report.get("longest_wait", 0)))
     quota = GaugeMetricFamily(
-        "leasehold_at_quota", "Whether EC2's quota holds back launches of the pool", labels=["pool"]
+        "leasehold_at_quota", "Whether EC2's quota prevents launches of the pool", labels=["pool"]
     )
     for name in rules.pools if rules is not None else ():
         quota.add_metric([name], float(name in report.get("at_quota", ())))
@@ -114,7 +114,10 @@ def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Fa
 
 
 def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -> Family:
-    """How long ago the machine answered that did not for longest, or came there; 0 without a machine."""
+    """Return the time since the last answer of the machine that is silent for longest; 0 without a machine.
+
+    A machine that has not answered yet counts from the start of its state.
+    """
     now = store.now()
     machines = [
         slot
@@ -122,5 +125,5 @@ def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -
         if slot.pool in rules.pools and rules.pools[slot.pool].is_elastic
     ]
     ages = (now - max(slot.since, probed.get(slot.id, 0.0)) for slot in machines)
-    said = "Time since the last answer of the machine that has been silent for longest; 0 = there is none"
-    return GaugeMetricFamily("leasehold_probe_age_seconds_max", said, max(0.0, max(ages, default=0.0)))
+    about = "Time since the last answer of the machine that has been silent for longest; 0 = there is none"
+    return GaugeMetricFamily("leasehold_probe_age_seconds_max", about, max(0.0, max(ages, default=0.0)))

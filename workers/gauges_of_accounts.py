@@ -1,4 +1,4 @@
-"""Gauges and zeros of quota accounts: each of them at every level, from the start."""
+"""Gauges and zero counters of quota accounts: each account at every level, from its creation on."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ PREEMPTED: Final = "leasehold_preempted_total"
 
 
 def measure_accounts(accounts: Sequence[Account], held: Sequence[Reservation]) -> Iterator[Family]:
-    """What each account has, and its leases that run, by level. `held`: the reservations that hold leases."""
+    """Yield each account's balance and its running leases, by level. `held`: the reservations that hold leases."""
     balance = GaugeMetricFamily(
-        "leasehold_account_balance", "What an account has, as of its last charge", labels=_BY_LEVEL
+        "leasehold_account_balance", "Balance of an account after its last charge", labels=_BY_LEVEL
     )
-    leases = GaugeMetricFamily("leasehold_account_leases", "Leases that run for an account", labels=_BY_LEVEL)
+    leases = GaugeMetricFamily("leasehold_account_leases", "Running leases of an account", labels=_BY_LEVEL)
     running = _count_running({account.id: account for account in accounts}, held)
     for account in accounts:
         for level in PAID:
@@ -43,9 +43,9 @@ def _count_running(accounts: Mapping[str, Account], held: Sequence[Reservation])
 
 
 def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]) -> Family:
-    """Who waited for each account at the last tick, by the level that it could pay for."""
-    said = "Who waits for an account, by the level that it could pay for; 5 = none"
-    family = GaugeMetricFamily("leasehold_account_waiting", said, labels=_BY_LEVEL)
+    """Return how many reservations waited for each account at the last tick, by the best level it could pay for."""
+    about = "Waiting reservations of an account, by the best level that it could pay for; 5 = none"
+    family = GaugeMetricFamily("leasehold_account_waiting", about, labels=_BY_LEVEL)
     counted: Mapping[str, list[int]] = report.get("accounts", {})
     for account in accounts:
         for level, count in zip(LEVELS, counted.get(account.id) or [0] * len(LEVELS), strict=True):
@@ -54,7 +54,7 @@ def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]
 
 
 def add_zeros(tally: Tally, accounts: Sequence[Account]) -> None:
-    """Every counter of every account at every level, from the start."""
+    """Add a zero for each counter of each account at every level that has no count yet."""
     for account in accounts:
         for level in PAID:
             for name in (SPENT, PREEMPTIONS):

@@ -1,4 +1,4 @@
-"""Imports without the garbage collector: a stack starts a dozen processes, and most of a start is imports."""
+"""Imports without garbage collection: a stack starts a dozen processes, and imports take most of their start."""
 
 import gc
 from collections.abc import Iterator
@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Within it no garbage is collected. Modules are made of objects by the hundred thousand, nearly all of them there
-    to stay; looking at them again and again is a fifth of the time that Celery and SQLAlchemy take to import, and a
-    third of moto's.
+    """Pause the garbage collector within this context.
+
+    Imports create some hundred thousand objects, and nearly all of them stay. Checking them repeatedly takes a fifth of
+    the time that Celery and SQLAlchemy need for their import, and a third of moto's.
     """
     was_enabled = gc.isenabled()
     gc.disable()

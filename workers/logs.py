@@ -1,7 +1,6 @@
-"""Log lines: a sentence, a stable `action`, and ids; as text for people or as JSON for machines.
+"""Log lines with a sentence, a stable `action`, and ids; as text for people or as JSON for programs.
 
-Whatever wrote a line (ours, Celery's, boto3's), it passes the same mask: passwords in URLs, tokens and user
-data do not get out.
+Lines of all libraries (Celery, boto3) pass the same mask, which hides passwords in URLs, tokens and user data.
 """
 
 import logging
@@ -26,9 +25,9 @@ _ASSIGNED: Final = re.compile(
 )
 _AUTHORIZATION: Final = re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*)\S.*")
 _LINES: Final = frozenset({"exception", "stack"})
-"""Keys of values that have several lines."""
+"""Keys whose values may have several lines."""
 MOST_TEXT: Final = 4000
-"""Characters of one value; what is longer is cut."""
+"""Characters of one value; a longer value is cut."""
 _QUIET: Final = {
     "celery.worker.strategy": logging.WARNING,
     "celery.app.trace": logging.WARNING,
@@ -38,11 +37,11 @@ _QUIET: Final = {
     "urllib3": logging.WARNING,
     "kombu": logging.WARNING,
 }
-"""Loggers that would write a line or two for every task or call; ours says what matters of each."""
+"""Loggers that write lines for every task or call. Our own lines contain the necessary information."""
 
 
 def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Make structlog and the standard library's logging write the same lines to one stream (standard error)."""
+    """Let structlog and the standard library's logging write the same form of lines to one stream (standard error)."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -86,18 +85,18 @@ def _renderers(form: Format) -> list[Processor]:
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """The logger of a module; each line is `log.info("Sentence.", action="noun.verb", slot=…)`."""
+    """Return the logger of a module. Each line is `log.info("Sentence.", action="noun.verb", slot=…)`."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger
 
 
 def mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace what must not be read: values under secret names, passwords in URLs, `token=…` in texts."""
+    """Replace secrets: values under secret names, passwords in URLs, `token=…` in texts."""
     return {key: _mask(key, value) for key, value in event.items()}
 
 
 def show_controls(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Make control characters visible, so that no text of a user forges a line. A traceback keeps its lines."""
+    """Escape control characters, so that no text of a user can forge a line. A traceback keeps its lines."""
     return {make_visible(key): _show(value, multiline=key in _LINES) for key, value in event.items()}
 
 
@@ -131,7 +130,7 @@ def _mask(key: str, value: object) -> object:
 
 
 def mask_text(text: str) -> str:
-    """The text without passwords in URLs and without what is assigned to a secret name, cut if it is long."""
+    """Return the text without passwords in URLs and without values after secret names; a long text is cut."""
     masked = mask_urls(text[: 2 * MOST_TEXT])
     for pattern, shown in ((_ASSIGNED, rf"\1{MASK}"), (_AUTHORIZATION, rf"\1{MASK}")):
         masked = pattern.sub(shown, masked)

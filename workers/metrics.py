@@ -1,4 +1,4 @@
-"""What Prometheus reads: gauges from SQL, and the counters that the processes add up in Redis."""
+"""The metrics for Prometheus: gauges computed from SQL, and counters that all processes add up in Redis."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,31 +36,31 @@ POOL_TIMES = ("leasehold_boot_seconds", "leasehold_time_to_ready_seconds")
 
 
 class MeterReader(Protocol):
-    """Whatever adds up the counts of all processes."""
+    """Reads the counts of all processes."""
 
     def read(self) -> Tally:
-        """All that was counted. Raises ViewUnavailableError when it cannot be reached."""
+        """Return all counts. Raises ViewUnavailableError without Redis."""
 
 
 class ReportReader(Protocol):
-    """Whatever knows what the last tick said."""
+    """Reads the report of the last tick."""
 
     def read_report(self) -> Mapping[str, Any]:
-        """See Board.read_report."""
+        """See ViewCache.read_report."""
 
 
 class ClockReader(Protocol):
-    """Whatever knows the wall clocks of the processes."""
+    """Reads the offsets of the processes' wall clocks."""
 
     def read(self) -> Sequence[ProcessOffset]:
         """See ClockWatch.read."""
 
 
 class QueueReader(Protocol):
-    """Whatever knows the queues of the broker."""
+    """Reads the queues of the broker."""
 
     def read(self) -> Mapping[str, WaitingMessages]:
-        """What waits in each queue. Raises ViewUnavailableError when the broker cannot be reached."""
+        """Return the messages that wait in each queue. Raises ViewUnavailableError without the broker."""
 
 
 def collect(
@@ -70,7 +70,7 @@ def collect(
     queues: QueueReader | None = None,
     clocks: ClockReader | None = None,
 ) -> Iterator[Family]:
-    """All families of one scrape. Of SQL or Redis, what cannot be reached is left out; `leasehold_up` says so."""
+    """Yield all families of one scrape. Without SQL or Redis, its families are missing and its `leasehold_up` is 0."""
     gauges, rules, accounts = _read_gauges(store)
     probed, counts = _read_counts(meter, rules, accounts)
     yield from (*gauges, *counts, *_read_report(reports, rules, accounts), *_read_queues(queues), *_read_clocks(clocks))
@@ -87,10 +87,10 @@ def _describe_up(*, database: bool, redis: bool) -> Family:
 
 
 class LeaseholdCollector(Collector):
-    """Asks again at every scrape, so no process exports what it knew when it still led.
+    """Reads the sources at every scrape, so that no process exports outdated values.
 
-    `check` raises ForeignClusterError if the process must not go on: that is given to `refuse`, and the scrape has
-    `leasehold_up` 0 alone. Other errors of the store count as a database that cannot be read.
+    `check` raises ForeignClusterError if the process must end: `refuse` then gets the error, and the scrape has only
+    `leasehold_up` with 0. Other errors of the store count as an unavailable database.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class LeaseholdCollector(Collector):
         except DatabaseWentBackError:
             return iter([_describe_up(database=False, redis=True)])
         except StoreUnavailableError:
-            pass  # `collect` leaves out what comes from the database
+            pass  # `collect` omits the families of the database
         return collect(self._store, self._meter, self._reports, self._queues, self._clocks)
 
     def describe(self) -> list[Family]:
-        """Nothing: registering it must read neither SQL nor Redis."""
+        """Return nothing: registering the collector must read neither SQL nor Redis."""
         return []
 
 
@@ -135,9 +135,9 @@ def start_metrics(
     queues: QueueReader | None = None,
     clocks: ClockReader | None = None,
 ) -> tuple[WSGIServer, Thread]:
-    """Serve `/metrics` in a thread; port 0 takes any free one. `host` should be loopback: there is no password.
+    """Serve `/metrics` in a thread; port 0 takes any free one. `host` should be loopback, as there is no password.
 
-    End it with the server's `shutdown()` and `server_close()`. Raises OSError when the port is taken.
+    Stop it by the server's `shutdown()` and `server_close()`. Raises OSError if the port is taken.
     """
     return _start(LeaseholdCollector(store, meter, reports, queues, clocks), host, port)
 
@@ -159,14 +159,15 @@ def serve_metrics(
     *,
     check: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serve `/metrics` until the process is told to end. Raises OSError when the port is taken, and the
-    ForeignClusterError that `check` raised at a scrape.
+    """Serve `/metrics` until the process is stopped. Raises OSError if the port is taken, and a ForeignClusterError of
+    `check`.
     """
     refused: list[ForeignClusterError] = []
 
     def refuse(error: ForeignClusterError) -> None:
         refused.append(error)
-        Thread(target=server.shutdown).start()  # it waits for the loop of the server, and this scrape is to be answered
+        # In a thread, because shutdown() waits for the server's loop, which still has to answer this scrape.
+        Thread(target=server.shutdown).start()
 
     collector = LeaseholdCollector(store, meter, reports, queues, clocks, check=check, refuse=refuse)
     server, thread = _start(collector, host, port)
@@ -198,9 +199,7 @@ def _measure_leadership(store: Store) -> Iterator[Family]:
 
 
 def _read_report(reports: ReportReader | None, rules: Rules | None, accounts: Sequence[Account]) -> Iterator[Family]:
-    """What the last tick said. The lag is left out before the first one, and after a flush until the next: nobody has
-    looked then.
-    """
+    """Yield the report of the last tick. Without a tick since the start or a flush of Redis it has no view lag."""
     try:
         report = reports.read_report() if reports else {}
     except ViewUnavailableError:
@@ -208,8 +207,8 @@ def _read_report(reports: ReportReader | None, rules: Rules | None, accounts: Se
     yield from measure_waits(report, rules)
     yield measure_account_waits(report, accounts)
     if "view_lag" in report:
-        said = "Age of the oldest committed change that the view lacked when the leader last looked; 0 = it lacked none"
-        yield GaugeMetricFamily("leasehold_view_lag_seconds", said, float(report["view_lag"]))
+        about = "Age of the oldest committed change that the view lacked at the leader's last check; 0 = it lacked none"
+        yield GaugeMetricFamily("leasehold_view_lag_seconds", about, float(report["view_lag"]))
 
 
 def _read_queues(queues: QueueReader | None) -> Iterator[Family]:
@@ -248,12 +247,13 @@ def _count_reservations(store: Store) -> Family:
 def _read_counts(
     meter: MeterReader, rules: Rules | None, accounts: Sequence[Account]
 ) -> tuple[dict[str, float] | None, list[Family]]:
-    """When each slot's machine answered last (None: Redis cannot be reached), and all that was counted."""
+    """Return the last answer of each slot's machine (None without Redis) and the families of all counts."""
     try:
         tally = meter.read()
     except ViewUnavailableError:
         return None, []
     if rules is not None:
+        # Zeros for all labels: Prometheus sees the first increase of a counter only if it has seen 0 before.
         launches = ((LAUNCHES, each) for each in _launches_of(rules))
         for name, labels in [*launches, *_boots_of(rules), *_interruptions_of(rules)]:
             tally.counters[name].setdefault(labels, 0.0)
@@ -266,7 +266,7 @@ def _read_counts(
 
 
 def _launches_of(rules: Rules) -> Iterator[Labels]:
-    """Every outcome of every offering of the pools that launch; "" stands for a pool that lists none."""
+    """Yield every outcome of every offering of the pools that launch; "" is the offering of a pool without a list."""
     for name, pool in rules.pools.items():
         offerings = list(pool.offering_by_key) or [""]
         if pool.provider == "ec2":
@@ -278,14 +278,14 @@ def _launching_pools(rules: Rules) -> list[str]:
 
 
 def _boots_of(rules: Rules) -> Iterator[tuple[str, Labels]]:
-    """Every outcome of a boot in every pool that launches."""
+    """Yield every outcome of a boot in every pool that launches."""
     for name, pool in rules.pools.items():
         if pool.provider == "ec2":
             yield from ((BOOTS, (name, outcome)) for outcome in BOOT_OUTCOMES)
 
 
 def _interruptions_of(rules: Rules) -> Iterator[tuple[str, Labels]]:
-    """Both kinds of notices for the pools that launch."""
+    """Yield both kinds of notices for the pools that launch."""
     for name, pool in rules.pools.items():
         if pool.provider == "ec2":
             yield from ((INTERRUPTIONS, (name, kind)) for kind in NOTICE_KINDS)

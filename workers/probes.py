@@ -1,4 +1,4 @@
-"""Probes: is a machine ready to serve? Each is one question, bounded by the probe's timeout."""
+"""Probes: check whether a machine is ready to serve, within the timeout of its pool's probe."""
 
 import http.client
 import os
@@ -17,18 +17,18 @@ from scheduler.model.slots import Machine, Slot
 
 _PLACEHOLDER: Final = re.compile(r"\{(address|instance_id)\}")
 _NO_ANSWER: Final = (OSError, http.client.HTTPException, ValueError, OverflowError)
-"""What asking raises: nobody there, no HTTP, or an address, path or port that cannot be."""
+"""Errors of a probe without an answer: no connection, no HTTP, or an impossible address, path or port."""
 
 
 class Probes:
-    """The `Probe` port: asks as the slot's pool says.
+    """The `Probe` port, which checks a machine by the probe of its pool.
 
-    `none`: EC2's own status checks; `tcp`: the port takes a connection; `http`: a GET of the path is answered
-    with 2xx; `command`: ends with status 0. A machine that does not run, or has no address yet, is not ready.
+    `none`: EC2's own status checks; `tcp`: the port accepts a connection; `http`: a GET of the path is answered with
+    2xx; `command`: the command ends with status 0. A machine that does not run or has no address yet is not ready.
     """
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """Whether the machine answers its pool's probe; False for a pool that is configured no more."""
+        """Return whether the machine passes its pool's probe; False if the pool is no longer configured."""
         pool = rules.pools.get(slot.pool)
         if pool is None or machine.state != "running":
             return False
@@ -45,7 +45,7 @@ class Probes:
 
 
 def fill_command(command: Sequence[str], machine: Machine) -> list[str]:
-    """The arguments with `{address}` and `{instance_id}` replaced; other braces stay as they are."""
+    """Return the arguments with `{address}` and `{instance_id}` replaced; other braces stay."""
     values = {"address": machine.address or "", "instance_id": machine.id}
     return [_PLACEHOLDER.sub(lambda found: values[found[1]], argument) for argument in command]
 
@@ -68,18 +68,18 @@ def _answers(address: str, probe: ProbeRules) -> bool:
 
 
 def _gets_2xx(connection: http.client.HTTPConnection, probe: ProbeRules) -> bool:
-    # A timeout of sockets counts anew with every byte; the timer ends a machine that drips.
+    # The timeout of a socket starts again with every byte. The timer ends an answer that comes byte by byte.
     timer = Timer(probe.timeout, _hang_up, [connection.sock])
     timer.start()
     try:
         connection.request("GET", probe.path, headers={"User-Agent": "leasehold", "Connection": "close"})
-        return connection.getresponse().status // 100 == 2  # noqa: PLR2004 - HTTP's own figure
+        return connection.getresponse().status // 100 == 2  # noqa: PLR2004 - HTTP status 2xx
     finally:
         timer.cancel()
 
 
 def _hang_up(connected: socket.socket) -> None:
-    # The probe may have ended, and closed it, at this very moment.
+    # The probe may have ended and closed the socket at this moment.
     with suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)
 

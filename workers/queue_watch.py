@@ -1,4 +1,4 @@
-"""Lengths of the queues and ages of their oldest messages: what the metrics process reads from the broker."""
+"""Lengths of the queues and ages of their oldest messages, read from the broker by the metrics process."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, cast
@@ -12,13 +12,13 @@ from scheduler.view.connection import redis_errors
 from scheduler.view.metric_table import QUEUES
 
 SENT_AT: Final = "sent_at"
-"""The header in which our senders put cluster time, in seconds since the epoch."""
+"""The header with the cluster time of sending, in seconds since the epoch."""
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
-"""What kombu adds to a queue's name for messages of a lower priority: each of the four is a list."""
+"""What kombu appends to a queue's name for lower priorities: a queue consists of four Redis lists."""
 
 
 class WaitingMessages(msgspec.Struct, frozen=True):
-    """`oldest_seconds` None: it could not be read."""
+    """The messages that wait in a queue. `oldest_seconds` None: the age could not be read."""
 
     count: int
     oldest_seconds: float | None
@@ -33,23 +33,24 @@ class _Envelope(msgspec.Struct):
 
 
 class QueueWatch:
-    """Reads lengths and the next message of each queue; remembers the next messages that bear no time. `clock`: cluster
-    time.
+    """Reads the length and the next message of each queue, and remembers next messages that have no time of sending.
+
+    `clock`: cluster time.
     """
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
         self._client, self._clock = client, clock
         self._seen: dict[str, tuple[int, float]] = {}
-        """By list: the next message without a time (its hash), and since when it is the next."""
+        """List -> hash of its next message without a time, and since when it is the next."""
 
     @redis_errors()
     def read(self) -> dict[str, WaitingMessages]:
-        """The queues as they are now. Raises ViewUnavailableError without the broker's Redis."""
+        """Return the present state of the queues. Raises ViewUnavailableError without the broker's Redis."""
         keys = [f"{queue}{priority}" for queue in QUEUES for priority in _PRIORITIES]
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.llen(key)
-                # Producers push at the head; workers take from the tail.
+                # Producers push at the head, and workers take from the tail: the last message is the oldest.
                 pipeline.lindex(key, -1)
             answers = pipeline.execute(raise_on_error=False)
         now = self._clock()
@@ -61,7 +62,7 @@ class QueueWatch:
         if isinstance(count, redis.RedisError):
             raise count
         if isinstance(message, redis.RedisError):
-            # A user of Redis that may count messages and not read them.
+            # This Redis user may count messages but not read them.
             return WaitingMessages(cast("int", count), None)
         if message is None:
             self._seen.pop(key, None)
@@ -69,7 +70,7 @@ class QueueWatch:
         return WaitingMessages(cast("int", count), max(now - self._find_start(key, cast("bytes", message), now), 0.0))
 
     def _find_start(self, key: str, message: bytes, now: float) -> float:
-        """When it was sent; without a time in it, since when it is known as the next message of its list."""
+        """Return when a message was sent; without a time in it, since when it is the next message of its list."""
         sent_at = _read_time(message)
         if sent_at is not None:
             self._seen.pop(key, None)
@@ -88,17 +89,17 @@ def _read_time(message: bytes) -> float | None:
 
 
 def _add_up(lists: list[WaitingMessages]) -> WaitingMessages:
-    """One queue from its lists."""
+    """Return the state of a queue from those of its lists."""
     ages = [each.oldest_seconds for each in lists]
     known = [age for age in ages if age is not None]
     return WaitingMessages(sum(each.count for each in lists), max(known) if len(known) == len(ages) else None)
 
 
 def measure_queues(queues: Mapping[str, WaitingMessages]) -> Iterator[Family]:
-    """The gauges. An age that could not be read is left out."""
+    """Yield the gauges. An age that could not be read is missing."""
     about = "Messages that wait in a queue for a worker"
     counts = GaugeMetricFamily("leasehold_queue_messages", about, labels=["queue"])
-    about = "Time since the oldest message that waits in a queue was sent; 0 = none waits"
+    about = "Time since the oldest message that waits in a queue was sent; 0 = there is none"
     ages = GaugeMetricFamily("leasehold_queue_oldest_message_seconds", about, labels=["queue"])
     for queue, waiting in queues.items():
         counts.add_metric([queue], waiting.count)

@@ -1,7 +1,7 @@
-"""The composition root: from the settings to wired operations; the only place that knows every adapter.
+"""The composition root: make the ports and services from the settings. Only this module imports all adapters.
 
-Nothing is built before it is first used, and each process builds its own: a connection that was made before a
-fork belongs to the parent.
+Each value is made at its first use, and in each process by itself, because a connection that was made before a fork
+belongs to the parent.
 """
 
 import os
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 START_SECONDS: Final = 1.0
-"""How long a process that starts waits for the answer of a Redis that may not be there yet."""
+"""Time limit for the answer of Redis at the start of a process; Redis may start later."""
 ADAPTERS: Final = (
     "scheduler.store.opening",
     "scheduler.view.redis_notifier",
@@ -56,14 +56,14 @@ ADAPTERS: Final = (
 
 
 class TickingDispatcher(Dispatcher, Protocol):
-    """A dispatcher that the bell can send its tick messages with."""
+    """A dispatcher that can also send the message for a tick, which the notifier needs."""
 
     def send_tick(self) -> None:
-        """Ask the ticks queue for a tick now."""
+        """Request a tick now."""
 
 
 class PerProcess(Generic[Value]):
-    """A value that each process makes for itself on first use, whatever its parent had made before the fork."""
+    """A value that each process makes at its first use, even if its parent had made one before the fork."""
 
     def __init__(self, make: Callable[[], Value]) -> None:
         self._make = make
@@ -72,7 +72,7 @@ class PerProcess(Generic[Value]):
         os.register_at_fork(after_in_child=self._forget)
 
     def get(self) -> Value:
-        """This process's value; made once, however many threads ask."""
+        """Return this process's value. It is made once, even if several threads call at the same time."""
         if self._pid != os.getpid():
             with self._guard:
                 if self._pid != os.getpid():
@@ -81,13 +81,13 @@ class PerProcess(Generic[Value]):
         return self._value
 
     def _forget(self) -> None:
-        # The lock too: another thread of the parent may have held it at the fork.
+        # A new lock, because another thread of the parent may have held the old one at the fork.
         self._guard = threading.Lock()
         self._pid = 0
 
 
 class _OnDemand:
-    """Stands for an object that is made when something of it is first asked for."""
+    """A stand-in for an object that is made at the first use of one of its attributes."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._made = PerProcess(make)
@@ -97,8 +97,8 @@ class _OnDemand:
 
 
 class Services:
-    """Everything that tasks and commands work with. `make_dispatcher` is called once a process, and sends what the
-    operations want done later.
+    """The services of tasks and commands. `make_dispatcher` is called once in each process; its result sends the work
+    that operations leave to other processes.
     """
 
     def __init__(self, settings: Settings, make_dispatcher: Callable[[], TickingDispatcher]) -> None:
@@ -116,17 +116,17 @@ class Services:
 
     @property
     def ports(self) -> Ports:
-        """The adapters that every operation is handed."""
+        """The ports that every operation gets."""
         return self._ports.get()
 
     @property
     def redis(self) -> Redis:
-        """The client of the Redis that holds the view, answers and counters."""
+        """The client of the Redis with the view, answers and counters."""
         return self._redis.get()
 
     @property
     def meter(self) -> Meter:
-        """The counters alone, for a process that must not open the database: a worker's main process."""
+        """The counters, for a process that must not open the database: a worker's main process."""
         return self._meter.get()
 
     @property
@@ -136,27 +136,27 @@ class Services:
 
     @property
     def clock(self) -> "RedisClock":
-        """Cluster time without the database. What leaves this process is stamped and judged by it."""
+        """Cluster time, read without the database. Messages are stamped with it, and their expiry is checked by it."""
         return self._clock.get()
 
     def name_process(self, name: str) -> None:
-        """Have this process, and none that it forks, write down under this name how far its wall clock is off."""
+        """Let this process, but none that it forks, record the offset of its wall clock under this name."""
         self._process = name, os.getpid()
 
     @property
     def leader(self) -> Leader:
-        """What this process remembers between its ticks; its holder id is random."""
+        """The state of this process between its ticks; its holder id is random."""
         return self._leader.get()
 
     @property
     def notices(self) -> NoticeFeed | None:
-        """What EC2 says ahead of interruptions; None where no queue is set. Raises CloudError as `make_feed` does."""
+        """EC2's notices of interruptions; None without a configured queue. Raises CloudError as `make_feed` does."""
         return self._notices.get()
 
     def warm_up(self, *, fleet: bool) -> None:
-        """Build what the first task would otherwise wait for; `fleet`: boto3's clients too. Connects to nothing.
+        """Make what the first task needs; with `fleet` also boto3's clients. It opens no connection.
 
-        What cannot be built is said by the tasks that need it.
+        Errors are ignored here, because each task that needs the value will report them.
         """
         with suppress(InvalidInputError, CloudError):
             ports = self.ports
@@ -164,32 +164,30 @@ class Services:
                 _ = ports.fleet.launch
 
     def import_adapters(self) -> None:
-        """Import what `engine` is made of, and make nothing: a pool's processes then share what is imported before
-        the fork, and need not do it each.
-        """
+        """Import the modules of the ports, so that the processes of a pool inherit them at the fork."""
         for module in ADAPTERS:
             import_module(module)
 
     def open_store(self) -> Store:
-        """A store of its own, for commands that need nothing else."""
+        """Open the database by a connection of its own, for commands that need nothing else."""
         from scheduler.store.opening import open_store
 
         return open_store(self.settings.database_url)
 
     def find_schema_fault(self) -> str | None:
-        """What is wrong with the database's schema, and what mends it; None if nothing is, or nothing can be seen."""
+        """Return what is wrong with the database's schema, with a remedy; None if it fits or cannot be read."""
         from scheduler.store.schema import find_fault
 
         return find_fault(self.settings.database_url)
 
     def ensure_membership(self) -> None:
-        """Check, at most once a second, that database and Redis belong to one cluster and that the database did not go
+        """Check, at most once a second, that database and Redis belong to one cluster and that the database was not set
         back. Raises ForeignClusterError, DatabaseWentBackError, and StoreUnavailableError without a database.
         """
         self._membership.get().ensure(self.ports)
 
     def find_foreign(self) -> str | None:
-        """See `find_foreign`, for this process's database and Redis."""
+        """Return what `find_foreign` finds for this process's settings."""
         return find_foreign(self.settings)
 
     def _connect(self) -> Redis:
@@ -240,8 +238,8 @@ class Services:
         )
 
     def _make_fleet(self) -> Fleet:
-        """boto3's clients take a second to make and may be refused for want of a region: intake and ticks, which
-        need none, do not make them.
+        """Return a fleet that is opened at its first use. boto3's clients take a second to make and fail without a
+        region; intake and ticks need neither.
         """
         return cast("Fleet", _OnDemand(self._open_fleet))
 
@@ -267,8 +265,8 @@ class Services:
 
 
 def find_foreign(settings: Settings) -> str | None:
-    """Why no process may start: the line of ForeignClusterError or DatabaseWentBackError. None if nothing is wrong, or
-    the database cannot be asked now. Opens connections of its own and closes them.
+    """Return why no process may start, from a ForeignClusterError or DatabaseWentBackError. None if nothing is wrong or
+    the database is unavailable now. It opens its own connections and closes them.
     """
     from scheduler.store.opening import open_store
     from scheduler.view.connection import make_redis
@@ -286,7 +284,7 @@ def find_foreign(settings: Settings) -> str | None:
 
 
 def read_access(settings: Settings) -> "Ec2Access":
-    """How the settings say that EC2 is reached."""
+    """Return the access to EC2 that the settings define."""
     from workers.ec2.fleet import Ec2Access
 
     aws = settings.aws

@@ -1,7 +1,4 @@
-"""The types of the settings beyond those of every document: periods, secrets, URLs.
-
-What is wrong with a secret or a URL is said without showing user, password or secret.
-"""
+"""Types of settings: periods, secrets, hosts, URLs. Their errors show no user, password or secret."""
 
 import ipaddress
 import re
@@ -30,7 +27,7 @@ def _period(value: object) -> float:
 
 
 def _days(value: object) -> float:
-    if not is_number(value) or not 0 < value <= 100_000:  # noqa: PLR2004  some 270 years
+    if not is_number(value) or not 0 < value <= 100_000:  # noqa: PLR2004 - about 270 years
         raise expected("a number of days > 0 and at most 100000")
     return value
 
@@ -87,7 +84,7 @@ def _queue_url(value: object) -> object:
 
 
 def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
-    """The URL as it is; raises the error of a validator, in which neither user nor password is shown."""
+    """Return the value if it is a URL. Raises the error of a validator, without user and password."""
     text = reveal(value) if isinstance(value, (str, SecretStr)) else ""
     try:
         parts = urlsplit(text)
@@ -101,7 +98,7 @@ def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
 
 
 def reveal(value: object) -> str:
-    """The text of a secret; of anything else its own."""
+    """Return the text of a secret, or str() of another value."""
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 

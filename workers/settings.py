@@ -1,8 +1,8 @@
-"""The settings of the processes: where things are, how often they happen, how long they are kept.
+"""The settings of the processes: addresses, intervals, and how long things are kept.
 
-They come from the environment (`LEASEHOLD_BROKER__URL`), then from `leasehold.toml`, then from the defaults,
-which stand here once. The line under a key is its documentation: `leasehold config init` and
-docs/configuration.md show it. Secrets are SecretStr: no repr, log line or error shows them.
+They come from the environment (`LEASEHOLD_BROKER__URL`), then from `leasehold.toml`, then from the defaults in this
+module. The text under a key is its documentation, which `leasehold config init` and docs/reference/configuration.md
+show. Secrets are SecretStr, so that no repr, log line or error shows them.
 """
 
 import ipaddress
@@ -46,18 +46,18 @@ class BrokerSettings(Document):
     """The Redis that carries Celery's messages."""
 
     url: RedisUrl | None = None
-    """URL of the Redis; left out = that of the running stack (`leasehold up`)."""
+    """URL of the Redis; default: that of the running stack (`leasehold up`)."""
 
 
 class ViewSettings(Document):
-    """The lagging view of the cluster, the leader lock and kicks, in Redis."""
+    """The view of the cluster, the leader lock and kicks, in Redis."""
 
     url: RedisUrl | None = None
-    """URL of the Redis; left out = the broker's."""
+    """URL of the Redis; default: the broker's."""
     prefix: Text = "leasehold:"
-    """What all our keys begin with; another one for each cluster that shares a Redis."""
+    """Prefix of all keys; clusters that share a Redis need different ones."""
     tombstones: Period = 600.0
-    """Rows that went, and reservations that have ended, are remembered in the view for so long."""
+    """How long removed rows and ended reservations stay in the view."""
 
 
 class AccessSettings(Document):
@@ -66,140 +66,140 @@ class AccessSettings(Document):
     mode: Literal["open", "warn", "signed"] = "open"
     """Unsigned messages are accepted (`open`), accepted and counted (`warn`), or refused (`signed`)."""
     principal: Name | None = None
-    """Principal as which commands on this host sign; left out = the one that the key file names."""
+    """Principal of the signatures of commands on this host; default: the one that the key file names."""
     key_file: Text | None = None
-    """File with one line, `NAME:KEY` or `KEY`, that only its owner may read."""
+    """File with one line, `NAME:KEY` or `KEY`; only its owner may have the right to read it."""
     key: Secret | None = None
-    """The key itself; it goes before `key_file`."""
+    """The key itself; it overrides `key_file`."""
 
 
 class DatabaseSettings(Document):
-    """The database that holds what was promised: reservations, leases, slots, accounts, events."""
+    """The database with all durable state: reservations, leases, slots, accounts, events."""
 
     url: DatabaseUrl = SecretStr("sqlite:///.leasehold/leasehold.db")
     """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`)."""
 
 
 class AwsSettings(Document):
-    """EC2, or the emulator in its place. Credentials: boto3's own chain, unless keys stand here."""
+    """EC2, or the emulator instead. Credentials come from boto3's own chain unless keys are set."""
 
     region: Name | None = None
-    """The region; left out = boto3's own (environment, profile)."""
+    """The region; default: boto3's own (environment, profile)."""
     endpoint_url: EndpointUrl | None = None
-    """Where EC2 answers; left out = AWS itself, or the emulator under `leasehold up`."""
+    """URL of EC2; default: AWS, or the emulator under `leasehold up`."""
     profile: Name | None = None
-    """Profile of boto3's configuration that brings credentials or a role; left out = boto3's own choice."""
+    """Profile of boto3's configuration with credentials or a role; default: boto3's own choice."""
     cluster: Name = "leasehold"
-    """Value of the cluster tag: only machines that bear it are ours."""
+    """Value of the cluster tag: machines without it are never touched."""
     interruption_queue: QueueUrl | None = None
-    """URL of the SQS queue, of this cluster alone, that EventBridge sends spot notices to; left out = none are read."""
+    """URL of the SQS queue, for this cluster only, to which EventBridge sends spot notices; default: none."""
     interruption_interval: Period = 5.0
-    """That queue is read so often; each time a message is waited for until a second before the next."""
+    """Interval in which that queue is read; each read waits for a message until a second before the next one."""
     calls_per_second: Amount | None = None
-    """EC2 calls a second that all processes share; left out = 20, or no limit with `endpoint_url`; 0 = no limit."""
+    """EC2 calls a second of all processes together; default: 20, no limit with `endpoint_url`; 0: no limit."""
     access_key_id: Secret | None = None
-    """Access key, for the emulator; elsewhere leave it to boto3's chain."""
+    """Access key, for the emulator; for AWS use boto3's chain."""
     secret_access_key: Secret | None = None
-    """Secret key that belongs to it."""
+    """Secret key for `access_key_id`."""
 
 
 class IntakeSettings(Document):
-    """What is done with requests while too many wait."""
+    """Treatment of requests while too many wait."""
 
     longest_wait: Period = 1.0
-    """Questions and registrations that would wait longer are asked to come again; others at 5 and 15 times as much."""
+    """Questions and registrations that would wait longer are answered "come again later"; others at 5 and 15 times."""
 
 
 class TickSettings(Document):
-    """The scheduling passes."""
+    """The ticks of the scheduler."""
 
     interval: Period = 5.0
-    """A tick at least so often."""
+    """Longest time between two ticks."""
     lock_seconds: Period = 15.0
-    """The leader lock lasts so long; renewed at a third of it."""
+    """Duration of the leader lock; it is renewed after a third of it."""
     kick_seconds: Period = 2.0
     """Kicks within this time share one tick message."""
 
     @property
     def expires(self) -> float:
-        """A tick message that waited for longer is dropped: two intervals."""
+        """Age at which a waiting tick message is dropped: two intervals."""
         return 2 * self.interval
 
 
 class KeepSettings(Document):
-    """How long what is over is kept."""
+    """How long records of the past are kept."""
 
     events_days: Days = 30.0
     """Events, in days."""
     ended_days: Days = 7.0
     """Rows of ended reservations, in days."""
     requests: Period = 3600.0
-    """Requests and their answers, so that a repeat changes nothing."""
+    """Requests and their answers, in seconds; a repeated request gets the stored answer within this time."""
 
 
 class LogSettings(Document):
-    """What the processes write."""
+    """The log of the processes."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written."""
+    """Lowest level that is written."""
     format: Literal["text", "json"] = "text"
     """`text` for people, `json` for a log collector."""
 
 
 class MetricsSettings(Document):
-    """The process that serves Prometheus."""
+    """The metrics process, which serves Prometheus."""
 
     host: Host = "127.0.0.1"
-    """Address that it listens on."""
+    """Address to listen on."""
     port: Port = 9108
-    """Port that it listens on."""
+    """Port to listen on."""
 
 
 class FlowerSettings(Document):
-    """Flower, Celery's web page. It shows arguments: keep it on loopback, or behind a password."""
+    """Flower, Celery's web page. It can stop workers: keep it on loopback or behind a password."""
 
     host: Host = "127.0.0.1"
-    """Address that it listens on."""
+    """Address to listen on."""
     port: Port = 5555
-    """Port that it listens on."""
+    """Port to listen on."""
     basic_auth: BasicAuth | None = None
-    """`user:password`; required outside the local stack and on any address but loopback."""
+    """`user:password`; required outside the local stack and on every address except loopback."""
 
 
 class ConcurrencySettings(Document):
     """Tasks that a worker of each queue runs at once."""
 
     reservations: Positive = 2
-    """Of intake: one checks documents while the other one writes."""
+    """Processes of intake: one checks documents while another one writes."""
     ticks: Positive = 1
-    """Of ticks: only one can hold the lock."""
+    """Processes of ticks; more than one has no use, because one process holds the lock."""
     launch: Positive = 8
-    """Threads that launch."""
+    """Threads that launch machines."""
     health: Positive = 8
-    """Threads that look at machines."""
+    """Threads that check machines."""
     terminate: Positive = 4
-    """Threads that terminate."""
+    """Threads that terminate machines."""
 
 
 class CelerySettings(Document):
     """The workers."""
 
     visibility_timeout: Period = 300.0
-    """A message that a dead worker held comes back after so long; more than 2 × `hard_time_limit`."""
+    """Time after which a message of a dead worker is delivered again; more than 2 × `hard_time_limit`."""
     hard_time_limit: Period = 120.0
-    """A task (in a process pool) is killed after so long."""
+    """Time after which a task (in a process pool) is killed."""
     soft_time_limit: Period = 100.0
-    """A task (in a process pool) is asked to stop after so long."""
+    """Time after which a task (in a process pool) is stopped by an exception."""
     soft_shutdown: Period = 5.0
-    """A worker that stops waits so long for its tasks; 30 in containers."""
+    """How long a worker that stops waits for its tasks; use 30 in containers."""
     beat_file: Text | None = None
-    """Touched by beat with each task, for `leasehold alive beat`; left out = that of `leasehold up`, or none."""
+    """File that beat writes with each task, for `leasehold alive beat`; default: that of `leasehold up`, or none."""
     concurrency: ConcurrencySettings = ConcurrencySettings()
     """Tasks that a worker of each queue runs at once."""
 
 
 class Settings(BaseSettings):
-    """Everything that the processes are set up by; made by `read_settings`."""
+    """All settings of a process; made by `read_settings`."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -211,31 +211,31 @@ class Settings(BaseSettings):
     )
 
     recover_interval: Period = 10.0
-    """Work that got lost between commit and queue is looked for, and sent again, so often."""
+    """Interval in which decided work that was not sent or not done is sent again."""
     sweep_interval: Period = 2.0
-    """Slots that boot, bind or terminate are looked at so often; at most `recover_interval`."""
+    """Interval in which slots that boot, bind or terminate are checked; at most `recover_interval`."""
     orphan_age: Period = 300.0
-    """A machine under the cluster's tag that no slot knows, and none can take, is ended when it is this old."""
+    """Age at which a machine with the cluster's tag but without a slot is terminated, if no slot can adopt it."""
     broker: BrokerSettings = BrokerSettings()
     """The Redis that carries Celery's messages."""
     view: ViewSettings = ViewSettings()
-    """The lagging view of the cluster, in Redis."""
+    """The view of the cluster, in Redis."""
     database: DatabaseSettings = DatabaseSettings()
-    """The database that holds what was promised."""
+    """The database with all durable state."""
     access: AccessSettings = AccessSettings()
     """Signatures of messages."""
     aws: AwsSettings = AwsSettings()
-    """EC2, or the emulator in its place."""
+    """EC2, or the emulator instead."""
     intake: IntakeSettings = IntakeSettings()
-    """What is done with requests while too many wait."""
+    """Treatment of requests while too many wait."""
     ticks: TickSettings = TickSettings()
-    """The scheduling passes."""
+    """The ticks of the scheduler."""
     keep: KeepSettings = KeepSettings()
-    """How long what is over is kept."""
+    """How long records of the past are kept."""
     log: LogSettings = LogSettings()
-    """What the processes write."""
+    """The log of the processes."""
     metrics: MetricsSettings = MetricsSettings()
-    """The process that serves Prometheus."""
+    """The metrics process, which serves Prometheus."""
     flower: FlowerSettings = FlowerSettings()
     """Flower, Celery's web page."""
     celery: CelerySettings = CelerySettings()
@@ -243,7 +243,7 @@ class Settings(BaseSettings):
 
     @property
     def broker_url(self) -> str | None:
-        """The broker's URL with its password, or None where none is set."""
+        """The broker's URL with its password, or None if none is configured."""
         return reveal(self.broker.url) if self.broker.url else None
 
     @property
@@ -267,16 +267,16 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003  ours names unknown keys
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  no file but leasehold.toml
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  as above
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - replaced: ours refuses unknown keys
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - leasehold.toml is the only file
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment first, then what `read_settings` was given."""
+        """Return the sources: the environment overrides the document of `read_settings`."""
         return EnvironmentSource(settings_cls), init_settings
 
 
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Times that do not go together (docs/configuration.md, "What must go together")."""
+    """Yield times that contradict each other (docs/reference/configuration.md, "What must go together")."""
     ticks, celery = settings.ticks, settings.celery
     at_least = (
         ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),
@@ -301,7 +301,7 @@ def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
 
 
 def _access_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Half a pair of keys, a principal without its key, and a Flower that anybody could open."""
+    """Yield a key without its pair, a principal without its key, and a Flower without password on an open address."""
     aws, flower, access = settings.aws, settings.flower, settings.access
     if access.principal is not None and access.key is None and access.key_file is None:
         yield Fault("access.key_file", "the key of access.principal, or access.key", "nothing")
@@ -313,7 +313,7 @@ def _access_conflicts(settings: Settings) -> Iterator[Fault]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host can reach what listens there."""
+    """Return whether only this host can connect to this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -321,10 +321,9 @@ def is_loopback(host: str) -> bool:
 
 
 def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
-    """Settings from the environment, laid over the process sections of a parsed `leasehold.toml`.
+    """Return the settings: the environment over the process sections of a parsed `leasehold.toml`.
 
-    Raises InvalidInputError with a fault for each thing that is wrong; one that the environment brought is
-    named by its variable.
+    Raises InvalidInputError with all faults. A fault in a variable of the environment names the variable.
     """
     known = {key: value for key, value in (document or {}).items() if key in Settings.model_fields}
     faults = [_unknown(key) for key in (document or {}) if key not in known]
@@ -339,10 +338,10 @@ def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
 
 
 def _unknown(key: str) -> Fault:
-    # Refused before pydantic-settings sees it, which takes names like _env_file for options of its own.
+    # Refused here, because pydantic-settings takes names like _env_file for its own options.
     return Fault(format_path([key]), f"a known key{suggest(key, Settings.model_fields)}", show(key))
 
 
 def _hide_table(found: Fault) -> Fault:
-    """What stood in place of a section is not shown: it may be a secret without its key."""
+    """Return the fault without the value that stands in place of a section: it may be a secret."""
     return Fault(found.path, found.expected, "something else") if found.expected == "a table" else found

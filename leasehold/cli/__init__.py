@@ -1,6 +1,6 @@
-"""The command line: `leasehold`. Every error is one line on standard error, and a status that scripts can rely on:
+"""The command line: `leasehold`. An error is one line on standard error and an exit status for scripts.
 
-0 done; 1 refused, failed or not there; 2 bad input or usage (`status` has codes of its own); 130 interrupted.
+Statuses: 0 done; 1 refused, failed or not found; 2 bad input or usage; 130 interrupted. `leasehold status` has its own.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Commands for quota accounts: what teams may use, what they have left, and what they had."""
+"""Commands for quota accounts: limits, balances and their history."""
 
 import sys
 from collections import Counter
@@ -10,7 +10,7 @@ import typer
 from leasehold.cli.checking import check, check_each
 from leasehold.cli.completing import complete_accounts
 from leasehold.cli.connecting import connect, open_store
-from leasehold.cli.failures import BAD_INPUT, FAILED, CommandError
+from leasehold.cli.failures import BAD_INPUT, CommandError, send_each
 from leasehold.cli.formats import Output, choose_format, print_csv, print_document
 from leasehold.cli.output import (
     AsJson,
@@ -32,8 +32,6 @@ from leasehold.cli.tables import Column
 from leasehold.errors import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from leasehold.client.client import Client
     from leasehold.client.models import Account, Answer, Reservation
 
@@ -53,7 +51,7 @@ Names = Annotated[
 ]
 Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its name.", autocompletion=complete_accounts)]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
-_LIST_HELP = "Five numbers at most, best level first, like 2,1; those left out are 0."
+_LIST_HELP = "Up to five numbers, best level first, like 2,1; missing numbers are 0."
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +76,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Quota accounts: what they earn, what they have left, who runs for them."""
+    """Quota accounts: their income, their balances and their work."""
 
 
 def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None) -> None:
@@ -95,13 +93,15 @@ def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None)
                 print_csv([column.name.replace(" ", "_") for column in _COLUMNS], map(_row, found))
             else:
                 show = print_wide if chosen == "wide" else print_table
-                show(_COLUMNS, map(_row, found), "no accounts: `leasehold accounts set NAME` makes one")
+                show(_COLUMNS, map(_row, found), "no accounts: `leasehold accounts set NAME` creates one")
 
         repeat(show_all, watch)
 
 
 def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, Any]:
-    """The account with its running leases by level, the free one too, and how many of these rows wait for it."""
+    """Return the fields of an account with its best level, its running leases by level (the last is the free level) and
+    the number of its pending reservations among `rows`.
+    """
     import msgspec
 
     from leasehold.client.models import FREE
@@ -157,7 +157,7 @@ def show(
             if plot:
                 from leasehold.cli.plotting import draw_balances
 
-                # Its lines are drawn for this width, and are not to be wrapped.
+                # draw_balances() has fitted its lines to the terminal. print_thing() would wrap them.
                 drawn = draw_balances(_read_samples(row, seconds), seconds, is_terminal=sys.stdout.isatty())
                 sys.stdout.write(f"{drawn}\n")
 
@@ -198,7 +198,7 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
-    """What was kept of its balances, and what it has now."""
+    """Return the stored balances of the last `seconds`, oldest first, and then the present one."""
     import msgspec
 
     with open_store() as store:
@@ -211,35 +211,32 @@ def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
 
 def set_(  # noqa: PLR0913, PLR0917 - an option each
     account: Name,
-    charge_rate: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help=f"What it earns a second. {_LIST_HELP}")
-    ] = None,
+    charge_rate: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Income a second. {_LIST_HELP}")] = None,
     max_charge_seconds: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="It earns so many seconds' worth at most, like 600 or 10m.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Balances grow to at most the income of this time, like 10m."),
     ] = None,
     balance: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help=f"What it has from now on. {_LIST_HELP}")
+        str | None, typer.Option(metavar="NUMBERS", help=f"The balance from now on. {_LIST_HELP}")
     ] = None,
-    max_fanout: Annotated[
-        int | None, typer.Option(help="Paid leases of reservations that are alike; 0: no limit.")
-    ] = None,
+    max_fanout: Annotated[int | None, typer.Option(help="Most paid leases of equal reservations; 0: no limit.")] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=N", help="Leases at most on slots that share a value of this label; all anew."),
+        typer.Option(metavar="LABEL=N", help="Most leases on slots with one value of this label. Replaces all limits."),
     ] = None,
     free_tasks: Annotated[
         bool | None,
         typer.Option(
-            "--enable-free-tasks/--disable-free-tasks", help="Without balance: run at the free level, or wait."
+            "--enable-free-tasks/--disable-free-tasks", help="Without a balance: run at the free level, or wait."
         ),
     ] = None,
-    description: Annotated[str | None, typer.Option(help="What people should know of it.")] = None,
+    description: Annotated[str | None, typer.Option(help="A text for people.")] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Create an account, or change what is named of it.
+    """Create an account, or change the given settings of one.
 
-    Its balance stays unless one is given.
+    The balance of an existing account stays unless --balance is given.
     """
     fields: dict[str, Any] = {
         "charge_rate": parse_numbers(charge_rate),
@@ -256,7 +253,7 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
     check("account", {"account": account, **given})
     with connect(timeout) as client:
         try:
-            _say(client.account(account, **given), as_json)
+            _show(client.account(account, **given), as_json)
         except Refused as refused:
             raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
 
@@ -264,46 +261,35 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
 def reset(accounts: Names, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Set the balances of accounts to 0 at every level.
 
-    Their running work goes on.
+    Running work continues.
     """
     check_each("reset_account", "account", accounts)
     with connect(timeout) as client:
-        _say_each(client.reset_account, accounts, as_json)
+        send_each(client.reset_account, accounts, lambda answer: _show(answer, as_json))
 
 
 def delete(
     accounts: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, though this is a terminal.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
     """Delete accounts.
 
-    Their running work goes on unpaid; their waiting reservations have no account from then on.
+    Running work continues unpaid. Waiting reservations of the account then have no account.
     """
     check_each("forget_account", "account", accounts)
     if (
         not yes
         and sys.stdin.isatty()
-        and not typer.confirm(f"forget {', '.join(accounts)} with what they have?", err=True)
+        and not typer.confirm(f"delete {', '.join(accounts)} with their balances?", err=True)
     ):
         raise CommandError("nothing was changed")
     with connect(timeout) as client:
-        _say_each(client.forget_account, accounts, as_json)
+        send_each(client.forget_account, accounts, lambda answer: _show(answer, as_json))
 
 
-def _say_each(word: "Callable[[str], Answer]", accounts: list[str], as_json: bool) -> None:
-    refused: list[str] = []
-    for name in accounts:
-        try:
-            _say(word(name), as_json)
-        except Refused as error:
-            refused.append(str(error))
-    if refused:
-        raise CommandError("\n".join(refused), FAILED)
-
-
-def _say(answer: "Answer", as_json: bool) -> None:
+def _show(answer: "Answer", as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:

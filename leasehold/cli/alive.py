@@ -24,12 +24,12 @@ def alive(
             help="reservations, ticks, launch, health, terminate, beat, flower, metrics or emulator.",
         ),
     ],
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long it has to answer.", min=0.1)] = 10.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait for an answer.", min=0.1)] = 10.0,
 ) -> None:
-    """Check whether one process of this host does its work.
+    """Check whether one process of this host works.
 
-    A worker takes a canary from its queue and answers it, beat has sent a task lately, a server answers. Status 1 when
-    it does not.
+    A worker must answer a message on its own queue, beat must have sent a task lately, a server must answer. Status 1
+    if the process fails its check.
     """
     from leasehold.liveness import PROCESSES, find_trouble
 

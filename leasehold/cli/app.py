@@ -1,4 +1,7 @@
-"""The commands, put together. Nothing heavy is imported here or at the top of any command's file."""
+"""The `leasehold` command with all its subcommands.
+
+Every command file imports only light modules at its top, because each start and each completion imports all of them.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -38,22 +41,22 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Operations": ("status", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
     "Planning": ("snapshot", "simulate"),
 }
-"""The commands as help shows them."""
+"""Title -> commands, in the order of `leasehold --help`."""
 
 
 class GroupedCommands(TyperGroup):
-    """Lists commands in groups, without what rich would cost each start."""
+    """Shows the commands in the groups of `GROUPS`. It needs no rich, whose import would slow each start."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as its base has it
-        """See its base."""
+        """See TyperGroup.format_commands."""
         longest = max(map(len, self.commands))
-        room = formatter.width - 6 - longest
+        width = formatter.width - 6 - longest
         left = dict(self.commands)
         sections = {
             title: [(name, left.pop(name)) for name in names if name in left] for title, names in GROUPS.items()
         }
         for title, commands in (*sections.items(), ("Other commands", list(left.items()))):
-            rows = [(name.ljust(longest), each.get_short_help_str(room)) for name, each in commands if not each.hidden]
+            rows = [(name.ljust(longest), each.get_short_help_str(width)) for name, each in commands if not each.hidden]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -63,7 +66,7 @@ app = typer.Typer(
     cls=GroupedCommands,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Lease slots on elastic fleets of EC2 instances.",
-    epilog="A stack for trying out: `leasehold up`; then, in a second terminal: `leasehold status`.",
+    epilog="To try it out: `leasehold up`; then, in a second terminal: `leasehold status`.",
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -83,7 +86,7 @@ def _show_version(wanted: bool) -> None:
 def _begin(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback acts
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:

@@ -1,6 +1,4 @@
-"""Applying rules to the database: what they would do, a question where something is taken away, and the kick that makes
-the next tick see them.
-"""
+"""Apply rules to the database: preview the change, ask before anything is taken away, then request a tick."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,25 +22,25 @@ from workers.services import Services
 from workers.settings import Settings
 
 MOST_LINES: Final = 20
-"""Of each kind of consequence, for people; `--json` has all."""
+"""Lines printed for each kind of consequence; `--json` prints all."""
 
 
 class _Kicker(QuietDispatcher):
-    """Sends the tick message of a kick; what else there is to send, `recover` sends."""
+    """Sends the request for a tick; other messages stay in the outbox until `recover` sends them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def send_tick(self) -> None:
-        """See TickingDispatcher.send_tick. A tick that cannot be asked for comes with the interval."""
+        """See TickingDispatcher.send_tick. If the request cannot be sent, the next tick comes with the interval."""
         with suppress(LeaseholdError), closing(open_wire(self._settings)) as wire:
             wire.send_tick()
 
 
 def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Put the rules of a file in force, or print what they would do.
+    """Apply the rules of a file, or with `dry_run` print what they would change.
 
-    Raises InvalidInputError, StoreUnavailableError, ViewUnavailableError (after the commit: it may be repeated).
+    Raises InvalidInputError, StoreUnavailableError, and ViewUnavailableError (after the commit; it is safe to repeat).
     """
     configuration = read_configuration(path)
     change = _Change(configuration.settings, configuration.rules_document, f"leasehold apply {path.name}")
@@ -50,7 +48,7 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 
 def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Put the rules of an earlier version in force again, as a new version. Raises like `apply_file`."""
+    """Apply the rules of an earlier version as a new version. Raises like `apply_file`."""
     settings = load_settings()
     with closing(Services(settings, QuietDispatcher).open_store()) as store:
         found = store.read_rules_history(version=version)
@@ -61,16 +59,16 @@ def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> N
 
 
 class _Change:
-    """A document that is to become the rules."""
+    """A rules document that is to be applied."""
 
     def __init__(self, settings: Settings, document: Mapping[str, Any], source: str) -> None:
         self._settings, self._document, self._source = settings, document, source
         self._services = Services(settings, lambda: _Kicker(settings))
 
     def carry_out(self, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-        """Print what it does; unless that is all, apply it, after a question where it takes something away."""
+        """Preview the change and apply it unless `dry_run`. If it takes something away and not `yes`, ask before."""
         if yes and not dry_run and not as_json:
-            # No plan is made where it decides nothing and is not shown: the database may be large.
+            # The preview would be neither shown nor needed for a question, and plans over a large database take long.
             self._report(*self._apply(), None)
             return
         with closing(self._services.open_store()) as store:
@@ -112,7 +110,7 @@ class _Change:
 
 
 def _describe(preview: Preview) -> dict[str, Any]:
-    """Its changes and consequences, for programs."""
+    """Return the preview for `--json`: changes, consequences and whether something is taken away."""
     document: dict[str, Any] = msgspec.to_builtins(preview)
     for name in ("version", "changed"):
         del document[name]
@@ -120,7 +118,7 @@ def _describe(preview: Preview) -> dict[str, Any]:
 
 
 def _confirm(preview: Preview) -> None:
-    """Ask on a terminal whether to go on. Raises CommandError unless the answer is yes."""
+    """Ask on a terminal whether to continue. Raises CommandError unless the answer is yes."""
     if not sys.stdin.isatty():
         raise CommandError(f"{_sum_up(preview)}: nothing was changed; --dry-run shows the details, --yes applies it")
     for line in _write(preview):
@@ -130,7 +128,7 @@ def _confirm(preview: Preview) -> None:
 
 
 def _sum_up(preview: Preview) -> str:
-    """What is taken away, in a clause."""
+    """Return what is taken away in one phrase, like "2 machines go, 1 account loses balance"."""
     counts = (
         (len(preview.departures), "machine goes", "machines go"),
         (len(preview.endings), "reservation loses leases", "reservations lose leases"),
@@ -140,7 +138,7 @@ def _sum_up(preview: Preview) -> str:
 
 
 def _write(preview: Preview) -> list[str]:
-    """The changes and what they do, for people."""
+    """Return the changes and their consequences as lines for people."""
     if not preview.changed:
         return [f"rules version {preview.version}, unchanged"]
     lines = [f"changes to rules version {preview.version}:"]
@@ -168,7 +166,7 @@ def _list_consequences(preview: Preview) -> Iterator[str]:
 
 
 _ACTIONS: Final = {
-    "drain": "drains, its leases run on until they end",
+    "drain": "drains, its leases continue until they end",
     "terminate": "its machine is terminated",
 }
 
@@ -188,7 +186,7 @@ def _cut(lines: Iterable[str]) -> Iterator[str]:
 
 
 def format_toml(document: Mapping[str, Any]) -> str:
-    """A document as TOML: plain values first, then a table for each table in it."""
+    """Return a document as TOML: plain values first, then its tables."""
     return "\n".join(_format_table(document, ())).strip()
 
 

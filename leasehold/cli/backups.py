@@ -1,4 +1,4 @@
-"""Commands that copy the database and put an older state of it in force."""
+"""Commands that back up the database and restore a backup."""
 
 import contextlib
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 0.1
 MARGIN_SECONDS: Final = 5.0
-"""How much longer than the lock a leader may take to end its tick."""
+"""Added to the lock's duration: how long to wait until a leader has ended its tick."""
 
 
 def register(app: typer.Typer) -> None:
@@ -33,13 +33,13 @@ def register(app: typer.Typer) -> None:
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a copy of the database into a file.
 
-    The stack may run: the copy is the state of one moment. Only its owner may read the file. PostgreSQL needs pg_dump.
+    The stack may run: the copy is a consistent state. Only the owner can read the file. PostgreSQL needs pg_dump.
     """
     url = load_settings().database_url
     from scheduler.store.backup import back_up
@@ -52,26 +52,26 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A file that `leasehold backup` wrote.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A file written by `leasehold backup`.")] = None,
     in_place: Annotated[
         bool, typer.Option("--in-place", help="The database was restored by other means: do the remaining steps.")
     ] = False,
     resubmit: Annotated[
-        bool, typer.Option("--resubmit", help="Submit lost reservations again that waited without a lease.")
+        bool, typer.Option("--resubmit", help="Submit lost reservations again if they had no lease.")
     ] = False,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take over a Redis that belongs to another cluster.")
     ] = False,
     without_redis: Annotated[
-        bool, typer.Option("--without-redis", help="Go on without Redis: what it remembers is lost.")
+        bool, typer.Option("--without-redis", help="Continue without Redis: changes after the backup are lost.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a backup, and settle what happened after it.
+    """Restore a backup and reconcile it with what happened later.
 
-    Stop the stack before; a process that runs does nothing meanwhile. Terms and tokens jump, machines are adopted or
-    ended, holders of lost leases are notified, and lost reservations are listed.
+    Stop the stack first; a process that still runs pauses meanwhile. Terms and fencing tokens jump ahead, machines are
+    adopted or terminated, holders of lost leases get a notice, and lost reservations are listed.
     """
     if (file is None) != in_place:
         raise CommandError("expected either FILE or --in-place", BAD_INPUT)
@@ -85,7 +85,7 @@ def restore(
 
 
 class _Restore:
-    """One restore, from the check of the file to the last step."""
+    """One restore, from the check of the file to its last step."""
 
     def __init__(self, file: Path | None, *, take_over: bool, without_redis: bool) -> None:
         from leasehold.stack.preparation import QuietDispatcher
@@ -98,11 +98,11 @@ class _Restore:
         self._services = Services(self._settings, QuietDispatcher)
 
     def confirm(self, *, yes: bool) -> None:
-        """Ask on a terminal whether to go on. Raises CommandError unless the answer is yes."""
+        """Ask on a terminal whether to continue. Raises CommandError unless the answer is yes."""
         from workers.logs import mask_text
 
         where = mask_text(self._settings.database_url)
-        what = f"replace {where} by {self._backup.path}" if self._backup else f"settle {where} as it is"
+        what = f"replace {where} by {self._backup.path}" if self._backup else f"reconcile {where} as it is"
         if yes:
             return
         if not sys.stdin.isatty():
@@ -111,8 +111,12 @@ class _Restore:
             raise CommandError("nothing was changed")
 
     def carry_out(self, *, resubmit: bool) -> "Restored":
-        """All steps in order. A step that fails leaves the mark in Redis: no process works with half of a restore."""
-        from scheduler.operations.restore import restore as settle
+        """Run all steps in order and return the result.
+
+        A step that fails after the database was replaced leaves the restore mark in Redis, so that no process works on
+        a half restored state; the restore must then be repeated.
+        """
+        from scheduler.operations.restore import restore as reconcile
         from scheduler.store.backup import put_back
         from scheduler.store.migrating import migrate
 
@@ -123,28 +127,33 @@ class _Restore:
             try:
                 put_back(self._backup, self._settings.database_url)
             except BaseException:
-                # Ctrl-C too: the database is as it was, so the processes may go on.
-                self._let_go(ports, remembered)
+                # Also on Ctrl-C. The database is unchanged, so the processes may continue.
+                self._end_restore(ports, remembered)
                 raise
-            _say_progress(f"{self._backup.path} is in place")
+            _print_progress(f"{self._backup.path} is in place")
         migrate(self._settings.database_url)
         try:
-            return settle(ports, remembered, kept, resubmit=resubmit, progress=_say_progress)
+            return reconcile(ports, remembered, kept, resubmit=resubmit, progress=_print_progress)
         finally:
             ports.store.close()
 
     def _read_redis(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
-        """What Redis remembers, after all processes have stopped to work. Without Redis the engine does without it."""
-        from scheduler.ports import ViewUnavailableError
+        """Return what Redis remembers, after all processes have paused. Without Redis, replace its ports by ones in
+        memory: nothing is remembered then, and no holder gets a notice.
+        """
+        from scheduler.ports import Remembered, ViewUnavailableError
+        from scheduler.view.memory import MemoryMeter, MemoryNotifier, MemoryViewCache
 
         try:
-            return self._stop_work(ports)
+            return self._pause_processes(ports)
         except ViewUnavailableError as error:
             if not self._without_redis:
-                raise CommandError(f"{error} (--without-redis goes on without what Redis remembers)") from None
-        return _forgo_redis(ports)
+                raise CommandError(f"{error} (--without-redis continues without what Redis remembers)") from None
+        ports.view_cache, ports.notifier = MemoryViewCache(), MemoryNotifier()
+        ports.meter, ports.record = MemoryMeter(), None
+        return Remembered(), {}
 
-    def _stop_work(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
+    def _pause_processes(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
         from scheduler.operations.membership import CHECK_SECONDS
         from scheduler.ports import Remembered
 
@@ -155,27 +164,27 @@ class _Restore:
         self._check_identity(remembered.identity)
         record.begin_restore()
         until = time.monotonic() + self._settings.ticks.lock_seconds + MARGIN_SECONDS
-        # What a process has begun before its next look at the mark has to be over.
+        # Each process looks at the mark every CHECK_SECONDS; work that it began before its last look must end first.
         time.sleep(2 * CHECK_SECONDS)
         while ports.lock.seconds_until_free() > 0:
             if time.monotonic() > until:
-                self._let_go(ports, remembered)
+                self._end_restore(ports, remembered)
                 raise CommandError("a process still leads: stop the workers, then restore again")
-            # The lock ends by itself; nothing reports it.
+            # The lock expires by itself, without a message to wait for.
             time.sleep(_PAUSE_SECONDS)
         if remembered.identity not in {None, self._identity}:
             return Remembered(), {}
         kept = ports.view_cache.read_kept()
-        _say_progress(f"Redis remembers {len(kept)} reservations")
+        _print_progress(f"Redis remembers {len(kept)} reservations")
         return remembered, kept
 
-    def _let_go(self, ports: "Ports", remembered: "Remembered") -> None:
-        """Take the mark away: nothing was changed."""
+    def _end_restore(self, ports: "Ports", remembered: "Remembered") -> None:
+        """Remove the restore mark from Redis; nothing was changed."""
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
     def _check_identity(self, identity: str | None) -> None:
-        """Raise CommandError when Redis belongs to another cluster than the state that is restored."""
+        """Raise CommandError if Redis belongs to another cluster than the restored state, unless it is taken over."""
         ours = self._identity
         if identity not in {None, ours} and not self._take_over:
             whose = "backup" if self._backup else "database"
@@ -186,11 +195,14 @@ class _Restore:
 
     @cached_property
     def _identity(self) -> str:
-        """Of the state that is restored."""
+        """The id of the cluster whose state is restored."""
         return self._backup.identity if self._backup else self._services.ports.store.read_cluster().identity
 
     def _add_present(self, remembered: "Remembered") -> "Remembered":
-        """With the numbers of the database that is about to be replaced, where they can be read and are ours."""
+        """Raise term and token to those of the database that will be replaced, if it can be read.
+
+        Both must never be issued twice, and this database may have issued more than Redis remembers.
+        """
         import msgspec
 
         from scheduler.ports import StoreUnavailableError
@@ -205,37 +217,23 @@ class _Restore:
         return msgspec.structs.replace(remembered, term=term, token=token)
 
 
-def _forgo_redis(ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
-    """Put what is kept in this process in place of Redis: nothing is remembered, and no holder is notified."""
-    from scheduler.ports import Remembered
-    from scheduler.view.memory import MemoryMeter, MemoryNotifier, MemoryViewCache
-
-    ports.view_cache, ports.notifier, ports.meter, ports.record = (
-        MemoryViewCache(),
-        MemoryNotifier(),
-        MemoryMeter(),
-        None,
-    )
-    return Remembered(), {}
-
-
-def _say_progress(text: str) -> None:
+def _print_progress(text: str) -> None:
     sys.stderr.write(f"  {text}\n")
     sys.stderr.flush()
 
 
 def _describe(restored: "Restored") -> list[str]:
-    """The result, for people."""
+    """Return the result as lines for people."""
     lines = [f"restored: cluster {restored.identity}, term {restored.term}, token {restored.token}"]
     for text, names in (
-        ("ended, as Redis knows", restored.ended),
-        ("wait again: their lease was over", restored.requeued),
-        ("holders notified that their lease is over", restored.notified),
+        ("ended according to Redis", restored.ended),
+        ("wait again, because their lease had ended", restored.requeued),
+        ("holders notified that their lease has ended", restored.notified),
     ):
         if names:
             lines.append(f"{len(names)} {text}: {', '.join(names)}")
     if restored.lost:
-        lines.append(f"{len(restored.lost)} reservations that only Redis knows:")
+        lines.append(f"{len(restored.lost)} reservations that only Redis has:")
     for lost in restored.lost:
         where = f" on {', '.join(lost.slots)} with token {lost.token}" if lost.slots else ""
         lines.append(f"  {lost.id}: was {lost.phase}{where}; {lost.outcome}")

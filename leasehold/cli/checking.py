@@ -1,36 +1,38 @@
-"""What a command is given is looked at before anybody is asked, by what the intake looks at it with.
+"""Check the input of a command before it is sent, by the same schemas as the intake.
 
-That takes pydantic, which the extra `server` installs. Without it the intake alone checks, and its refusal is shown.
+The check needs pydantic, which the extra `server` installs. Without pydantic only the intake checks.
 """
 
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
-_BESIDE: Final = frozenset({"request", "reply_to"})
-"""What a document says of its request, and nothing of what it asks for."""
+_ENVELOPE: Final = frozenset({"request", "reply_to"})
+"""Keys of a document that describe its message and are not part of the request."""
 
 
 def check(verb: str, document: Mapping[str, Any]) -> None:
-    """What the intake would say of the document of this request; a None says nothing. Raises InvalidInputError."""
+    """Check the document of a request; keys with None count as missing. Raises InvalidInputError as the intake does."""
     if find_spec("pydantic") is None:
         return
     from scheduler.model.command_schemas import WISHES
     from scheduler.model.validation import read_document
 
-    said = {name: value for name, value in document.items() if value is not None and name not in _BESIDE}
-    read_document(WISHES[verb], said)
+    given = {name: value for name, value in document.items() if value is not None and name not in _ENVELOPE}
+    read_document(WISHES[verb], given)
 
 
 def check_each(verb: str, field: str, names: Iterable[str]) -> None:
-    """The same of a word about several things: one that cannot be meant is a fault before any is spoken of."""
+    """Check the requests for several names before the first is sent. Raises InvalidInputError."""
     for name in names:
         check(verb, {field: name})
 
 
 def check_reservation(fields: Mapping[str, Any]) -> None:
-    """The same of a reservation; one without an id is given one when it is sent."""
-    said = {name: value for name, value in fields.items() if name != "key"}
-    check("submit", said if said.get("id") is not None else {**said, "id": "new"})
+    """Check the fields of a reservation; the id may be missing, because the client makes one. Raises
+    InvalidInputError.
+    """
+    given = {name: value for name, value in fields.items() if name != "key"}
+    check("submit", given if given.get("id") is not None else {**given, "id": "new"})
     if fields.get("key") is not None:
         check("renew", {"reservation": "new", "key": fields["key"]})

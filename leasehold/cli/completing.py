@@ -1,4 +1,4 @@
-"""Completion of shells with live ids: read from the view within a moment. Without a stack there are none, silently."""
+"""Shell completion with live ids from the view. Without a stack it offers nothing and prints no error."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from leasehold.client.discovery import Address
 
 SECONDS: Final = 0.6
-"""How long a completion may look for ids."""
+"""Time limit of one completion."""
 CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
 PHASES: Final = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed")
@@ -19,54 +19,54 @@ _HELD: Final = frozenset({"leased", "revoking"})
 _ROWS_A_CALL: Final = 1000
 _LIVE: Final = frozenset({"pending", *_HELD})
 Found = list[tuple[str, str]]
-"""Values, each with a word about it, which some shells show."""
+"""Pairs of a value and a description, which some shells show."""
 Row = dict[str, Any]
 Read = Callable[[str, Row], tuple[str, str] | None]
-"""(id, row) -> what is offered for it, and a word about that; None: nothing."""
+"""(id, row) -> the value offered for this row with its description, or None for no offer."""
 
 
 def complete_reservations(incomplete: str) -> Found:
-    """Every reservation of the view, with its phase."""
+    """Offer every reservation of the view, with its phase."""
     return _find("reservations", incomplete, lambda name, row: (name, row["phase"]))
 
 
 def complete_live_reservations(incomplete: str) -> Found:
-    """Those that have not ended."""
-    return _find("reservations", incomplete, lambda name, row: _in(_LIVE, name, row))
+    """Offer the reservations that have not ended."""
+    return _find("reservations", incomplete, lambda name, row: _offer_if(_LIVE, name, row))
 
 
 def complete_held_reservations(incomplete: str) -> Found:
-    """Those that hold a lease."""
-    return _find("reservations", incomplete, lambda name, row: _in(_HELD, name, row))
+    """Offer the reservations that hold a lease."""
+    return _find("reservations", incomplete, lambda name, row: _offer_if(_HELD, name, row))
 
 
 def complete_slots(incomplete: str) -> Found:
-    """Every slot of the view, with its state."""
+    """Offer every slot of the view, with its state."""
     return _find("slots", incomplete, lambda name, row: (name, row.get("state", "empty")))
 
 
 def complete_accounts(incomplete: str) -> Found:
-    """The quota accounts, with their descriptions."""
+    """Offer the quota accounts, with their descriptions."""
     return _find("accounts", incomplete, _describe_account)
 
 
 def complete_pools(incomplete: str) -> Found:
-    """The pools of the slots of the view."""
+    """Offer the pools of the slots of the view."""
     return [each for each in _find("slots", "", lambda _, row: (row["pool"], "")) if each[0].startswith(incomplete)]
 
 
 def complete_phases(incomplete: str) -> list[str]:
-    """Phases of reservations, and `ended` for any end."""
+    """Offer the phases of reservations, and `ended` for any end."""
     return _starting(incomplete, (*PHASES, "ended"))
 
 
 def complete_states(incomplete: str) -> list[str]:
-    """States of slots."""
+    """Offer the states of slots."""
     return _starting(incomplete, SLOT_STATES)
 
 
 def complete_formats(incomplete: str) -> list[str]:
-    """What --output may name."""
+    """Offer the values of --output."""
     return _starting(incomplete, ("table", "wide", "json", "yaml", "csv"))
 
 
@@ -74,7 +74,7 @@ def _starting(incomplete: str, words: tuple[str, ...]) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
 
 
-def _in(phases: frozenset[str], name: str, row: Row) -> tuple[str, str] | None:
+def _offer_if(phases: frozenset[str], name: str, row: Row) -> tuple[str, str] | None:
     return (name, row["phase"]) if row["phase"] in phases else None
 
 
@@ -83,7 +83,7 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
-    """What is found until time is over; a connection that hangs is left behind. Imports do not count."""
+    """Return the offers found within SECONDS. A thread that still waits for Redis then is abandoned."""
     from leasehold.client.discovery import find_address
     from leasehold.errors import NoStack, UntrustedFolder
 
@@ -91,7 +91,8 @@ def _find(table: str, incomplete: str, read: Read) -> Found:
         address = find_address()
     except (NoStack, UntrustedFolder):
         return []
-    import leasehold.client.view_reader  # noqa: F401 - half of a second's work, for `_scan`
+    # Imported here, because the import takes long and must not count against the time limit of `_scan`.
+    import leasehold.client.view_reader  # noqa: F401 - see above
 
     found: dict[str, str] = {}
     looking = threading.Thread(target=_collect, args=(found, read, _scan(address, table, incomplete)), daemon=True)
@@ -101,7 +102,7 @@ def _find(table: str, incomplete: str, read: Read) -> Found:
 
 
 def _collect(found: dict[str, str], read: Read, rows: Iterator[tuple[str, Row]]) -> None:
-    """Whatever goes wrong, a shell that completes a word prints nothing about it."""
+    """Add the offers for these rows to `found`. Errors are dropped: a message would garble the shell's input line."""
     with contextlib.suppress(Exception):
         for name, row in rows:
             about = read(name, row)
@@ -112,7 +113,7 @@ def _collect(found: dict[str, str], read: Read, rows: Iterator[tuple[str, Row]])
 
 
 def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str, Row]]:
-    """The rows of one table of the view whose ids start so. Raises what Redis raises."""
+    """Yield id and row of each entry of one table of the view whose id begins with `incomplete`. Raises RedisError."""
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -126,7 +127,7 @@ def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
-    # Letters that mean something in a pattern stand for themselves here.
+    # Escape the letters that have a meaning in a Redis pattern.
     pattern = "".join(f"\\{letter}" if letter in "\\*?[]^" else letter for letter in incomplete) + "*"
     for name, body in client.hscan_iter(getattr(ViewKeys(address.prefix), table), match=pattern, count=_ROWS_A_CALL):
         yield name.decode(), json.loads(body)

@@ -1,4 +1,4 @@
-"""Commands about leasehold.toml: write a commented one, find what is wrong with one."""
+"""Commands for leasehold.toml: write a template with comments, check a file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from leasehold.cli.failures import BAD_INPUT, CommandError
 from leasehold.cli.output import AsJson, example, print_json, print_thing
 
-File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Left out: LEASEHOLD_CONFIG, else ./leasehold.toml.")]
+File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: LEASEHOLD_CONFIG, else ./leasehold.toml.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -41,17 +41,17 @@ def check(file: File = None, as_json: AsJson = False) -> None:
         raise CommandError("\n".join(map(str, faults)), BAD_INPUT)
     for warning in warnings:
         print_thing(f"warning: {warning}")
-    print_thing(f"{found or 'no file: the defaults'}: fine")
+    print_thing(f"{found or 'no file, so the defaults'}: fine")
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("leasehold.toml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("leasehold.toml"),
 ) -> None:
     """Write a leasehold.toml with every key and its default.
 
-    Each key has its meaning beside it. A file that exists is not overwritten.
+    Each key has a comment. An existing file is not overwritten.
     """
-    from workers.configuration import write_commented
+    from workers.configuration import write_template
 
-    write_commented(file)
+    write_template(file)
     print_thing(f"wrote {file}")

@@ -1,4 +1,4 @@
-"""How commands find what they talk to: the running stack's surroundings are adopted where ours say nothing."""
+"""How commands find the stack: by the environment of the running stack, unless ours names a broker."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connect(timeout: float = 10.0) -> Iterator["Client"]:
-    """A client of the stack. Raises NoStack, Unavailable, and Unavailable at once when Redis is not there."""
+    """Yield a client of the stack; ages are then shown by cluster time.
+
+    Raises NoStack and Unavailable, the latter at once if Redis does not answer.
+    """
     from leasehold.cli.output import use_clock
     from leasehold.client.client import Client
 
@@ -26,7 +29,7 @@ def connect(timeout: float = 10.0) -> Iterator["Client"]:
 
 
 def adopt_stack() -> None:
-    """Take over what the running stack tells its processes, unless we were told where the broker is ourselves."""
+    """Add the environment of the running stack's processes to ours, unless ours names a broker already."""
     if os.environ.get(URL_VARIABLE):
         return
     running = find_running()
@@ -35,7 +38,7 @@ def adopt_stack() -> None:
 
 
 def load_settings() -> "Settings":
-    """The settings, with the running stack's surroundings. Raises InvalidInputError."""
+    """Return the settings in the environment of the running stack. Raises InvalidInputError."""
     adopt_stack()
     from workers.configuration import load_settings as load
 
@@ -44,7 +47,7 @@ def load_settings() -> "Settings":
 
 @contextmanager
 def open_store() -> Iterator["Store"]:
-    """The database, to read what the view does not keep; its connections are closed at the end. Raises
+    """Yield the database, for rows that the view does not have; close its connections at the end. Raises
     InvalidInputError.
     """
     from scheduler.store.opening import open_store as open_

@@ -1,4 +1,4 @@
-"""`leasehold demo`: the main job on a real workload log, in under a minute."""
+"""`leasehold demo`: play a part of a real workload log on a whole stack, in under a minute."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,16 +12,16 @@ def demo(
     trace: Annotated[
         Path | None, typer.Option(help="A log in the Standard Workload Format, plain or gzipped.", metavar="FILE")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=5000, help="How many jobs of it to play.")] = 150,
+    jobs: Annotated[int, typer.Option(min=1, max=5000, help="How many of its jobs to play.")] = 150,
     speed: Annotated[
-        float | None, typer.Option(min=0.001, help="How many times as fast as the log; left out: fits 20 s.")
+        float | None, typer.Option(min=0.001, help="Factor by which the log is played faster; default: to fit 20 s.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Serve a workload log with a whole stack, then stop it.
 
-    Each job of the log is a reservation of one lease: it is submitted when it came, holds its lease for as long
-    as it ran, and is released; all compressed in time. Machines are launched on the EC2 emulator.
+    Each job of the log becomes a reservation with one lease. It is submitted, held and released at the times of the
+    log, compressed by the speed. Machines are launched on the EC2 emulator.
 
     Examples:
       leasehold demo

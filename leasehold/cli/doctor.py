@@ -1,7 +1,6 @@
-"""`leasehold doctor`: is everything there that an installation stands on, and what is to be done about the rest."""
+"""`leasehold doctor`: check everything that an installation depends on, and name a remedy for each failure."""
 
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -27,25 +26,23 @@ _MARK_WIDTH: Final = 7
 
 
 def doctor(
-    aws: Annotated[bool, typer.Option("--aws/--no-aws", help="Whether to ask AWS anything.")] = True,
+    aws: Annotated[bool, typer.Option("--aws/--no-aws", help="Whether to send checks to AWS.")] = True,
     may: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ABILITY",
-            help="What these credentials are to be allowed: launch, look, terminate. May be repeated; left out: all.",
+            help="Permission that these credentials need: launch, look, terminate. May be repeated; default: all.",
         ),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long each thing has to answer.", min=0.1)
-    ] = 5.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds that each check may take.", min=0.1)] = 5.0,
     as_json: AsJson = False,
 ) -> None:
     """Check everything that Leasehold depends on.
 
-    That is Redis, the queues and their workers, the database and its schema, ticks, clocks, Celery's settings, and
-    whether AWS permits what the workers do (by DryRun: nothing is launched).
+    Checks Redis, the queues and their workers, the database and its schema, ticks, clocks, Celery's settings, and
+    whether AWS permits the calls of the workers (by DryRun: nothing is launched).
 
-    Status 1 when anything fails; each failure says what to do.
+    Status 1 if a check fails; each failure comes with a remedy.
 
     Examples:
       leasehold doctor
@@ -56,16 +53,22 @@ def doctor(
     """
     adopt_stack()
     from leasehold.doctor.examination import examine
+    from leasehold.doctor.rules import list_outcomes
     from workers.configuration import read_configuration
 
     abilities = _read_abilities(may) if aws else []
-    findings = _show_each(examine(read_configuration(), timeout, abilities), as_json=as_json)
-    failed = sum(finding.outcome == "failure" for finding in findings)
+    findings = []
+    for finding in examine(read_configuration(), timeout, abilities):
+        findings.append(finding)
+        if not as_json:
+            # At once: the next check may take seconds.
+            _print_finding(finding)
+    counts = list_outcomes(findings)
     if as_json:
-        print_json({"state": "failing" if failed else "ok", "findings": findings})
+        print_json({"state": "failing" if counts["failure"] else "ok", "findings": findings})
     else:
-        _say_sum(findings)
-    raise typer.Exit(FAILED if failed else 0)
+        typer.echo(", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    raise typer.Exit(FAILED if counts["failure"] else 0)
 
 
 def _read_abilities(given: list[str] | None) -> "list[Ability]":
@@ -77,28 +80,11 @@ def _read_abilities(given: list[str] | None) -> "list[Ability]":
     return [ability for ability in ABILITIES if not given or ability in given]
 
 
-def _show_each(findings: "Iterator[Finding]", *, as_json: bool) -> "list[Finding]":
-    """Each finding when it comes: on a terminal the next one may take seconds."""
-    seen = []
-    for finding in findings:
-        seen.append(finding)
-        if not as_json:
-            _say(finding)
-    return seen
-
-
-def _say(finding: "Finding") -> None:
+def _print_finding(finding: "Finding") -> None:
     mark = _MARKS[finding.outcome].ljust(_MARK_WIDTH)
-    # typer.echo leaves the colours out where no terminal is.
+    # typer.echo drops the colours unless standard output is a terminal.
     check, text = finding.check.ljust(_NAME_WIDTH), make_visible(finding.text)
     typer.echo(f"{typer.style(mark, fg=_COLOURS[finding.outcome])}  {check}  {text}")
     if finding.remedy:
         typer.echo(f"{'':{_MARK_WIDTH}}  {'':{_NAME_WIDTH}}  → {finding.remedy}")
     sys.stdout.flush()
-
-
-def _say_sum(findings: "list[Finding]") -> None:
-    from leasehold.doctor.rules import list_outcomes
-
-    counts = list_outcomes(findings)
-    typer.echo(", ".join(f"{count} {name}" for name, count in counts.items() if count))

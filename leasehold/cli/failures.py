@@ -1,26 +1,30 @@
-"""From errors to lines and statuses; the one place where the command line ends with either."""
+"""Turn errors into lines on standard error and an exit status. No other module of the command line does so."""
 
 import contextlib
 import os
 import sys
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from leasehold.common.visible import make_visible
-from leasehold.errors import BadCredentials, LeaseholdError
+from leasehold.errors import BadCredentials, LeaseholdError, Refused
 from leasehold.extras import explain_missing
+
+if TYPE_CHECKING:
+    from leasehold.client.models import Answer
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 ERROR_PREFIX: Final = "leasehold: "
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""What the parser raises for options and arguments that are wrong; typer itself does not export it."""
+"""The base of the parser's errors about options and arguments (click.UsageError); typer does not export it."""
 
 
 class CommandError(Exception):
-    """A command could not do what it was asked; the message is what people are told."""
+    """A command failed. The message is printed for the user; each of its lines becomes a line of its own."""
 
     def __init__(self, message: str, status: int = FAILED) -> None:
         self.status = status
@@ -28,7 +32,7 @@ class CommandError(Exception):
 
 
 def run_safely(arguments: list[str]) -> int:
-    """The status of one command; whatever goes wrong is said in a line (or one for each fault)."""
+    """Run one command and return its exit status. Known errors are printed, one line for each fault."""
     from leasehold.cli.app import app
 
     try:
@@ -39,7 +43,7 @@ def run_safely(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us (`| head`) has enough; nothing more may be written at the end either.
+        # The reader of our output (`| head`) has closed it. Python's flush at exit must not fail on it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:
@@ -53,14 +57,14 @@ def run_safely(arguments: list[str]) -> int:
         for line in lines:
             say_error(line)
         return status
-    # typer, too, makes this status of a Ctrl-C, and says nothing; our own commands raise CommandError.
+    # typer, too, returns this status for a Ctrl-C, without a message; our own commands raise CommandError with one.
     if result == INTERRUPTED:
         say_error("interrupted")
     return result if isinstance(result, int) else 0
 
 
 def explain(error: Exception) -> tuple[list[str], int]:
-    """The lines and the status for one of the known errors."""
+    """Return the lines and the exit status for one of the known errors."""
     if isinstance(error, UsageError):
         return [f"{error.format_message()} (see --help)"], BAD_INPUT  # type: ignore[attr-defined]
     if isinstance(error, CommandError):
@@ -84,21 +88,35 @@ _OURS: Final = (
     ("scheduler.ports", "StaleWriteError"),
     ("leasehold.stack.configuration", "StackError"),
 )
-"""Errors of packages that only some commands import: who has not imported one cannot have raised it."""
+"""(module, error) of packages that only some commands import. A module that was not imported cannot have raised."""
 
 
 def _list_known() -> tuple[type[Exception], ...]:
-    """What is somebody's error and no fault of this program. Asked for when there is one."""
+    """Return the errors that are printed without a traceback: those of input, environment and other services."""
     loaded = [getattr(sys.modules[module], name) for module, name in _OURS if module in sys.modules]
     return (UsageError, CommandError, LeaseholdError, OSError, *loaded)
 
 
 def one_line(text: str) -> str:
-    """The text without its line breaks."""
+    """Return the text with its line breaks replaced by spaces."""
     return " ".join(text.split())
 
 
 def say_error(line: str) -> None:
-    """Say it on standard error."""
+    """Print a line on standard error, with the name of the program before it."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{ERROR_PREFIX}{make_visible(line, multiline=True)}\n")
+
+
+def send_each(send: "Callable[[str], Answer]", names: Iterable[str], show: "Callable[[Answer], None]") -> None:
+    """Send a request for each name and show its answer. Refusals do not stop the others: after the last name they raise
+    one CommandError with all of them.
+    """
+    refused: list[str] = []
+    for name in names:
+        try:
+            show(send(name))
+        except Refused as error:
+            refused.append(str(error))
+    if refused:
+        raise CommandError("\n".join(refused), FAILED)

@@ -1,4 +1,4 @@
-"""What `--output` names: tables for people, JSON, YAML and CSV for programs."""
+"""The formats of `--output`: tables for people; JSON, YAML and CSV for programs."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from leasehold.common.visible import escape_json, make_visible
 
 FORMATS: Final = ("table", "wide", "json", "yaml", "csv")
 DOCUMENTS: Final = ("table", "json", "yaml")
-"""What shows a single thing."""
+"""The formats of a command that shows one thing."""
 Output = Annotated[
     str | None,
     typer.Option(
@@ -33,17 +33,17 @@ OneOutput = Annotated[
     typer.Option("--output", "-o", metavar="FORMAT", help="table, json or yaml.", autocompletion=complete_formats),
 ]
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@+-]*")
-_MEANT_OTHERWISE: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-"""Words that YAML readers do not take as texts."""
+_NOT_TEXT: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+"""Words that YAML 1.1 readers take for a truth value or null."""
 
 
 def choose_format(output: str | None, *, as_json: bool, known: Sequence[str] = FORMATS) -> str:
-    """The format that was asked for. Raises BadParameter for one that is unknown, CommandError for two."""
+    """Return the format that the options name. Raises BadParameter for an unknown one, CommandError for two."""
     if output is None:
         return "json" if as_json else "table"
     chosen = choose("--output", output, known)
     if as_json and chosen != "json":
-        raise CommandError(f"--json: expected no other --output beside it, got {chosen}", BAD_INPUT)
+        raise CommandError(f"--json: expected no other --output, got {chosen}", BAD_INPUT)
     return chosen
 
 
@@ -58,8 +58,8 @@ def print_document(value: Any, chosen: str) -> None:
 
 
 def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Comma-separated values with a header, as RFC 4180 has them; nothing for None. Control characters in texts are
-    shown as escapes.
+    """Print comma-separated values with a header (RFC 4180). None becomes an empty value; control characters in texts
+    become escapes.
     """
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(header)
@@ -67,7 +67,7 @@ def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
-    """The lines of a YAML block: a list, a mapping or a scalar."""
+    """Yield the lines of a list, a mapping or a scalar as a YAML block."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
             yield from _nest(f"{indent}{_show_scalar(key)}:", each, indent)
@@ -92,15 +92,15 @@ def _show_scalar(value: Any) -> str:
     if isinstance(value, float):
         return _show_float(value)
     if isinstance(value, str):
-        is_plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
+        is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
         quoted = json.dumps(value, ensure_ascii=False)
         return value if is_plain else escape_json(quoted)
-    # An empty list or mapping, a whole number, a truth value, null.
+    # An empty list or mapping, an integer, a truth value, null.
     return json.dumps(value)
 
 
 def _show_float(value: float) -> str:
-    """As YAML 1.1 readers take it for a number too: with a point also before an exponent."""
+    """Return a float that YAML 1.1 readers read as a number too: it needs a point, also before an exponent."""
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     digits, exponent, power = repr(value).partition("e")

@@ -1,4 +1,4 @@
-"""`leasehold run` and `leasehold wait`: a lease for as long as a command runs, and waiting for a reservation."""
+"""`leasehold run`: hold a lease while a command runs. `leasehold wait`: wait for a phase of a reservation."""
 
 import contextlib
 import secrets
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from leasehold.client.models import Reservation
 
 DEFAULT_TTL: Final = 60
-"""Seconds after which a lease ends if this process is killed and so renews it no more."""
+"""Seconds until the lease expires after this process, which renews it, was killed."""
 AWAITED: Final = (*PHASES, "ended")
-_LOOK_SECONDS: Final = 1.0
-_GOODBYE_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 1.0
+_CANCEL_SECONDS: Final = 5.0
 
-Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run, with its arguments.")]
+Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command with its arguments.")]
 Wait = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Wait at most so long for the lease (default: no end).", min=0)
+    float | None, typer.Option(metavar="SECONDS", help="Longest wait for the lease (default: no limit).", min=0)
 ]
 Phase = Annotated[
     str,
@@ -44,7 +44,7 @@ Phase = Annotated[
 ]
 AnyId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_live_reservations)]
 Patience = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait at most so long (default: no end).", min=0)
+    float | None, typer.Option("--timeout", metavar="SECONDS", help="Longest wait (default: no limit).", min=0)
 ]
 
 
@@ -66,8 +66,8 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
     """Run a command on this machine while holding a lease.
 
     Reserves, waits, renews, and releases at the end. The lease is in the command's environment (LEASEHOLD_ADDRESS,
-    LEASEHOLD_TOKEN, ...). The status is the command's; 124: not leased in time, 125: the lease was lost and the
-    command killed, 126: not executable, 127: not found. Without --ttl it is 60 seconds.
+    LEASEHOLD_TOKEN, ...). The status is that of the command; 124: not leased in time, 125: the lease was lost and the
+    command killed, 126: not executable, 127: not found. The default of --ttl is 60 seconds.
     """
     if isinstance(items, list):
         raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
@@ -76,7 +76,7 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
     fields = {"id": f"r-{secrets.token_hex(8)}", "ttl": DEFAULT_TTL, **items}
     group = CommandGroup()
     with connect(timeout) as client:
-        # Before signals cancel the reservation: one that another process holds is not cancelled.
+        # Before signals are handled: a signal cancels the reservation, but not one that another process holds.
         _refuse_held(client, fields["id"])
         with Signals(group) as signals:
             try:
@@ -90,7 +90,7 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
 
 
 def _run(
-    client: "Client", fields: dict[str, Any], words: list[str], wait: float | None, group: Any, signals: Any
+    client: "Client", fields: dict[str, Any], command: list[str], wait: float | None, group: Any, signals: Any
 ) -> int:
     from leasehold.leased_command import LeasedCommand
 
@@ -98,18 +98,18 @@ def _run(
     with contextlib.ExitStack() as stack:
         lease = _enter(client, fields, wait, stack)
         signals.pass_on()
-        return LeasedCommand(client, lease, group, say_error).run(words, inherited())
+        return LeasedCommand(client, lease, group, say_error).run(command, inherited())
 
 
 def _refuse_held(client: "Client", name: str) -> None:
-    """Raise CommandError if this reservation is leased: a command of another process may hold it."""
+    """Raise CommandError if this reservation is leased, because a command of another process may hold the lease."""
     row = client.get(name)
     if row is not None and row.phase in {"leased", "revoking"}:
         raise CommandError(f"--id: expected a reservation that is not leased yet, got {name}, which is {row.phase}")
 
 
 def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: contextlib.ExitStack) -> "Lease":
-    """Wait for the lease; it is left with the stack."""
+    """Wait for the lease and return it; `stack` releases it at its end. Raises CommandError if it is not in time."""
     from leasehold.leased_command import NOT_IN_TIME
 
     name, began = fields["id"], time.monotonic()
@@ -123,11 +123,11 @@ def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: 
 
 
 def _give_up(client: "Client", name: str) -> str:
-    """Cancel a reservation that is not leased yet; a text about the result."""
+    """Cancel a reservation that is not leased yet; return a text about the result."""
     try:
-        client.cancel(name, timeout=_GOODBYE_SECONDS)
+        client.cancel(name, timeout=_CANCEL_SECONDS)
     except Refused:
-        # It has ended already: a lease that is left before it is entered cancels its reservation.
+        # It has ended: Client.lease() cancels its reservation when it is interrupted before the lease.
         pass
     except LeaseholdError as error:
         return f"{name} could not be cancelled ({error}); `leasehold cancel {name}` cancels it"
@@ -137,7 +137,7 @@ def _give_up(client: "Client", name: str) -> str:
 def wait_for(reservation: AnyId, phase: Phase = "leased", timeout: Patience = None, as_json: AsJson = False) -> None:
     """Wait until a reservation is leased or in another phase.
 
-    Status 1: not in time, or it has ended otherwise.
+    Status 1 if the phase was not reached in time, or if the reservation has ended in another one.
     """
     if phase not in AWAITED:
         raise typer.BadParameter(f"expected one of {', '.join(AWAITED)}, got {phase!r}", param_hint="--for")
@@ -154,7 +154,7 @@ def wait_for(reservation: AnyId, phase: Phase = "leased", timeout: Patience = No
 
 
 def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Reservation":
-    """As `Client.wait` does; a worker is asked for one that ended so long ago that it left the view."""
+    """Wait as `Client.wait` does. If the reservation has left the view, read its end from a worker."""
     from leasehold.client.models import list_phases
 
     try:
@@ -170,7 +170,7 @@ def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Re
 
 @contextmanager
 def showing_why(client: "Client", name: str) -> Iterator[None]:
-    """Within this context a line on a terminal shows that the reservation waits, and why."""
+    """Show on a terminal, within this context, that the reservation waits and why."""
     if not sys.stderr.isatty():
         yield
         return
@@ -181,16 +181,16 @@ def showing_why(client: "Client", name: str) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(_LOOK_SECONDS)
+        thread.join(_POLL_SECONDS)
         show_progress("")
 
 
 def _show_why(client: "Client", name: str, over: threading.Event) -> None:
     began = time.monotonic()
-    while not over.wait(_LOOK_SECONDS):
+    while not over.wait(_POLL_SECONDS):
         try:
-            said = str(client.explain(name)).splitlines()[0]
+            text = str(client.explain(name)).splitlines()[0]
         except LeaseholdError as error:
-            said = str(error)
+            text = str(error)
         if not over.is_set():
-            show_progress(f"{said} ({show_seconds(time.monotonic() - began)})")
+            show_progress(f"{text} ({show_seconds(time.monotonic() - began)})")

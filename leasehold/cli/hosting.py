@@ -1,4 +1,4 @@
-"""Commands of hosts that register themselves: `leasehold host …`."""
+"""`leasehold host`: commands for hosts that register themselves."""
 
 import os
 import signal
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from leasehold.agent.enforcer import Enforcer
     from leasehold.client.models import Answer
 
-SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Its slot; left out: the name of this host.")]
+SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Its slot; default: the name of this host.")]
 Pool = Annotated[str, typer.Option(help='A pool with provider = "static".')]
-Machine = Annotated[str | None, typer.Option(help="Who this host is; left out: from /etc/machine-id, else --state.")]
+Machine = Annotated[str | None, typer.Option(help="The machine id; default: from /etc/machine-id, else from --state.")]
 State = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Keeps a machine id where there is none; left out: ~/.local/state/leasehold."),
+    typer.Option(metavar="FOLDER", help="Keeps a machine id if the host has none; default: ~/.local/state/leasehold."),
 ]
-Cpus = Annotated[str | None, typer.Option(help="Cpus; left out: those of this machine.")]
-Memory = Annotated[str | None, typer.Option(help="Memory in MiB; left out: all of this machine.")]
+Cpus = Annotated[str | None, typer.Option(help="Cpus; default: all of this machine.")]
+Memory = Annotated[str | None, typer.Option(help="Memory in MiB; default: all of this machine.")]
 Resource = Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Any other resource.")]
-Label = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="What reservations may require.")]
-Address = Annotated[str | None, typer.Option(help="Where holders reach this host.")]
+Label = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that requests can name.")]
+Address = Annotated[str | None, typer.Option(help="The address at which holders reach this host.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
 Cgroup = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="A folder of cgroup v2 that is ours, for limits of cores; left out: by affinity."
+        metavar="FOLDER", help="A delegated cgroup v2 folder, to limit cores by it; default: by cpu affinity."
     ),
 ]
-_REFUSED_HERE = frozenset({"slot", "machine"})
-"""What is refused because of what is there: whether it is well-formed was looked at before."""
+_BY_STATE = frozenset({"slot", "machine"})
+"""Fields with which a refusal is about the present state: their form was checked before the request was sent."""
 
 
 def register(app: typer.Typer) -> None:
@@ -81,16 +81,16 @@ def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: A
     """Run the agent of this host until Ctrl-C.
 
     It registers the host, sends its heartbeats, prints a line for each change of its leases, and limits the cores of
-    what `host exec` started for them. Ctrl-C or SIGTERM drains the host and ends when its last lease has ended, a
-    second one at once.
+    commands that `host exec` started. Ctrl-C or SIGTERM drains the host and ends when its last lease has ended; a
+    second signal ends it at once.
     """
     from leasehold.agent.agent import HostAgent
     from leasehold.client.client import Client
 
-    tell = _print_json_line if as_json else _print_event
-    enforcer = _make_enforcer(spec.slot, state, cgroup, tell)
+    show = _print_json_line if as_json else _print_event
+    enforcer = _make_enforcer(spec.slot, state, cgroup, show)
     with Client() as client:
-        agent = HostAgent(client.hosts, spec, tell, enforcer=enforcer)
+        agent = HostAgent(client.hosts, spec, show, enforcer=enforcer)
         try:
             with _leaving_on_signals(agent.leave) as signals:
                 agent.run()
@@ -101,7 +101,7 @@ def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: A
 
 
 def _make_enforcer(
-    slot: str, state: Path | None, cgroup: Path | None, tell: "Callable[[Mapping[str, Any]], object]"
+    slot: str, state: Path | None, cgroup: Path | None, show: "Callable[[Mapping[str, Any]], object]"
 ) -> "Enforcer":
     from leasehold.agent.cpu_limits import find_limits
     from leasehold.agent.enforcer import Enforcer
@@ -112,18 +112,20 @@ def _make_enforcer(
         limits = find_limits(cgroup)
     except OSError as error:
         raise CommandError(f"--cgroup: expected a folder of cgroup v2 that is delegated to us, got {error}") from None
-    return Enforcer(notes_folder(state or find_state_folder(), slot), limits, tell)
+    return Enforcer(notes_folder(state or find_state_folder(), slot), limits, show)
 
 
 def execute(
     reservation: Annotated[
         str,
         typer.Argument(
-            metavar="RESERVATION", help="Whose lease on this host it is.", autocompletion=complete_held_reservations
+            metavar="RESERVATION",
+            help="A reservation with a lease on this host.",
+            autocompletion=complete_held_reservations,
         ),
     ],
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.")],
-    component: Annotated[str, typer.Option(help="Which instance of it.")] = "main",
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command with its arguments.")],
+    component: Annotated[str, typer.Option(help="The component of the reservation.")] = "main",
     slot: Annotated[str | None, typer.Option(help="The slot (default: the name of this host).")] = None,
     machine: Machine = None,
     state: State = None,
@@ -131,14 +133,14 @@ def execute(
 ) -> None:
     """Run a command within the cores of a lease on this host.
 
-    This process becomes the command. `host run` limits it, and all that it starts, to the cores that the lease may use.
-    Without a lease on this host the command is refused. Without an agent there is no limit.
+    This process becomes the command. `host run` limits it and its children to the cores that the lease may use.
+    Without a lease on this host the command is refused. Without a running agent there is no limit.
     """
     from leasehold.agent.machine import find_state_folder
     from leasehold.agent.processes import notes_folder, write_note
 
-    name, who = _find_identity(slot, machine, state)
-    _check_lease(name, who, reservation, component, timeout)
+    name, machine_id = _find_identity(slot, machine, state)
+    _check_lease(name, machine_id, reservation, component, timeout)
     folder = notes_folder(state or find_state_folder(), name)
     try:
         note = write_note(folder, reservation, component, os.getpid())
@@ -146,14 +148,14 @@ def execute(
         raise CommandError(f"--state: expected a folder that can be written, got {error}") from None
     try:
         with inherited():
-            os.execvp(command[0], command)  # noqa: S606 - the command is what was asked for
+            os.execvp(command[0], command)  # noqa: S606 - running the user's command is the purpose
     except OSError as error:
         note.unlink(missing_ok=True)
         raise CommandError(f"{command[0]}: {error.strerror}") from None
 
 
 def _check_lease(slot: str, machine: str, reservation: str, component: str, timeout: float) -> None:
-    """Raise CommandError unless this component of the reservation is leased on this host, as the database has it."""
+    """Raise CommandError unless the database has a lease of this component of the reservation on this host."""
     with connect(timeout) as client:
         try:
             leases = client.hosts.leases(slot, machine).leases
@@ -169,14 +171,14 @@ def _check_lease(slot: str, machine: str, reservation: str, component: str, time
 
 @contextmanager
 def _leaving_on_signals(leave: "Callable[[], None]") -> "Iterator[list[int]]":
-    """Call it for each signal that asks us to end; gives those that came."""
+    """Call `leave` for each signal that ends a command; yield the list of those signals, which grows."""
     came: list[int] = []
 
-    def heed(number: int, _frame: "FrameType | None") -> None:
+    def on_signal(number: int, _frame: "FrameType | None") -> None:
         came.append(number)
         leave()
 
-    before = {number: signal.signal(number, heed) for number in list_ending()}
+    before = {number: signal.signal(number, on_signal) for number in list_ending()}
     try:
         yield came
     finally:
@@ -185,9 +187,9 @@ def _leaving_on_signals(leave: "Callable[[], None]") -> "Iterator[list[int]]":
 
 
 def register_host(spec: "HostSpec", timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Register this host, or update what it has.
+    """Register this host, or update its resources and labels.
 
-    Another machine under the name of a known slot is refused.
+    A slot that another machine has registered is refused.
     """
     with connect(timeout) as client:
         try:
@@ -207,19 +209,19 @@ def register_host(spec: "HostSpec", timeout: Timeout = 30, as_json: AsJson = Fal
 def heartbeat(slot: SlotId = None, machine: Machine = None, state: State = None, as_json: AsJson = False) -> None:
     """Send a heartbeat of this host.
 
-    One is needed several times in the pool's offline_timeout. It waits behind no queue.
+    The host needs several in each offline_timeout of its pool. They bypass the queues.
     """
-    name, who = _find_identity(slot, machine, state)
+    name, machine_id = _find_identity(slot, machine, state)
     with connect() as client:
-        client.hosts.heartbeat(name, who)
+        client.hosts.heartbeat(name, machine_id)
         is_checked = True
         try:
-            client.hosts.check(name, who)
+            client.hosts.check(name, machine_id)
         except Unavailable as error:
             is_checked = False
-            say_error(f"sent; whether {name} is this machine's could not be seen: {error}")
+            say_error(f"sent; it could not be checked whether {name} belongs to this machine: {error}")
         if as_json:
-            print_json({"slot": name, "machine": who, "checked": is_checked})
+            print_json({"slot": name, "machine": machine_id, "checked": is_checked})
         else:
             print_thing(f"{name} alive")
 
@@ -233,12 +235,12 @@ def leave(
 ) -> None:
     """Take this host out of service.
 
-    It takes no new leases. Once it has none left it is out, until it registers again.
+    It takes no new leases. When its last lease has ended it is out of service until it registers again.
     """
-    name, who = _find_identity(slot, machine, state)
+    name, machine_id = _find_identity(slot, machine, state)
     with connect(timeout) as client:
         try:
-            _show(client.hosts.leave(name, who), as_json)
+            _show(client.hosts.leave(name, machine_id), as_json)
         except Refused as refused:
             raise _explain(refused) from None
 
@@ -248,9 +250,9 @@ def remove(
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a host that does not come back.
+    """Remove a host that will not come back.
 
-    The reservations that it holds fail, and another machine may have its name.
+    The reservations that it holds fail, and another machine may register under its name.
     """
     check("remove", {"slot": slot})
     with connect(timeout) as client:
@@ -275,7 +277,7 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     address: Address = None,
     state: State = None,
 ) -> "HostSpec":
-    """Who this host is and what it has, given or found out. Raises InvalidInputError for bad values."""
+    """Return this host's name, machine id and resources: the given ones, else its own. Raises InvalidInputError."""
     from leasehold.agent.agent import HostSpec
     from leasehold.agent.machine import find_resources
 
@@ -284,26 +286,26 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
         if value is not None:
             resources |= parse_amounts(option, [f"{name}={value}"])
     resources |= parse_amounts("--resource", resource or [])
-    name, who = _find_identity(slot, machine, state)
+    name, machine_id = _find_identity(slot, machine, state)
     labels = parse_pairs("--label", label or [])
-    spec = HostSpec(slot=name, pool=pool, machine=who, resources=resources, labels=labels, address=address)
+    spec = HostSpec(slot=name, pool=pool, machine=machine_id, resources=resources, labels=labels, address=address)
     check("register", asdict(spec))
     return spec
 
 
 def _find_identity(slot: str | None, machine: str | None, state: Path | None) -> tuple[str, str]:
-    """The slot and the machine, given or found out. Raises InvalidInputError for one that is no id."""
+    """Return slot and machine id: the given ones, else those of this host. Raises InvalidInputError for a bad id."""
     from leasehold.agent.machine import find_machine_id, find_slot_name, find_state_folder
 
     name = find_slot_name() if slot is None else slot
-    who = find_machine_id(state or find_state_folder()) if machine is None else machine
-    check("leave", {"slot": name, "machine": who})
-    return name, who
+    machine_id = find_machine_id(state or find_state_folder()) if machine is None else machine
+    check("leave", {"slot": name, "machine": machine_id})
+    return name, machine_id
 
 
 def _explain(refused: Refused) -> CommandError:
-    """Status 2 for what is not well-formed, 1 for what is refused because of what is there."""
-    is_input = not {fault.path for fault in refused.errors} <= _REFUSED_HERE
+    """Return the error with status 1 if the present state refuses the request, and 2 if the input is bad."""
+    is_input = not {fault.path for fault in refused.errors} <= _BY_STATE
     return CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT if is_input else FAILED)
 
 

@@ -1,7 +1,7 @@
-"""SIGINT, where it was inherited as ignored: the commands stop on it all the same.
+"""SIGINT in background commands: every command stops on it, even if it was inherited as ignored.
 
-A shell without job control (a script) starts what is in the background with SIGINT ignored, and Python leaves it so.
-A command that waits or repeats could then be stopped by SIGTERM alone.
+A shell without job control (a script) starts background commands with SIGINT ignored, and Python keeps it ignored.
+Only SIGTERM would then stop a command that waits or repeats.
 """
 
 import signal
@@ -10,25 +10,27 @@ from contextlib import contextmanager
 from typing import Final
 
 _TAKEN: Final[set[int]] = set()
-"""Signals that were inherited as ignored and are not ignored any more."""
+"""Signals that were ignored when this process started and are handled now."""
 
 
 def take_interrupts() -> None:
-    """From now on SIGINT raises KeyboardInterrupt, whatever was inherited."""
+    """Let SIGINT raise KeyboardInterrupt, even if it was inherited as ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         _TAKEN.add(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def list_ending() -> list[int]:
-    """The signals on which a command that serves until it is stopped ends; SIGHUP is none under nohup(1)."""
+    """Return the signals that end a command which serves until it is stopped. SIGHUP is left out under nohup(1)."""
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
 @contextmanager
 def inherited() -> Iterator[None]:
-    """Within this context signals are ignored as they were inherited: for a program that is started in it."""
+    """Ignore, within this context, the signals that were inherited as ignored, so that a program started in it inherits
+    them as well.
+    """
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _TAKEN}
     try:
         yield

@@ -1,4 +1,4 @@
-"""`list` and `slots`: what the view holds, filtered and sorted, for people and for programs."""
+"""`list` and `slots`: the rows of the view, filtered and sorted, for people and for programs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from leasehold.client.models import Conditions, Reservation
 
 WORKER_SECONDS = 5.0
-"""How long a worker may take to answer what the view alone does not tell."""
+"""Time limit for a worker's answer about conditions, which the view does not have."""
 _LIVE: Final = ("pending", "leased", "revoking")
 Seen = TypeVar("Seen", SeenReservation, SeenSlot)
 Pairs = list[str] | None
@@ -44,8 +44,8 @@ Account = Annotated[
 ]
 Tags = Annotated[Pairs, typer.Option("--tag", metavar="NAME=VALUE", help="Only with this tag. May be repeated.")]
 Labels = Annotated[Pairs, typer.Option("--label", metavar="NAME=VALUE", help="Only with this label. May be repeated.")]
-Older = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at least so old, like 90, 10m or 2h.")]
-Newer = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at most so old.")]
+Older = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at least this old, like 90, 10m or 2h.")]
+Newer = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at most this old.")]
 RESERVATION_KEYS: Final[Mapping[str, Callable[[SeenReservation], Any]]] = {
     "id": lambda seen: seen.row.id,
     "phase": lambda seen: PHASES.index(seen.row.phase),
@@ -88,13 +88,13 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class Ages:
-    """How old something has to be, in seconds."""
+    """The range of ages that a filter admits, in seconds."""
 
     least: float
     most: float
 
     def admit(self, since: float, now: float) -> bool:
-        """Whether what is there since then is old enough, and not too old."""
+        """Return whether something that exists since then is in the range."""
         return self.least <= now - since <= self.most
 
 
@@ -107,9 +107,9 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     ] = None,
     account: Account = None,
     pool: Annotated[
-        str | None, typer.Option(help="Only those that named this pool.", autocompletion=complete_pools)
+        str | None, typer.Option(help="Only requests for this pool.", autocompletion=complete_pools)
     ] = None,
-    system: Annotated[str | None, typer.Option(help="Only for this system.")] = None,
+    system: Annotated[str | None, typer.Option(help="Only requests for this system.")] = None,
     tag: Tags = None,
     label: Labels = None,
     older_than: Older = None,
@@ -122,16 +122,16 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
             autocompletion=lambda incomplete: _complete_keys(RESERVATION_KEYS, incomplete),
         ),
     ] = None,
-    ended: Annotated[bool, typer.Option("--all", help="Show ended ones in the table too.")] = False,
-    limit: Annotated[int, typer.Option(help="Show the newest ones only; with --sort the first ones.", min=1)] = 200,
+    ended: Annotated[bool, typer.Option("--all", help="Show ended reservations in the table too.")] = False,
+    limit: Annotated[int, typer.Option(help="Show only the newest ones; with --sort the first ones.", min=1)] = 200,
     output: Output = None,
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
     """List reservations.
 
-    They stand in order of submission. The table shows ended ones only with --all or where --phase names them; JSON,
-    YAML and CSV have them always. They stay for ten minutes.
+    The table shows ended reservations only with --all or if --phase names them; JSON, YAML and CSV always include them.
+    An ended reservation stays listed for ten minutes.
     """
     chosen = choose_format(output, as_json=as_json)
     for each in phase or ():
@@ -153,12 +153,12 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
                 return
             _print(RESERVATIONS, seen, chosen, "no reservations")
             if chosen != "csv":
-                _say_hidden(len(shown) - len(seen), len(rows) - len(shown), limit)
+                _print_hidden(len(shown) - len(seen), len(rows) - len(shown), limit)
 
         repeat(show, watch)
 
 
-def _say_hidden(more: int, ended: int, limit: int) -> None:
+def _print_hidden(more: int, ended: int, limit: int) -> None:
     if more:
         print_thing(f"not shown: {more} more (--limit {limit})")
     if ended:
@@ -166,7 +166,7 @@ def _say_hidden(more: int, ended: int, limit: int) -> None:
 
 
 def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
-    """Whether it, or one of its components, asks for slots with these labels."""
+    """Return whether the request, or one of its components, requires slots with these labels."""
     wanted = labels.items()
     own = row.request.labels
     return wanted <= own.items() or any(wanted <= (own | each.labels).items() for each in row.request.components)
@@ -174,9 +174,9 @@ def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
 
 def _see(client: "Client", rows: Iterable["Reservation"]) -> list[SeenReservation]:
     waiting: dict[str, Any] = client.report().get("waiting", {})
-    places = {name: place for place, name in enumerate(waiting, 1)}
+    positions = {name: position for position, name in enumerate(waiting, 1)}
     return [
-        SeenReservation(row, waiting.get(row.id), places.get(row.id))
+        SeenReservation(row, waiting.get(row.id), positions.get(row.id))
         if row.phase == "pending"
         else SeenReservation(row)
         for row in rows
@@ -201,15 +201,15 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
             autocompletion=lambda incomplete: _complete_keys(SLOT_KEYS, incomplete),
         ),
     ] = None,
-    empty: Annotated[bool, typer.Option("--all", help="Show empty ones too.")] = False,
+    empty: Annotated[bool, typer.Option("--all", help="Show empty slots too.")] = False,
     output: Output = None,
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
     """List slots with their machines, holders and use.
 
-    --account and --tag select slots by the reservations on them, --label by the labels of the slot; the age is the
-    time in the present state.
+    --account and --tag select slots by the reservations on them, --label by the labels of the slot. The age of a slot
+    is the time in its present state.
     """
     chosen = choose_format(output, as_json=as_json)
     if state is not None:
@@ -221,8 +221,9 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
         def show() -> None:
             now = client.now()
             holders = _find_holders(client)
-            said = _read_conditions(client, pool)
-            found = [SeenSlot(each, holders.get(each.id, ()), said) for each in client.slots(pool=pool, state=state)]
+            conditions = _read_conditions(client, pool)
+            slots_ = client.slots(pool=pool, state=state)
+            found = [SeenSlot(each, holders.get(each.id, ()), conditions) for each in slots_]
             seen = [
                 each
                 for each in found
@@ -231,26 +232,28 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
                 and labels.items() <= each.slot.labels.items()
                 and (not (account or tags) or any(_belongs(row, account, tags) for row, _ in each.holders))
             ]
-            _print_slots(_sort(seen, key), said, chosen)
+            _print_slots(_sort(seen, key), conditions, chosen)
 
         repeat(show, watch)
 
 
-def _print_slots(seen: "Sequence[SeenSlot]", said: "Conditions", chosen: str) -> None:
+def _print_slots(seen: "Sequence[SeenSlot]", conditions: "Conditions", chosen: str) -> None:
     import msgspec
 
     if chosen in {"json", "yaml"}:
-        documents = [msgspec.to_builtins(each.slot) | {"conditions": said.slots.get(each.slot.id, ())} for each in seen]
-        print_document(documents, chosen)
+        print_document(
+            [msgspec.to_builtins(each.slot) | {"conditions": conditions.slots.get(each.slot.id, ())} for each in seen],
+            chosen,
+        )
         return
     _print(SLOTS, seen, chosen, "no slots in use (--all shows empty ones)")
     if chosen != "csv":
-        for name, words in said.pools.items():
-            print_thing(*(f"pool {name}: {text}" for text in words))
+        for name, texts in conditions.pools.items():
+            print_thing(*(f"pool {name}: {text}" for text in texts))
 
 
 def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]":
-    """The leases by slot, claims included, each with its reservation."""
+    """Return the leases and claims of each slot, each with its reservation."""
     held: dict[str, list[tuple[Reservation, Any]]] = {}
     for row in client.list(_LIVE):
         for lease in row.leases:
@@ -292,14 +295,14 @@ def _read_ages(older_than: str | None, newer_than: str | None) -> Ages:
 def _read_key(
     sort: str | None, keys: Mapping[str, Callable[[Seen], Any]]
 ) -> "tuple[Callable[[Seen], Any], bool] | None":
-    """What to sort by, and whether backwards."""
+    """Return the key to sort by and whether the order is reversed."""
     if sort is None:
         return None
     return keys[choose("--sort", sort.removeprefix("-"), tuple(keys))], sort.startswith("-")
 
 
 def _sort(seen: Sequence[Seen], key: "tuple[Callable[[Seen], Any], bool] | None") -> list[Seen]:
-    """What has no such value comes last, either way."""
+    """Return the rows in order. Rows without a value of the key come last, in either direction."""
     if key is None:
         return list(seen)
     read, is_reversed = key

@@ -1,4 +1,4 @@
-"""`leasehold logs`: what the processes of the stack on this machine wrote."""
+"""`leasehold logs`: print what the processes of the stack in this folder wrote."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from leasehold.private_files import open_folder
 if TYPE_CHECKING:
     from leasehold.stack.process_logs import LogReader
 
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 _COLOURS: Final = (
     *(typer.colors.CYAN, typer.colors.YELLOW, typer.colors.GREEN, typer.colors.MAGENTA, typer.colors.BLUE),
     *(typer.colors.BRIGHT_CYAN, typer.colors.BRIGHT_YELLOW, typer.colors.BRIGHT_GREEN, typer.colors.BRIGHT_MAGENTA),
@@ -35,14 +35,12 @@ def logs(
     processes: Annotated[
         list[str] | None, typer.Argument(metavar="[PROCESS]...", help="Only these processes (default: all).")
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is written from now on, until Ctrl-C.")
-    ] = False,
-    lines: Annotated[int, typer.Option(help="How many of the last lines of each process.", min=0)] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(help="Number of last lines of each process.", min=0)] = 20,
 ) -> None:
     """Print the logs of the stack's processes.
 
-    The stack is the one of this folder or of the nearest folder above, also after it has ended.
+    The stack is that of this folder or of the nearest folder above. It may have ended.
     """
     folder = _find_folder()
     with closing(_Printer(folder, processes or [], lines)) as printer:
@@ -50,11 +48,11 @@ def logs(
             printer.print_new()
             while follow:
                 sys.stdout.flush()
-                # Files cannot be waited for in the same way on every system.
-                time.sleep(_LOOK_SECONDS)
+                # Polling: there is no portable way to wait for growth of a file.
+                time.sleep(_POLL_SECONDS)
                 printer.print_new()
         except KeyboardInterrupt:
-            # The usual end, and no error.
+            # Ctrl-C is the usual end of --follow and no error.
             return
 
 
@@ -67,7 +65,7 @@ def _find_folder() -> Path:
 
 
 class _Printer:
-    """Prints lines with the name of their process, in a colour of its own on a terminal."""
+    """Prints each line with the name of its process, on a terminal in a colour for each process."""
 
     def __init__(self, folder: Path, wanted: list[str], lines: int) -> None:
         from leasehold.stack.process_logs import list_logs
@@ -81,13 +79,13 @@ class _Printer:
                 raise typer.BadParameter(f"{expected}, got {name!r}", param_hint="PROCESS")
 
     def print_new(self) -> None:
-        """Print the lines that came since the last call."""
+        """Print the lines that were written since the last call."""
         from leasehold.stack.process_logs import LogReader, list_logs, merge_by_time
 
         for name, path in list_logs(self._folder).items():
             if name not in self._readers and (not self._wanted or name in self._wanted):
                 self._readers[name] = LogReader(path, self._lines)
-        # A log that appears later is new from its first line on.
+        # A log that appears later was created after the start: print it from its first line.
         self._lines = -1
         width = max(map(len, self._readers), default=0)
         for name, line in merge_by_time({name: reader.read() for name, reader in self._readers.items()}):

@@ -1,4 +1,4 @@
-"""Commands of operators: slots in and out of use, the schema."""
+"""Commands for operators: take slots out of use and back into use, update the schema."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,7 @@ import typer
 from leasehold.cli.checking import check_each
 from leasehold.cli.completing import complete_slots
 from leasehold.cli.connecting import connect, load_settings
-from leasehold.cli.failures import FAILED, CommandError
+from leasehold.cli.failures import send_each
 from leasehold.cli.output import AsJson, example, print_json, print_thing
 from leasehold.cli.waiting import (
     Timeout,
@@ -17,13 +17,10 @@ from leasehold.cli.waiting import (
     await_free,
     await_gone,
     find_patience,
-    said_on_interrupt,
+    reports_interrupt,
 )
-from leasehold.errors import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from leasehold.client.models import Answer
 
 SlotIds = Annotated[
@@ -45,13 +42,13 @@ def register(app: typer.Typer) -> None:
 def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """Cordon slots: they take no new leases.
 
-    The leases that they hold run on. Ctrl-C ends a wait and leaves the slots cordoned.
+    Their leases continue. Ctrl-C ends a wait and leaves the slots cordoned.
     """
     check_each("cordon", "slot", names)
     patience = find_patience(wait, timeout)
-    said: list[str] = []
-    with connect() as client, said_on_interrupt("stays cordoned", said):
-        _say(client.cordon, names, as_json, said)
+    sent: list[str] = []
+    with connect() as client, reports_interrupt("stays cordoned", sent):
+        send_each(client.cordon, names, lambda answer: _show(answer, as_json, sent))
         if patience is not None:
             await_free(client, names, patience)
 
@@ -60,40 +57,32 @@ def uncordon(names: SlotIds, as_json: AsJson = False) -> None:
     """Uncordon slots: they take leases again."""
     check_each("uncordon", "slot", names)
     with connect() as client:
-        _say(client.uncordon, names, as_json, [])
+        send_each(client.uncordon, names, lambda answer: _show(answer, as_json, []))
 
 
 def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Drain slots: their leases run out, then their machines go.
+    """Drain slots: when their leases end, their machines go.
 
     Ctrl-C ends a wait, not the draining.
     """
     check_each("drain", "slot", names)
     patience = find_patience(wait, timeout)
-    said: list[str] = []
-    with connect() as client, said_on_interrupt("goes on draining", said):
+    sent: list[str] = []
+    with connect() as client, reports_interrupt("continues to drain", sent):
         found = [client.slot(name) for name in names] if patience is not None else []
-        _say(client.drain, names, as_json, said)
+        send_each(client.drain, names, lambda answer: _show(answer, as_json, sent))
         if patience is not None:
             await_gone(client, names, {slot.id: slot.epoch for slot in found if slot is not None}, patience)
 
 
-def _say(word: "Callable[[str], Answer]", names: list[str], as_json: bool, said: list[str]) -> None:
-    """Say it of each slot; those that were heard are added to `said`."""
-    refused: list[str] = []
-    for name in names:
-        try:
-            answer = word(name)
-        except Refused as error:
-            refused.append(str(error))
-            continue
-        said.append(name)
-        if as_json:
-            print_json(answer)
-        else:
-            print_thing(f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else ""))
-    if refused:
-        raise CommandError("\n".join(refused), FAILED)
+def _show(answer: "Answer", as_json: bool, sent: list[str]) -> None:
+    """Print the answer about a slot and add its id to `sent`."""
+    if answer.slot is not None:
+        sent.append(answer.slot)
+    if as_json:
+        print_json(answer)
+    else:
+        print_thing(f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else ""))
 
 
 def migrate(as_json: AsJson = False) -> None:
@@ -110,7 +99,7 @@ def migrate(as_json: AsJson = False) -> None:
 
 
 def _make_folder(url: str) -> None:
-    """The default database lies in `.leasehold`, which may not be there yet."""
+    """Make the folder `.leasehold` of the default database if it is missing."""
     path = Path(url.removeprefix("sqlite:///"))
     if url.startswith("sqlite:///") and path.parent.name == ".leasehold" and path.parent.parent.is_dir():
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs; colours only on a terminal."""
+"""Printing: tables for people, JSON for programs; colours only on a terminal. Parsing of values of options."""
 
 import json
 import sys
@@ -15,10 +15,10 @@ from leasehold.common.visible import escape_json, make_visible
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Watched = Annotated[
-    float | None, typer.Option("--watch", metavar="SECONDS", help="Show it again every so many seconds.", min=0.1)
+    float | None, typer.Option("--watch", metavar="SECONDS", help="Show it again in this interval.", min=0.1)
 ]
 _NO_WIDTH: Final = 100_000
-"""Of what is no terminal: nothing is wrapped or cut."""
+"""The width for output that is no terminal: long lines are neither wrapped nor cut."""
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
@@ -26,37 +26,37 @@ _UNITS: Final = {"s": 1, "m": _MINUTE, "h": _HOUR, "d": _DAY}
 
 
 def example(*lines: str) -> str:
-    """The epilogue of a command's help: at least one line to copy. None of them is wrapped."""
+    """Return the epilogue of a command's help: lines to copy, which are not wrapped."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def print_json(value: object) -> None:
-    """One document on one line."""
+    """Print a document on one line."""
     import msgspec
 
     sys.stdout.write(escape_json(json.dumps(msgspec.to_builtins(value), ensure_ascii=False)) + "\n")
 
 
 def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
-    """A table, or a sentence when there is nothing in it."""
+    """Print a table, or the sentence `empty` if it has no rows."""
     print_thing(make_table(columns, rows, empty))
 
 
 def make_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> "Grid | str":
-    """The same as a thing to be printed. Columns that are only named are wrapped between words."""
+    """Return a table for `print_thing`, or `empty`. A column given by its name alone is wrapped between words."""
     found = list(rows)
     described = [Column(each, "wrap") if isinstance(each, str) else each for each in columns]
     return Grid(described, found, find_width()) if found else empty
 
 
 def print_wide(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
-    """A table with all of its columns in full, on lines that may be longer than the terminal."""
+    """Print a table with all columns in full; its lines may be longer than the terminal."""
     found = list(rows)
     print_thing(Grid(columns, found) if found else empty)
 
 
 def print_thing(*things: object) -> None:
-    """Print for people: sentences wrapped between words on a terminal, without width and colour elsewhere."""
+    """Print for people: on a terminal wrapped between words, elsewhere without width and colour."""
     width = find_width()
     for thing in things:
         if isinstance(thing, str):
@@ -66,7 +66,7 @@ def print_thing(*things: object) -> None:
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """The text with its long lines wrapped between words: no word, so no id, is broken. None: as it is."""
+    """Return the text with long lines wrapped between words, so that no id is broken. Width None: unchanged."""
     if width is None:
         return text
     import textwrap
@@ -78,7 +78,7 @@ def wrap(text: str, width: int | None, indent: str = "") -> str:
 
 
 def _print_drawn(thing: object, width: int | None) -> None:
-    """Print what rich draws; a line that is longer than the terminal is not cropped."""
+    """Print what rich draws. A line that is longer than the terminal is not cut."""
     from rich.console import Console
 
     console = Console(
@@ -94,11 +94,11 @@ def _print_drawn(thing: object, width: int | None) -> None:
 
 
 def repeat(show: Callable[[], None], seconds: float | None) -> None:
-    """Show something once, or again and again until Ctrl-C."""
+    """Show something once, or with an interval repeatedly until Ctrl-C."""
     show()
     while seconds is not None:
         sys.stdout.flush()
-        # The interval that the user asked for.
+        # The interval of --watch.
         time.sleep(seconds)
         if sys.stdout.isatty():
             sys.stdout.write("\x1b[2J\x1b[H")
@@ -107,7 +107,7 @@ def repeat(show: Callable[[], None], seconds: float | None) -> None:
 
 @dataclass
 class _Clock:
-    """The clock of this command: the wall clock, or cluster time where it talks to a stack."""
+    """The clock of this command: the wall clock, or cluster time once the command is connected to a stack."""
 
     now: Callable[[], float] = time.time
 
@@ -121,12 +121,12 @@ def use_clock(now: Callable[[], float]) -> None:
 
 
 def read_clock() -> float:
-    """The time by which ages are shown."""
+    """Return the time from which ages are counted."""
     return _clock.now()
 
 
 def show_age(at: float | None, now: float | None = None) -> str:
-    """How long ago, in the largest unit that says enough."""
+    """Return how long ago an instant was, like "3 min ago", or "in 3 min"; "" for None."""
     if at is None:
         return ""
     seconds = (read_clock() if now is None else now) - at
@@ -136,7 +136,7 @@ def show_age(at: float | None, now: float | None = None) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """A duration for people."""
+    """Return a duration for people, like "3 min"."""
     if seconds < _MINUTE:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - a digit more when it matters
     if seconds < _HOUR:
@@ -145,37 +145,37 @@ def show_seconds(seconds: float) -> str:
 
 
 def show_time(at: float) -> str:
-    """An instant in UTC, as `--as-of` takes it too."""
+    """Return an instant in UTC, in the form that `--as-of` accepts."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def show_instant(at: float | None) -> str:
-    """The same with how long ago that is, or how far ahead."""
+    """Return an instant in UTC with its age, or "" for None."""
     return "" if at is None else f"{show_time(at)} ({show_age(at)})"
 
 
 def show_amounts(amounts: dict[str, float] | None) -> str:
-    """Resources in a few characters."""
+    """Return resources in a few characters."""
     return " ".join(f"{name}={amount:g}" for name, amount in (amounts or {}).items())
 
 
 def show_texts(texts: Mapping[str, str]) -> str:
-    """Labels or tags in a few characters."""
+    """Return labels or tags in a few characters."""
     return " ".join(f"{name}={value}" for name, value in texts.items())
 
 
 def show_levels(amounts: Iterable[float]) -> str:
-    """A number for each level, best first, in a few characters."""
+    """Return the number of each level, best first, in a few characters."""
     return " ".join(f"{amount:.6g}" for amount in amounts)
 
 
 def parse_numbers(text: str | None) -> list[Any] | None:
-    """`2,1` as numbers; what is none is refused by who knows what it should be."""
+    """Return `2,1` as a list of numbers. A part that is no number stays a text; the check of the request refuses it."""
     return None if text is None else [_number(each.strip()) for each in text.split(",")]
 
 
 def parse_seconds(option: str, text: str) -> float:
-    """`90`, `30m`, `6h` or `2d` in seconds; raises typer.BadParameter."""
+    """Return the seconds of `90`, `30m`, `6h` or `2d`; raises typer.BadParameter."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
     value = _number(number)
     if isinstance(value, str) or not 0 < value * _UNITS[unit] < float("inf"):
@@ -184,7 +184,9 @@ def parse_seconds(option: str, text: str) -> float:
 
 
 def parse_time(option: str, text: str | None) -> float | None:
-    """Seconds since the epoch, or a time like 2026-11-21T14:00:00Z; raises typer.BadParameter."""
+    """Return the seconds since the epoch of such a number or of a time like 2026-11-21T14:00:00Z; raises
+    typer.BadParameter.
+    """
     if text is None:
         return None
     value = _number(text)
@@ -199,7 +201,7 @@ def parse_time(option: str, text: str | None) -> float | None:
 
 
 def choose(option: str, value: str, known: Sequence[str]) -> str:
-    """The value, if it is one of those that are known; raises typer.BadParameter."""
+    """Return the value if it is known; raises typer.BadParameter."""
     if value in known:
         return value
     import difflib
@@ -210,7 +212,7 @@ def choose(option: str, value: str, known: Sequence[str]) -> str:
 
 
 def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:
-    """`name=value` options as a table; raises typer.BadParameter."""
+    """Return `name=value` options as a table; raises typer.BadParameter."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -221,7 +223,9 @@ def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:
 
 
 def parse_amounts(option: str, pairs: Iterable[str]) -> dict[str, Any]:
-    """The same with numbers where they are some; what is none is refused by who knows what it should be."""
+    """Return `name=number` options as a table. A value that is no number stays a text; the check of the request refuses
+    it.
+    """
     return {name: _number(value) for name, value in parse_pairs(option, pairs).items()}
 
 

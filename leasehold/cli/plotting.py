@@ -1,4 +1,4 @@
-"""Balances over time, drawn with characters: a line a level, drawn in the level's own digit."""
+"""Balances over time, drawn with characters: the line of a level consists of the level's digit."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,9 +12,9 @@ _MINUTES: Final = 600
 
 
 def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_terminal: bool) -> str:
-    """The samples (`at`, `balance`; oldest first) as a drawing; levels at which there never was anything are left out.
+    """Return the samples (`at`, `balance`; oldest first) as a drawing, without levels that always were 0.
 
-    `seconds`: how far back was looked. Times are those of this machine's zone.
+    `seconds`: how far the samples look back. Times are in the zone of this machine.
     """
     levels = [level for level in range(5) if any(each["balance"][level] for each in samples)]
     if not levels:
@@ -57,6 +57,6 @@ def _choose_marks(times: Sequence[float]) -> list[float]:
 
 
 def _show_clock(at: float, drawn: float, seconds: float) -> str:
-    """With seconds where all is of a few minutes, with the day where it may be another one."""
-    told = "%H:%M:%S" if drawn < _MINUTES else "%H:%M"
-    return datetime.fromtimestamp(at).astimezone().strftime(f"%m-%d {told}" if seconds > _DAY else told)
+    """Return a time of day, with seconds if only minutes are drawn, and with the date if more than a day is."""
+    pattern = "%H:%M:%S" if drawn < _MINUTES else "%H:%M"
+    return datetime.fromtimestamp(at).astimezone().strftime(f"%m-%d {pattern}" if seconds > _DAY else pattern)

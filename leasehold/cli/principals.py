@@ -1,4 +1,4 @@
-"""Commands for principals: who may send messages, and with which key. They work on the database itself."""
+"""Commands for principals, the senders of messages, and their keys. They work on the database itself."""
 
 import os
 import tempfile
@@ -26,7 +26,9 @@ KeyFile = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(help="Show and manage who may send messages.", no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(
+        help="Show and manage the senders of messages and their keys.", no_args_is_help=True, rich_markup_mode=None
+    )
     group.callback()(_group)
     group.command(
         epilog=example(
@@ -44,7 +46,7 @@ def register(app: typer.Typer) -> None:
 def _group() -> None:
     """Principals: senders of messages, each with a role and a key that signs its messages.
 
-    The commands read and write the database. They need its URL and no running stack.
+    The commands read and write the database. They need its URL but no running stack.
     """
 
 
@@ -91,7 +93,7 @@ def rotate(
     name: Name,
     grace: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="The earlier key stays valid for this time, like 30m or 1d."),
+        typer.Option(metavar="DURATION", help="How long the earlier key stays valid, like 30m or 1d."),
     ] = "1h",
     key_file: KeyFile = None,
     as_json: AsJson = False,
@@ -132,8 +134,8 @@ def _describe(row: "StoredPrincipal") -> dict[str, Any]:
 
 @contextmanager
 def _writing(path: Path | None, *, replaces: bool) -> Iterator[IO[str] | None]:
-    """A file of mode 0600 that gets this path if the block ends without an error, or None without a path. A path that
-    cannot be written is found before the block begins.
+    """Yield a new file of mode 0600, or None without a path. The file gets its path when the block ends without an
+    error. Raises CommandError before the block if the path cannot be written.
     """
     if path is None:
         yield None
@@ -141,7 +143,7 @@ def _writing(path: Path | None, *, replaces: bool) -> Iterator[IO[str] | None]:
     if path.exists() and not replaces:
         raise CommandError(f"{path}: expected no file there yet, got a file", BAD_INPUT)
     try:
-        # Of mode 0600 from the start.
+        # mkstemp creates the file with mode 0600, so it is never readable by others.
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
         raise CommandError(f"{path}: expected a file that can be written, got {error.strerror}", BAD_INPUT) from None
@@ -166,5 +168,5 @@ def _hand_out(row: "StoredPrincipal", cluster: str, file: IO[str] | None, path: 
         print_thing(f"{row.name} ({row.role}): the key is in {path}")
     else:
         print_thing(f"{row.name} ({row.role}); this key is not shown again:")
-        # On a line of its own, never wrapped.
+        # Printed without wrapping, so that it can be copied.
         typer.echo(line)

@@ -1,14 +1,15 @@
-"""Commands about one reservation, from the view or the database; and the events, from the database."""
+"""Commands about one reservation (`get`, `explain`), and `events`."""
 
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from leasehold.cli.completing import complete_reservations, complete_slots
 from leasehold.cli.connecting import connect, open_store
+from leasehold.cli.event_sentences import describe_event
 from leasehold.cli.failures import CommandError, say_error
 from leasehold.cli.formats import DOCUMENTS, OneOutput, choose_format, print_document
 from leasehold.cli.output import (
@@ -26,7 +27,6 @@ from leasehold.cli.output import (
     show_texts,
     show_time,
 )
-from leasehold.cli.telling import describe_event
 from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from leasehold.client.models import Explanation, Placement, Reservation
     from scheduler.model.events import Event
 
-FOLLOW_SECONDS = 1.0
+_POLL_SECONDS: Final = 1.0
 WORKER_SECONDS = 5.0
-"""How long a worker may take to answer what the view alone does not tell."""
+"""Time limit for a worker's answer about what the view does not have."""
 ReservationId = Annotated[
     str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_reservations)
 ]
@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
 def get(reservation: ReservationId, output: OneOutput = None, as_json: AsJson = False) -> None:
     """Show a reservation with its leases.
 
-    One that ended more than ten minutes ago is asked for from a worker.
+    One that ended more than ten minutes ago is read by a worker from the database.
     """
     chosen = choose_format(output, as_json=as_json, known=DOCUMENTS)
     with connect() as client:
@@ -81,14 +81,14 @@ def _find(client: "Client", name: str) -> "Reservation":
 
 def _describe(row: "Reservation") -> list[tuple[str, str]]:
     request = row.request
-    asked = "; ".join(
+    requested = "; ".join(
         f"{each.count} x {each.name} ({each.kind}) {show_amounts(each.resources)}".strip()
         for each in request.components
     )
     lines = [
         ("id", row.id),
         ("phase", row.phase + (f" ({row.reason})" if row.reason else "")),
-        ("asked for", asked),
+        ("asked for", requested),
         ("system or pool", request.system or request.pool or ""),
         ("account", request.account or ""),
         ("priority", f"{row.priority:g}"),
@@ -108,7 +108,7 @@ def _describe(row: "Reservation") -> list[tuple[str, str]]:
 
 
 def _describe_restarts(row: "Reservation") -> str:
-    """How often the whole was restarted, and each component: elastic ones are without the others."""
+    """Return how often the reservation was restarted, and how often each elastic component was by itself."""
     counts = row.component_restarts or {}
     if not (row.restarts or counts):
         return ""
@@ -117,14 +117,14 @@ def _describe_restarts(row: "Reservation") -> str:
 
 
 def _describe_lease(lease: "Placement") -> str:
-    """Where it is; what it pays, where it pays; and whether it is still to come or to be given back."""
+    """Return where a lease is, its state unless it is held, and under quota its level and cost."""
     from leasehold.client.models import cost_until
 
     where = " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone)))
-    told = [where, "" if lease.state == "held" else lease.state]
+    parts = [where, "" if lease.state == "held" else lease.state]
     if lease.charged_at is not None or any(lease.cost):
-        told += [_name_level(lease), f"used {show_levels(cost_until(lease, read_clock()))}"]
-    return ", ".join(filter(None, told))
+        parts += [_name_level(lease), f"used {show_levels(cost_until(lease, read_clock()))}"]
+    return ", ".join(filter(None, parts))
 
 
 def _name_level(lease: "Placement") -> str:
@@ -136,8 +136,8 @@ def _name_level(lease: "Placement") -> str:
 def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched = None) -> None:
     """Explain why a reservation waits, or where it runs.
 
-    For one that waits: its place in the queue, the reason, and the smallest change that would end the wait. For one
-    that is leased: where, with what, since when and until when.
+    For a pending reservation: its position in the queue, the reason, and the smallest change that would end the wait.
+    For a leased one: slots, resources, start and expiry.
     """
     with connect() as client:
 
@@ -149,7 +149,7 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
                 return
             print_thing(str(found))
             if row is None or row.phase != found.phase:
-                # It left the view, or was served meanwhile.
+                # The reservation left the view or changed its phase between both reads.
                 row = client.get(reservation) or next(iter(client.recall(reservation)), None)
             if row is not None:
                 for line in _describe_course(row):
@@ -159,7 +159,9 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
 
 
 def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "Explanation":
-    """What a worker says of one that waits or left the view; without a worker, what the last tick said."""
+    """Return a worker's explanation of a pending or ended reservation. If no worker answers, return that of the last
+    tick, without the search for the smallest change.
+    """
     if row is not None and row.phase != "pending":
         return client.explain(reservation)
     try:
@@ -169,12 +171,12 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
             found = client.explain(reservation)
         except Unknown:
             raise CommandError(f"no worker answered, and the view has no reservation {reservation}") from None
-        say_error("no worker answered: this is what the last tick said; the smallest change was not looked for")
+        say_error("no worker answered: this is the result of the last tick, without the smallest change")
         return found
 
 
 def _describe_course(row: "Reservation") -> Iterator[str]:
-    """Where one that is leased is, since when, until when; of one that ended when, why, and what it had."""
+    """Yield lines about the leases of a reservation with their times, or about its end."""
     from leasehold.client.models import ENDED
 
     for lease in row.leases:
@@ -200,8 +202,8 @@ def events(
     ] = None,
     slot: Annotated[str | None, typer.Option(help="Only of this slot.", autocompletion=complete_slots)] = None,
     name: Annotated[str | None, typer.Option(help="Only of this name, like slot_ready.")] = None,
-    limit: Annotated[int, typer.Option(help="The newest so many.", min=1, max=10_000)] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option(help="Number of events, the newest ones.", min=1, max=10_000)] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what happened, oldest first.
@@ -220,8 +222,8 @@ def events(
             if not follow:
                 return
             sys.stdout.flush()
-            # A database does not report its new rows.
-            time.sleep(FOLLOW_SECONDS)
+            # Polling: the database does not notify about new rows.
+            time.sleep(_POLL_SECONDS)
             wanted = EventFilter(after=last, reservation=reservation, slot=slot, name=name, limit=10_000)
 
 

@@ -1,4 +1,4 @@
-"""Commands that ask for something: each is a request, accepted when it is committed."""
+"""Commands that send a request for a reservation. A request is accepted when it is committed."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from leasehold.cli.completing import (
     complete_slots,
 )
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
+from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, say_error, send_each
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
 from leasehold.cli.sharing import with_options_of
 from leasehold.errors import Refused
@@ -33,38 +33,38 @@ LiveId = Annotated[
 HeldId = Annotated[
     str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_held_reservations)
 ]
-Token = Annotated[int | None, typer.Option(help="The holder's fencing token; default: the present one, from the view.")]
+Token = Annotated[int | None, typer.Option(help="The fencing token of the lease; default: the present one.")]
 AsOf = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="When that was: seconds since the epoch or 2026-11-21T14:00:00Z; default: now."),
+    typer.Option(metavar="TIME", help="Time of the report, in seconds since the epoch or like 2026-11-21T14:00:00Z."),
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
 FIELDS: Final = """\b
 Fields of a reservation, in --file and in Client.reserve:
   id               its name; default: a new one
-  system           any pool of this system will do
-  pool             this pool alone; either system or pool
+  system           any pool of this system
+  pool             this pool only; give either system or pool
   resources        amounts by name, like {"cpus": 2, "memory_mib": 4096}
   labels           labels that its slots must have, by name
   prefers          labels that its slots should have, by name
   account          the account that it counts for
-  priority         higher is served first; 0 waits on hold; default: 1
+  priority         higher is served first; 0: on hold; default: 1
   size             what the queues `size` and `dynsize` sort by
   ttl              how long a lease lasts without a renewal, in seconds or like
-                   "15m"; 0: forever; default: the pool's
+                   "15m"; 0: no end; default: the pool's
   runtime          how long it works, for simulations
   restart_policy   "never" (default) or "on_failure"
   on_interruption  "requeue" (default) or "fail", when its machine is interrupted
-  preemptible      whether others may take its place; default: true
-  tags             texts by name, carried along
+  preemptible      whether it may be preempted; default: true
+  tags             texts by name, stored with it
   components       instances of several kinds, instead of resources; each has
     name           its name
     count          how many instances; default: 1
     kind           "essential" (default) or "elastic"
     resources      amounts by name, of each instance
     labels         labels that its slots must have, by name
-  key              a secret of 32 to 200 letters, digits, - and _ that its holder
-                   proves itself by; only its hash is sent; default: a new one
+  key              a secret of 32 to 200 letters, digits, - and _ that proves the
+                   right to its lease; only its hash is sent; default: a new one
   on_lease         a Celery task that is sent when it is leased
   on_end           a Celery task that is sent when it has ended; each has
     task           the name of the task
@@ -101,26 +101,28 @@ def register(app: typer.Typer) -> None:
 
 def describe_request(  # noqa: PLR0913, PLR0917 - an option each
     system: Annotated[str | None, typer.Option(help="Any pool of this system, like x86_64-linux.")] = None,
-    pool: Annotated[str | None, typer.Option(help="This pool.", autocompletion=complete_pools)] = None,
+    pool: Annotated[str | None, typer.Option(help="This pool only.", autocompletion=complete_pools)] = None,
     name: Annotated[str | None, typer.Option("--id", help="The id; default: a new one.")] = None,
     cpus: Annotated[str | None, typer.Option(help="Cpus.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory in MiB.")] = None,
     resource: Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Any other resource.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Required of the slot.")] = None,
-    prefer: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Wanted of the slot.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Carried along.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that is required.")] = None,
+    prefer: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that is better.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A text stored with it.")] = None,
     account: Annotated[
-        str | None, typer.Option(help="The account it counts for.", autocompletion=complete_accounts)
+        str | None, typer.Option(help="The account that it counts for.", autocompletion=complete_accounts)
     ] = None,
-    priority: Annotated[float | None, typer.Option(help="Higher is served first; 0 waits on hold.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="How long without a renewal, like 90 or 15m; 0: forever.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Start it again when it fails.")] = False,
+    priority: Annotated[float | None, typer.Option(help="Higher is served first; 0: on hold.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="Time to expiry without renewal, like 90 or 15m; 0: never.")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Start it again if it fails.")] = False,
     file: Annotated[
         Path | None,
         typer.Option(help="A JSON file with a reservation or a list of them; - reads standard input."),
     ] = None,
 ) -> Any:
-    """The fields of the reservation that the options ask for, or what the file has. Raises InvalidInputError."""
+    """Return the fields of the reservation that the options describe, or the content of the file. Raises
+    InvalidInputError.
+    """
     resources = parse_amounts("--resource", resource or [])
     resources |= parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
     resources |= parse_amounts("--memory", [f"memory_mib={memory}"] if memory is not None else [])
@@ -134,12 +136,12 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
         "tags": parse_pairs("--tag", tag or []) or None,
         "account": account,
         "priority": priority,
-        "ttl": _number_or_text(ttl),
+        "ttl": None if ttl is None else parse_amounts("--ttl", [f"ttl={ttl}"])["ttl"],
         "restart_policy": "on_failure" if restart else None,
     }
     given = {key: value for key, value in fields.items() if value is not None}
     if file is not None and given:
-        raise CommandError(f"--file: expected nothing beside it, got --{next(iter(given))}", BAD_INPUT)
+        raise CommandError(f"--file: expected no other option of a reservation, got --{next(iter(given))}", BAD_INPUT)
     items = _read_file(file) if file is not None else given
     if not isinstance(items, list):
         check_reservation(items)
@@ -149,24 +151,27 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
 def reserve(
     items: Any,
     wait: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Wait at most so long until it is leased.", min=0)
+        float | None, typer.Option(metavar="SECONDS", help="Wait this long at most for the lease.", min=0)
     ] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
     """Request a reservation, and with --wait its lease.
 
-    It is accepted when this returns. --file has fields that are no options: they are listed below.
+    The reservation is accepted when the command returns. A --file may have more fields than there are options; see
+    below.
     """
     with connect(timeout) as client:
         if isinstance(items, list):
             _reserve_many(client, items, as_json)
         else:
-            _reserve_one(client, items, wait, as_json)
-
-
-def _number_or_text(text: str | None) -> float | str | None:
-    return None if text is None else parse_amounts("--ttl", [f"ttl={text}"])["ttl"]
+            row = submit(client, items)
+            if wait is not None:
+                row = _await_lease(client, row.id, wait)
+            if as_json:
+                print_json(row)
+            else:
+                print_thing(describe_reservation(row))
 
 
 def _read_file(path: Path) -> Any:
@@ -186,53 +191,43 @@ def _read_file(path: Path) -> Any:
 
 
 def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
-    """Ask for one reservation, and report what is unusual about it. Raises CommandError where it is refused."""
+    """Submit one reservation; print its notes, and why no slot can hold it if so. Raises CommandError if refused."""
     try:
         row = client.submit(fields)
     except Refused as refused:
         raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
-    _say_wait(row.id, row.waiting)
-    _say_notes(row.notes)
+    _print_wait(row.id, row.waiting)
+    _print_notes(row.notes)
     return row
 
 
-def _reserve_one(client: "Client", fields: dict[str, Any], wait: float | None, as_json: bool) -> None:
-    row = submit(client, fields)
-    if wait is not None:
-        row = _await_lease(client, row.id, wait)
-    if as_json:
-        print_json(row)
-    else:
-        print_thing(describe_reservation(row))
-
-
-def _say_wait(name: str, why: "Wait | None") -> None:
-    """Say at once, beside the output, that nothing could hold a new one: it may wait for ever."""
+def _print_wait(name: str, why: "Wait | None") -> None:
+    """Print on standard error why no slot can hold a new reservation: without a change it waits without end."""
     if why is not None:
         say_error(f"{name} is accepted and waits: {why}")
 
 
-def _say_notes(notes: "Iterable[Note]", name: str = "") -> None:
-    """Print on standard error what an accepted request does not do."""
+def _print_notes(notes: "Iterable[Note]", name: str = "") -> None:
+    """Print on standard error which parts of an accepted request have no effect."""
     for note in notes:
         say_error(f"note: {name and f'{name}: '}{note}")
 
 
 def _await_lease(client: "Client", name: str, seconds: float) -> "Reservation":
-    """The reservation once it is leased. Ctrl-C ends the wait alone: what was accepted is taken back by `cancel`."""
+    """Return the reservation once it is leased. Ctrl-C ends the wait; the reservation stays."""
     try:
         return client.wait(name, "leased", seconds, renew=True)
     except KeyboardInterrupt:
-        told = f"interrupted: {name} goes on; `leasehold cancel {name}` ends it"
-        raise CommandError(told, INTERRUPTED) from None
+        message = f"interrupted: {name} continues; `leasehold cancel {name}` ends it"
+        raise CommandError(message, INTERRUPTED) from None
 
 
 def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) -> None:
     answers = client.reserve_many(items)  # type: ignore[arg-type]  # checked by the intake
     refused = [answer for answer in answers if not answer.ok]
     for answer in answers:
-        _say_wait(answer.reservation or "", answer.waiting)
-        _say_notes(answer.notes, answer.reservation or "")
+        _print_wait(answer.reservation or "", answer.waiting)
+        _print_notes(answer.notes, answer.reservation or "")
     if as_json:
         for answer in answers:
             print_json(answer)
@@ -244,13 +239,13 @@ def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) 
 
 
 def describe_reservation(row: "Reservation") -> str:
-    """A reservation in a line."""
+    """Return a reservation in one line: id, phase and slots."""
     reason = f" ({row.reason})" if row.reason else ""
     where = ", ".join(
         " ".join(
-            word
-            for word in (lease.slot, lease.instance_id and f"({lease.instance_id})", lease.address)
-            if word is not None
+            part
+            for part in (lease.slot, lease.instance_id and f"({lease.instance_id})", lease.address)
+            if part is not None
         )
         for lease in row.leases
     )
@@ -258,7 +253,7 @@ def describe_reservation(row: "Reservation") -> str:
 
 
 def release(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Release a reservation: it ends, and its slots are free."""
+    """Release a reservation: it ends and frees its slots."""
     check("release", {"reservation": reservation, "token": token})
     with connect(timeout) as client:
         _show(client.release(reservation, _find_token(client, reservation, token)), as_json)
@@ -267,7 +262,7 @@ def release(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_
 def surrender(
     reservation: HeldId,
     component: Annotated[
-        str | None, typer.Option(help="An elastic instance of it, revoked or not; default: all that is revoked.")
+        str | None, typer.Option(help="One elastic instance, even if not revoked; default: all revoked instances.")
     ] = None,
     token: Token = None,
     timeout: Timeout = 30,
@@ -290,7 +285,7 @@ def renew(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_js
 def confirm(
     reservation: LiveId,
     slot: Annotated[
-        str | None, typer.Option(help="Where it runs; default: where it was put.", autocompletion=complete_slots)
+        str | None, typer.Option(help="The slot on which it runs; default: its slot.", autocompletion=complete_slots)
     ] = None,
     as_of: AsOf = None,
     token: Token = None,
@@ -299,7 +294,7 @@ def confirm(
 ) -> None:
     """Confirm where a reservation runs.
 
-    From now on it is leased there, whatever was recorded before, and no other reservation is.
+    It is leased there from now on, and other reservations are not, whatever was recorded before.
     """
     at = parse_time("--as-of", as_of)
     check("confirm", {"reservation": reservation, "token": token, "slot": slot, "as_of": at})
@@ -311,7 +306,7 @@ def confirm(
 def absent(reservation: LiveId, as_of: AsOf = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Report that a reservation neither runs nor waits.
 
-    It has ended, whatever was recorded before.
+    Its record changes to ended, whatever was recorded before.
     """
     at = parse_time("--as-of", as_of)
     check("absent", {"reservation": reservation, "as_of": at})
@@ -322,7 +317,7 @@ def absent(reservation: LiveId, as_of: AsOf = None, timeout: Timeout = 30, as_js
 def idle(
     slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its id.", autocompletion=complete_slots)],
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its labels, which replace all that it has.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label of the slot. Replaces all its labels.")
     ] = None,
     as_of: AsOf = None,
     timeout: Timeout = 30,
@@ -330,7 +325,7 @@ def idle(
 ) -> None:
     """Report that nothing runs on a slot.
 
-    Reservations that were confirmed there have ended, whatever was recorded before.
+    Reservations that were confirmed on this slot have ended, whatever was recorded before.
     """
     at, labels = parse_time("--as-of", as_of), parse_pairs("--label", label) if label else None
     check("idle", {"slot": slot, "labels": labels, "as_of": at})
@@ -343,7 +338,7 @@ def idle(
 
 
 def _find_token(client: "Client", reservation: str, given: int | None) -> int | None:
-    """A person speaks for the present holder; a program names its token."""
+    """Return the given token, else the present one: a user at a terminal need not know it, a program names its own."""
     if given is not None:
         return given
     row = client.get(reservation)
@@ -355,27 +350,20 @@ def cancel(
         list[str],
         typer.Argument(metavar="RESERVATION...", help="Their ids.", autocompletion=complete_live_reservations),
     ],
-    reason: Annotated[str | None, typer.Option(help="Why, for people.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason, for people.")] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel reservations, whatever their phase."""
+    """Cancel reservations in any phase."""
     for reservation in reservations:
         check("cancel", {"reservation": reservation, "reason": reason})
-    refused: list[str] = []
     with connect(timeout) as client:
-        for reservation in reservations:
-            try:
-                _show(client.cancel(reservation, reason=reason), as_json)
-            except Refused as error:
-                refused.append(str(error))
-    if refused:
-        raise CommandError("\n".join(refused), FAILED)
+        send_each(lambda name: client.cancel(name, reason=reason), reservations, lambda answer: _show(answer, as_json))
 
 
 def priority(
     reservation: LiveId,
-    value: Annotated[float, typer.Argument(metavar="PRIORITY", help="Higher is served first; 0 waits on hold.")],
+    value: Annotated[float, typer.Argument(metavar="PRIORITY", help="Higher is served first; 0: on hold.")],
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
@@ -386,7 +374,7 @@ def priority(
 
 
 def _show(answer: "Answer", as_json: bool) -> None:
-    _say_notes(answer.notes)
+    _print_notes(answer.notes)
     if as_json:
         print_json(answer)
     else:

@@ -1,4 +1,4 @@
-"""Commands about the rules: apply a file, show the rules in force and earlier ones, go back to earlier ones."""
+"""Commands for the rules: apply a file, show the present and earlier rules, apply earlier rules again."""
 
 import sys
 from pathlib import Path
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from scheduler.ports import AppliedRules, Store
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and what they would do; apply nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Apply without a question, whatever is taken away.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their consequences; apply nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 _NONE = "no rules were applied yet: `leasehold apply FILE`"
 MOST_CHANGES = 3
-"""Changes that a line of the history names."""
+"""Changes named in a line of the history."""
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def apply(
 ) -> None:
     """Check a configuration file and put its rules in force.
 
-    Where machines go, leases end or accounts lose balance, it asks on a terminal; elsewhere it refuses without --yes.
+    If machines go, leases end or accounts lose balance, it asks on a terminal; elsewhere it refuses without --yes.
     """
     adopt_stack()
     from leasehold.cli.applying import apply_file
@@ -62,7 +62,7 @@ def show_rules(
 ) -> None:
     """Show the rules in force, or an earlier version of them.
 
-    They are printed as they were applied.
+    The output is TOML, as the rules were applied.
     """
     with open_store() as store:
         number, document = _find_version(store, version)
@@ -71,7 +71,7 @@ def show_rules(
         return
     from leasehold.cli.applying import format_toml
 
-    # Not wrapped on a terminal either: a string of TOML stands on one line.
+    # Never wrapped: a TOML string must stay on one line.
     sys.stdout.write(f"# version {number}\n{format_toml(document)}\n")
 
 
@@ -93,7 +93,7 @@ def history(
 ) -> None:
     """List the versions of the rules, oldest first.
 
-    Each line has when the version was applied, by what, and what it changed.
+    Each line has the time, the source and the changes of a version.
     """
     with open_store() as store:
         found = store.read_rules_history(limit=limit + 1)
@@ -110,7 +110,7 @@ def history(
 
 
 def _describe_versions(found: "Sequence[AppliedRules]", sources: dict[int, str]) -> list[dict[str, Any]]:
-    """Each version with its changes to the one before; of the first that was read, the one before may be missing."""
+    """Return each version with its changes to the version before. The first one is compared with empty rules."""
     from scheduler.model.rule_changes import list_changes
 
     before: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def _describe_versions(found: "Sequence[AppliedRules]", sources: dict[int, str])
 
 
 def _find_sources(store: "Store") -> dict[int, str]:
-    """By version what applied it, as long as its event is kept."""
+    """Return what applied each version, for the versions whose event is still stored."""
     from scheduler.operations.apply import RULES_CHANGED
     from scheduler.ports import EventFilter
 
@@ -139,14 +139,14 @@ def _sum_up(version: dict[str, Any]) -> str:
 
 
 def rollback(
-    version: Annotated[int, typer.Argument(metavar="VERSION", help="As `leasehold rules history` lists it.", min=1)],
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="A number from `leasehold rules history`.", min=1)],
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Apply the rules of an earlier version again, as a new version.
 
-    It asks on a terminal, and refuses without --yes elsewhere, as `leasehold apply` does.
+    Like `leasehold apply`, it asks on a terminal and refuses without --yes elsewhere.
     """
     adopt_stack()
     from leasehold.cli.applying import apply_version

@@ -1,4 +1,4 @@
-"""Commands that run something: the stack, the emulator alone, the simulator."""
+"""Commands that run a process (`up`, `emulate-ec2`), stop the stack (`down`), or copy its state (`snapshot`)."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from leasehold.stack import Stack
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _DETACHED_SECONDS = 120.0
 _DOWN_SECONDS = 30.0
 
@@ -42,23 +42,23 @@ def register(app: typer.Typer) -> None:
 
 def up(
     config: Annotated[
-        Path | None, typer.Option(help="The configuration; left out: LEASEHOLD_CONFIG, else ./leasehold.toml.")
+        Path | None, typer.Option(help="The configuration; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return when it runs; `leasehold down` stops it.")
+        bool, typer.Option("--detach", "-d", help="Return when the stack runs; `leasehold down` stops it.")
     ] = False,
 ) -> None:
     """Run a whole stack in this folder until Ctrl-C.
 
-    It has a Valkey, SQLite, the EC2 emulator (unless AWS is configured), all processes, and Flower.
+    The stack has a Valkey, SQLite, the EC2 emulator (unless AWS is configured), all processes, and Flower.
     """
     own = Path.cwd() / FOLDER
     if own.exists():
-        # An older version left it open to other users.
+        # An older version left the folder open to other users.
         make_private_folder(own)
     running = None
     with contextlib.suppress(UntrustedFolder):
-        # A folder above that another user has is none of this stack's.
+        # A folder above that belongs to another user does not concern this stack.
         running = find_running()
     if running is not None:
         raise CommandError(f"a stack runs in {running.folder} already: `leasehold down` stops it")
@@ -67,18 +67,18 @@ def up(
         return
     from leasehold.stack import Stack
 
-    stack = Stack(config=config, on_progress=_say_progress)
+    stack = Stack(config=config, on_progress=_print_progress)
     ended = _stop_on_signals()
     began = time.monotonic()
-    # Beside the main thread, which has to see signals.
+    # The stack starts in another thread, because the main thread has to handle signals.
     with ThreadPoolExecutor(1) as starter:
         start = starter.submit(stack.start)
         try:
-            while not start.done() and not ended.wait(_LOOK_SECONDS):
+            while not start.done() and not ended.wait(_POLL_SECONDS):
                 pass
             if not ended.is_set():
                 start.result()
-                _say_running(stack, time.monotonic() - began)
+                _print_running(stack, time.monotonic() - began)
                 ended.wait()
                 sys.stderr.write("stopping …\n")
         finally:
@@ -90,7 +90,7 @@ def _stop_on_signals() -> threading.Event:
 
     def end(_number: int, _frame: "FrameType | None") -> None:
         if ended.is_set():
-            # A second time: at once. The guardian ends what is left.
+            # The second signal: exit at once. The reaper ends the remaining processes.
             os._exit(INTERRUPTED)
         ended.set()
 
@@ -99,13 +99,13 @@ def _stop_on_signals() -> threading.Event:
     return ended
 
 
-def _say_progress(name: str, state: str) -> None:
+def _print_progress(name: str, state: str) -> None:
     if state == "ready":
         sys.stderr.write(f"  ready: {name}\n")
         sys.stderr.flush()
 
 
-def _say_running(stack: "Stack", seconds: float) -> None:
+def _print_running(stack: "Stack", seconds: float) -> None:
     from leasehold.cli.output import make_table
 
     pids = stack.pids()
@@ -117,7 +117,7 @@ def _say_running(stack: "Stack", seconds: float) -> None:
         "  leasehold status\n"
         f"  leasehold reserve --system {_any_system(stack)} --wait 60\n"
         "  leasehold slots --watch 2\n"
-        "Ctrl-C stops it all.",
+        "Ctrl-C stops everything.",
     )
     sys.stdout.flush()
 
@@ -144,14 +144,14 @@ def _detach(config: Path | None) -> None:
             print_thing(f"up, pid {process.pid}; `leasehold down` stops it")
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_LOOK_SECONDS)
+            process.wait(_POLL_SECONDS)
             raise CommandError("\n".join(_read_errors(log)) or f"see {log}")
     process.terminate()
     raise CommandError(f"not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
 
 
 def _read_errors(log: Path) -> list[str]:
-    """The errors with which a stack ended, or else its last line."""
+    """Return the errors that ended the stack, or else the last line of its log."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip() and "stopping" not in line]
     errors = [line for line in lines if line.startswith(ERROR_PREFIX)]
     return [line.removeprefix(ERROR_PREFIX) for line in errors or lines[-1:]]
@@ -165,40 +165,40 @@ def down() -> None:
     if running.supervisor is None:
         raise CommandError(
             f"{running.folder / RUN_FILE} does not name the start time of process {running.pid}:"
-            " an older version started the stack; end it by Ctrl-C where it runs, or by a signal to that process"
+            " an older version started the stack; press Ctrl-C where it runs, or send a signal to that process"
         )
-    # A supervisor that was killed leaves a guardian, which is at work then: the lock is free when it is done.
+    # If the supervisor was killed, its reaper still holds the lock until the last process has ended.
     send_signal(running.supervisor, signal.SIGTERM)
     until = time.monotonic() + _DOWN_SECONDS
     while is_locked(running.folder / "lock"):
         if time.monotonic() >= until:
             raise CommandError(f"still not down after {show_seconds(_DOWN_SECONDS)}: pid {running.pid}")
-        # The stack is no child of this process; a wait for its lock could not be given up in time.
-        time.sleep(_LOOK_SECONDS)
+        # Polling: the stack is no child of this process, and a blocking wait for its lock would have no time limit.
+        time.sleep(_POLL_SECONDS)
     print_thing("down")
 
 
 def emulate(  # noqa: PLR0913, PLR0917 - an option each
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 4579,
-    region: Annotated[str, typer.Option(help="Made ready at the start; others when they are used.")] = "us-east-1",
+    region: Annotated[str, typer.Option(help="Prepared at the start; other regions at their first use.")] = "us-east-1",
     state_file: Annotated[
-        Path | None, typer.Option(help="All settings, TOML or JSON; read again when it changes.")
+        Path | None, typer.Option(help="A file of settings, TOML or JSON; read again when it changes.")
     ] = None,
-    call_log: Annotated[Path | None, typer.Option(help="Every call and event as a line of JSON.")] = None,
+    call_log: Annotated[Path | None, typer.Option(help="File for calls and events, a JSON line each.")] = None,
     boot_seconds: Annotated[float | None, typer.Option(help="How long an instance is pending.")] = None,
-    status_seconds: Annotated[float | None, typer.Option(help="How long its checks initialize.")] = None,
+    status_seconds: Annotated[float | None, typer.Option(help="How long its status checks initialize.")] = None,
     terminate_seconds: Annotated[float | None, typer.Option(help="How long it shuts down.")] = None,
     describe_lag_seconds: Annotated[
-        float | None, typer.Option(help="How long no description knows a new instance.")
+        float | None, typer.Option(help="How long descriptions lack a new instance.")
     ] = None,
     interruption_queue: Annotated[
-        str | None, typer.Option(help="An SQS queue to make, for interruption and rebalance notices.")
+        str | None, typer.Option(help="Create this SQS queue, for interruption and rebalance notices.")
     ] = None,
     interruption_rate: Annotated[
-        float | None, typer.Option(help="Interruptions of a spot instance per hour, at random.")
+        float | None, typer.Option(help="Random interruptions of a spot instance per hour.")
     ] = None,
-    random_seed: Annotated[int | None, typer.Option(help="What random choices start from.")] = None,
+    random_seed: Annotated[int | None, typer.Option(help="Seed of the random choices.")] = None,
 ) -> None:
     """Run the EC2 emulator alone, until Ctrl-C."""
     given = {
@@ -217,19 +217,20 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
     }
     from workers.ec2.emulator.__main__ import main
 
-    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    raise typer.Exit(main(words))
+    raise typer.Exit(main([f"--{name}={value}" for name, value in given.items() if value is not None]))
 
 
 def snapshot(
-    out: Annotated[Path | None, typer.Option(help="Write it to this file; left out: print it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: standard output.")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Whose [cloud] says how long machines take; left out: as for the stack.")
+        Path | None,
+        typer.Option(help="Config file whose [cloud] section sets simulated delays (default: the running stack's)."),
     ] = None,
 ) -> None:
     """Print the live state as a scenario.
 
-    Change it and `leasehold simulate` it: what if, from now on. It is read from the database.
+    The state is read from the database. `leasehold simulate` plays the scenario from now on: change it first, and see
+    the effect of the change.
     """
     from leasehold.cli.connecting import open_store
     from leasehold.cli.output import print_json

@@ -1,4 +1,4 @@
-"""Options that several commands share: they are defined once, by a function that makes something of them."""
+"""Options that several commands share. One function defines them and makes a value from them."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -8,9 +8,10 @@ from typing import Any
 def with_options_of(
     describe: Callable[..., Any], without: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with the options of `describe` before its own; its first parameter is what `describe` makes of them.
+    """Return a decorator for a command: it puts the options of `describe` before those of the command.
 
-    Parameters of `describe` in `without` are no options of the command.
+    The command gets the result of `describe` as its first argument. Parameters of `describe` that `without` names are
+    no options of the command.
     """
     parameters = inspect.signature(describe).parameters
     described = {name: each for name, each in parameters.items() if name not in without}
@@ -23,7 +24,7 @@ def with_options_of(
             command(made, **{name: given[name] for name in own})
 
         with_options.__doc__ = command.__doc__
-        # What typer reads. By keyword alone: an argument without a default may follow options.
+        # typer reads the signature. Keyword-only parameters may have no default after others that have one.
         options = [each.replace(kind=each.KEYWORD_ONLY) for each in {**described, **own}.values()]
         with_options.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         return with_options

@@ -1,4 +1,4 @@
-"""The columns of reservations and slots: what stands in each, what gives way first, and what CSV calls it."""
+"""The columns of `list` and `slots`: their values, the order in which they are hidden, and their names in CSV."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenReservation:
-    """A reservation; of one that waits the code and the sentence of the last tick, and its place in the queue."""
+    """A reservation. While it is pending: waiting code and sentence of the last tick, and its position in the queue."""
 
     row: "Reservation"
     waiting: "Sequence[str] | None" = None
@@ -22,11 +22,11 @@ class SeenReservation:
 
 @dataclass(frozen=True)
 class SeenSlot:
-    """A slot with the leases on it and what a worker says of it."""
+    """A slot with the leases on it and the conditions that a worker reports."""
 
     slot: "Slot"
     holders: "Sequence[tuple[Reservation, Placement]]" = ()
-    said: "Conditions | None" = None
+    conditions: "Conditions | None" = None
 
 
 Seen = TypeVar("Seen")
@@ -34,7 +34,10 @@ Seen = TypeVar("Seen")
 
 @dataclass(frozen=True)
 class Field(Generic[Seen]):
-    """A column and how it is read. `csv` "": not in CSV; `raw`: what is written there, if not the text."""
+    """A column with the function that reads its cell from a row.
+
+    `csv`: its name in CSV; "": not in CSV. `raw`: reads the value for CSV if that is not the text of the cell.
+    """
 
     column: Column
     read: Callable[[Seen], Cell]
@@ -43,7 +46,7 @@ class Field(Generic[Seen]):
     where: Literal["always", "wide"] = "always"
 
     def read_raw(self, seen: Seen) -> Any:
-        """The value for CSV."""
+        """Return the value for CSV."""
         if self.raw is not None:
             return self.raw(seen)
         cell = self.read(seen)
@@ -51,7 +54,7 @@ class Field(Generic[Seen]):
 
 
 def choose_fields(fields: Sequence[Field[Seen]], seen: Iterable[Seen], *, is_wide: bool) -> list[Field[Seen]]:
-    """Those of a table: without the columns in which nothing would stand."""
+    """Return the fields of a table: without hidden columns and without columns that would be empty."""
     places = {"always", "wide"} if is_wide else {"always"}
     rows = list(seen)
     return [
@@ -66,7 +69,7 @@ def _instant(at: float | None) -> str:
 
 
 def _find_reason(seen: SeenReservation) -> str:
-    """Why it waits, has to give back, or ended."""
+    """Return why a reservation waits, is being revoked, or has ended."""
     row = seen.row
     if row.phase == "pending" and seen.waiting:
         return ": ".join(filter(None, seen.waiting))
@@ -78,7 +81,7 @@ def _describe_reason(seen: SeenReservation) -> str:
     return ", ".join(filter(None, (_find_reason(seen), due and f"due {due}")))
 
 
-def _describe_wish(seen: SeenReservation) -> str:
+def _describe_request(seen: SeenReservation) -> str:
     request = seen.row.request
     parts = [
         " ".join(filter(None, (f"{each.count} x" if each.count > 1 else "", show_amounts(each.resources))))
@@ -92,7 +95,7 @@ def _list_levels(seen: SeenReservation) -> str:
 
 
 def _list_slots(seen: SeenReservation) -> tuple[str, ...]:
-    """Each once, however many of its instances are there."""
+    """Return the slots, each once even if several instances are on it."""
     slots = (each.slot + (" (claimed)" if each.state == "claimed" else "") for each in seen.row.leases)
     return tuple(dict.fromkeys(slots))
 
@@ -106,7 +109,7 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
     _R(Column("id"), lambda seen: seen.row.id, "id"),
     _R(Column("phase", is_state=True), lambda seen: seen.row.phase, "phase"),
     _R(Column("why", "cut", 1, least=32), _describe_reason, "why", _find_reason),
-    _R(Column("asked for", "cut", 3), _describe_wish, "asked_for"),
+    _R(Column("asked for", "cut", 3), _describe_request, "asked_for"),
     _R(Column("account", rank=5), lambda seen: seen.row.request.account or "", "account"),
     _R(Column("level", rank=7), _list_levels, "level"),
     _R(Column("priority", rank=6), lambda seen: f"{seen.row.priority:g}", "priority"),
@@ -144,11 +147,11 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
     _R(Column("labels", rank=9), lambda seen: show_texts(seen.row.request.labels), "labels", where="wide"),
     _R(Column("tags", rank=9), lambda seen: show_texts(seen.row.request.tags), "tags", where="wide"),
 )
-"""What `list` shows."""
+"""The columns of `list`."""
 
 
 def describe_use(slot: "Slot", leases: "Iterable[Placement]") -> str:
-    """How full a slot is: used of all it has, resource by resource; how many leases where it counts only these."""
+    """Return the used and the total amount of each resource of a slot. A slot without resources counts its leases."""
     held = [each for each in leases if each.state != "claimed"]
     if slot.resources is None:
         return f"{len(held)} lease{'s' * (len(held) != 1)}" if held else ""
@@ -166,7 +169,7 @@ def _describe_part(name: str, used: float, total: float) -> str:
 
 
 def _list_holders(seen: SeenSlot) -> tuple[str, ...]:
-    """The ids of the reservations on it, once each, with what is not simply held."""
+    """Return the reservations on a slot, each once, with the states of their leases except `held`."""
     marks: dict[str, set[str]] = {}
     for row, lease in seen.holders:
         marks.setdefault(row.id, set()).add(lease.state)
@@ -175,8 +178,8 @@ def _list_holders(seen: SeenSlot) -> tuple[str, ...]:
 
 def _describe_marks(seen: SeenSlot) -> str:
     slot = seen.slot
-    said = seen.said.slots.get(slot.id) if seen.said else None
-    marks = said or ("cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or "")
+    reported = seen.conditions.slots.get(slot.id) if seen.conditions else None
+    marks = reported or ("cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or "")
     return "; ".join(filter(None, marks))
 
 
@@ -211,4 +214,4 @@ SLOTS: Final[tuple[_S, ...]] = (
     ),
     _S(Column("notes", "cut", 2), _describe_marks, "notes"),
 )
-"""What `slots` shows."""
+"""The columns of `slots`."""

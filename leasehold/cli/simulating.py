@@ -1,4 +1,4 @@
-"""`leasehold simulate`: a scenario, or a workload trace on the fleet of a leasehold.toml, on a virtual clock."""
+"""`leasehold simulate`: play a scenario, or a workload trace on the fleet of a leasehold.toml, on a virtual clock."""
 
 import sys
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 TRACE_NAMES: Final = (".swf", ".swf.gz")
 SCENARIO_NAMES: Final = (".json", ".toml")
-MOST_TOLD: Final = 5
-"""Lines that were skipped and are named; of the others the number is told."""
+MOST_SKIPPED: Final = 5
+"""Skipped lines of a trace that are printed; of further ones only the number."""
 
 
 def register(app: typer.Typer) -> None:
@@ -41,39 +41,40 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
         list[str] | None, typer.Argument(metavar="KEY=VALUE,VALUE", help="Further keys to compare.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="The fleet of a trace; left out: LEASEHOLD_CONFIG, else ./leasehold.toml.")
+        Path | None, typer.Option(help="The fleet of a trace; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")
     ] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Slots of its pool, in place of max_slots.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Play so many jobs of the trace only.")] = None,
-    system: Annotated[str | None, typer.Option(help="What the jobs ask for, where the fleet has several.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Slots of the pool, instead of its max_slots.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Play only the first jobs of the trace.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system of the jobs, if the fleet has several.")] = None,
     elastic_share: Annotated[
-        float, typer.Option(min=0, max=1, help="So much of each job's processors is an elastic part.")
+        float, typer.Option(min=0, max=1, help="Share of each job's processors that becomes an elastic component.")
     ] = 0.0,
     compare: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE,VALUE...", help="Play all combinations of these settings, side by side."),
+        typer.Option(metavar="KEY=VALUE,VALUE...", help="Play all combinations of these settings side by side."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw queue, slots and waits.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out broken lines and count them.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count broken lines of a trace.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Play a scenario or a workload trace on a virtual clock.
 
-    The engine is the one of production. A scenario shows what is decided, event by event. A trace in the Standard
-    Workload Format is played on the fleet of a leasehold.toml, whose [cloud] says how long machines take; each job is a
-    reservation of as many cpus as it had processors. It ends with a summary: waits, slowdown, utilisation, cost.
+    The rules are those of production. A scenario prints each decision in its order. A trace in the Standard Workload
+    Format is played on the fleet of a leasehold.toml, whose [cloud] section sets the delays of machines. Each job
+    becomes a reservation with one cpu for each of its processors. The result is a summary: waits, slowdown,
+    utilisation, cost.
     """
-    wanted = Wanted(
+    options = Options(
         file, config, slots, limit, system, elastic_share, [*(compare or ()), *(more or ())], plot, skip_bad
     )
     if more and not compare:
         raise CommandError(f"unexpected argument {more[0]} (only after --compare)", BAD_INPUT)
     if is_trace(file, config):
-        _simulate_trace(wanted, as_json=as_json)
+        _simulate_trace(options, as_json=as_json)
         return
-    if wanted.is_of_a_trace:
+    if options.only_for_traces:
         names = " or ".join(TRACE_NAMES)
-        raise CommandError(f"{wanted.is_of_a_trace}: expected a trace ({names}) to play so, got {file}", BAD_INPUT)
+        raise CommandError(f"{options.only_for_traces}: expected a trace ({names}), got {file}", BAD_INPUT)
     from scheduler.simulation.show import simulate_file
 
     status = simulate_file(file, json_lines=as_json, out=sys.stdout)
@@ -81,14 +82,14 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def is_trace(file: Path, config: Path | None) -> bool:
-    """Whether it is a workload trace: its name says so, or a fleet is named for what is no scenario by its name."""
+    """Return whether the file is a workload trace: by its name, or since a fleet is given and its name is unknown."""
     name = file.name.lower()
     return name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES))
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What was typed."""
+class Options:
+    """The options of the command that concern traces."""
 
     file: Path
     config: Path | None
@@ -101,8 +102,8 @@ class Wanted:
     skip_bad: bool
 
     @property
-    def is_of_a_trace(self) -> str:
-        """An option that was given and that says something of traces only; "" for none."""
+    def only_for_traces(self) -> str:
+        """The first given option that only traces have; "" for none."""
         given = {
             "--config": self.config,
             "--slots": self.slots,
@@ -116,30 +117,30 @@ class Wanted:
         return next((name for name, value in given.items() if value), "")
 
 
-def _simulate_trace(wanted: Wanted, *, as_json: bool) -> None:
+def _simulate_trace(options: Options, *, as_json: bool) -> None:
     from leasehold.simulate.choices import combine, read_choices
     from leasehold.simulate.plot import check_plotting, draw
     from leasehold.simulate.run import CutOffError, describe, play_all, prepare, read_jobs_for
     from scheduler.simulation.swf import TraceError
 
-    if wanted.plot is not None:
-        check_plotting(wanted.plot)
-    document, cloud = _read_fleet(wanted.config)
-    combinations = combine(document, read_choices(wanted.choices))
-    fleets = prepare(combinations, cloud, slots=wanted.slots, system=wanted.system)
+    if options.plot is not None:
+        check_plotting(options.plot)
+    document, cloud = _read_fleet(options.config)
+    combinations = combine(document, read_choices(options.choices))
+    fleets = prepare(combinations, cloud, slots=options.slots, system=options.system)
     try:
-        workload = read_jobs_for(fleets, wanted.file, limit=wanted.limit, skip_bad=wanted.skip_bad)
-        runs = play_all(workload, combinations, fleets, wanted.elastic_share)
+        workload = read_jobs_for(fleets, options.file, limit=options.limit, skip_bad=options.skip_bad)
+        runs = play_all(workload, combinations, fleets, options.elastic_share)
     except TraceError as error:
         raise CommandError(one_line(str(error)), BAD_INPUT) from None
     except CutOffError as error:
         raise CommandError(str(error), INTERRUPTED) from None
     if as_json:
-        print_json(describe(runs, workload, compared=bool(wanted.choices)))
+        print_json(describe(runs, workload, compared=bool(options.choices)))
     else:
-        _tell(runs, workload)
-    if wanted.plot is not None:
-        draw(runs, f"{workload.path.name}: {len(workload.jobs):,} jobs", wanted.plot)
+        _print_runs(runs, workload)
+    if options.plot is not None:
+        draw(runs, f"{workload.path.name}: {len(workload.jobs):,} jobs", options.plot)
 
 
 def _read_fleet(config: Path | None) -> "tuple[dict[str, Any], CloudDocument]":
@@ -151,11 +152,11 @@ def _read_fleet(config: Path | None) -> "tuple[dict[str, Any], CloudDocument]":
     return found.rules_document, found.cloud
 
 
-def _tell(runs: "list[Run]", workload: "Workload") -> None:
+def _print_runs(runs: "list[Run]", workload: "Workload") -> None:
     from leasehold.simulate.table import make_table
 
-    for line in workload.skipped[:MOST_TOLD]:
+    for line in workload.skipped[:MOST_SKIPPED]:
         print_thing(f"skipped: {line}")
-    if len(workload.skipped) > MOST_TOLD:
-        print_thing(f"skipped: {len(workload.skipped) - MOST_TOLD:,} more")
+    if len(workload.skipped) > MOST_SKIPPED:
+        print_thing(f"skipped: {len(workload.skipped) - MOST_SKIPPED:,} more")
     print_thing(make_table(runs))

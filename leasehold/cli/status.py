@@ -1,4 +1,4 @@
-"""`leasehold status`: is all well, and how much is going on. Its exit code is for probes."""
+"""`leasehold status`: the health of the stack and counts of its contents. The exit code is meant for probes."""
 
 import os
 from collections import Counter
@@ -24,12 +24,12 @@ LATE_INTERVALS: Final = 3
 _SHOWN_IDS: Final = 10
 _CANARY_SECONDS: Final = 5.0
 _CLOCK_SECONDS: Final = 1.0
-"""A wall clock that is off by less is not mentioned."""
+"""Smallest difference of a wall clock from cluster time that is reported."""
 _DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """What `status --json` prints. `problems` says why `state` is not `ok`."""
+    """The output of `status --json`. `problems` are the reasons why `state` is not `ok`."""
 
     state: str
     problems: list[str]
@@ -43,40 +43,40 @@ class Status(msgspec.Struct, kw_only=True):
     accounts: dict[str, int] = {}
     """The best level that each quota account can pay for; 5 = none."""
     waiting: list[str] = []
-    """The ids of those that wait, in the order in which they are served."""
+    """The ids of the pending reservations, in the order in which they are served."""
     leader: str | None = None
-    """The process that made the last tick: `host:pid`."""
+    """The process that ran the last tick: `host:pid`."""
     view_lag_seconds: float | None = None
-    """Age of the oldest committed change that the view lacked when the leader last looked; 0 = it lacked none."""
+    """Age of the oldest committed change that the view lacked at the leader's last check; 0: it lacked none."""
     clocks: list[dict[str, Any]] = []
     """The processes whose wall clock is more than a second off cluster time: `process`, `host` and `seconds` (above 0:
     ahead). No decision depends on them.
     """
     urls: dict[str, str] = {}
-    """Addresses without passwords: `broker`, and of a stack that runs here its pages."""
+    """Addresses without passwords: of the broker, and of the pages of a stack that runs in this folder or above."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         epilog=example("leasehold status", "leasehold status --probe --json", "leasehold status --watch 2")
-        + "\n\nExit codes: 0 all is well; 1 degraded (no tick for three intervals, no valid view, or with --probe a"
-        " queue without a worker, or a database schema that is older or newer than this program); 2 down (no"
+        + "\n\nExit codes: 0 everything works; 1 degraded (no tick for three intervals, no valid view, a database"
+        " schema that is older or newer than this program, or with --probe a queue without a worker); 2 down (no"
         " stack, or no Redis)."
     )(status)
 
 
 def status(
     probe: Annotated[
-        bool, typer.Option("--probe", help="Also ask every queue's worker to answer, for up to 5 s.")
+        bool, typer.Option("--probe", help="Also send a test message to each queue and wait up to 5 s for the answers.")
     ] = False,
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
-    """Show whether all is well, and what is going on.
+    """Show the health of the stack and what is in it.
 
-    That is the leader and the lag of the view, counts of reservations and slots, waiting reservations, and the
-    addresses of the parts.
+    Shows the leader and the lag of the view, counts of reservations and slots, waiting reservations, and the addresses
+    of the parts.
     """
     adopt_stack()
     code = DOWN
@@ -122,7 +122,7 @@ def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
     found.clocks = [each._asdict() for each in offsets if abs(each.seconds) > _CLOCK_SECONDS]
     if probe:
         found.problems += [
-            f"nobody consumes the queue {queue}" for queue in client.probe.silent_queues(_CANARY_SECONDS)
+            f"no worker consumes the queue {queue}" for queue in client.probe.silent_queues(_CANARY_SECONDS)
         ]
     if fault := _find_schema_fault():
         found.problems.append(fault)
@@ -136,16 +136,16 @@ def _find_urls(broker_url: str) -> dict[str, str]:
 
     running = None
     with suppress(UntrustedFolder):
-        # The broker is known already: a folder that is not ours adds nothing.
+        # The broker is known already. The folder of another user's stack only lacks the addresses of its pages.
         running = find_running()
     is_here = running is not None and running.broker_url == broker_url
     return {"broker": show_url(broker_url), **(running.urls if running and is_here else {})}
 
 
 def _find_schema_fault() -> str | None:
-    """What is wrong with the schema of the database, where one is configured: a client has none.
+    """Return what is wrong with the schema of the configured database, or None.
 
-    A plain installation cannot look at it: SQLAlchemy comes with the extra `server`.
+    None as well without a configured database, and in a plain installation, which has no SQLAlchemy.
     """
     url = os.environ.get(_DATABASE_VARIABLE)
     if not url or find_spec("sqlalchemy") is None:
@@ -153,7 +153,7 @@ def _find_schema_fault() -> str | None:
     try:
         from scheduler.store.schema import find_fault
     except ImportError:
-        # A plain installation is a client: it has nothing that reads a database.
+        # SQLAlchemy is there, but not the rest of the extra `server`.
         return None
     from scheduler.model.validation import InvalidInputError
 

@@ -1,6 +1,6 @@
-"""Tables that fit a terminal: ids are never folded nor cut, less important columns give way.
+"""Tables that fit a terminal: ids are never cut or wrapped; less important columns are hidden instead.
 
-Without a terminal there is no width: every column is shown in full.
+Output that is no terminal has no width: every column is shown in full.
 """
 
 import os
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Cell = str | tuple[str, ...]
-"""A text, or several ids, which stand below each other where one line has no room for them."""
+"""A text, or several ids, which are stacked if they are too wide for one line."""
 _GAP: Final = 2
 _SHORTEST: Final = 12
-"""The width down to which a text is cut before its column is hidden."""
+"""The width down to which a text is cut; below that its column is hidden."""
 _WIDTH: Final = 80
-"""Of a terminal that does not know its width."""
+"""The width of a terminal that does not report one."""
 _STYLES: Final = {
     **dict.fromkeys(("leased", "ready", "ok"), "green"),
     **dict.fromkeys(("pending", "launching", "booting", "binding"), "yellow"),
@@ -33,30 +33,30 @@ _STYLES: Final = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column. `fit`: its text stays `whole`, may be `cut` with an ellipsis, or may be wrapped between words.
+    """A column. Its `fit`: texts stay `whole`, may be `cut` with an ellipsis, or may be wrapped between words.
 
-    Where there is no room the column with the greatest `rank` is hidden first; one of rank 0 never is.
+    If the table is too wide, the column with the greatest `rank` is hidden first. A column of rank 0 is never hidden.
     """
 
     name: str
     fit: Literal["whole", "cut", "wrap"] = "whole"
     rank: int = 0
     least: int = _SHORTEST
-    """Of a text that may be cut: others are hidden before it is shorter."""
+    """The width of a cut text that is kept until no other column is left to hide."""
     is_state: bool = False
-    """Whether it is coloured by what it says."""
+    """Whether the colour of a cell depends on its text."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table that rich can print; `width` None: as wide as it is in full."""
+    """A table that rich can print. `width` None: no limit."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     width: int | None = None
 
     def __rich_console__(self, _console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        """Draw it in lines that may be longer than the terminal, where ids are."""
+        """Yield the lines. Lines with ids may be longer than the terminal."""
         widths, is_stacked = fit(self.columns, self.rows, self.width)
         width = sum(widths.values()) + _GAP * max(len(widths) - 1, 0)
         table = self._draw(widths, _stack if is_stacked else _join)
@@ -72,8 +72,8 @@ class Grid:
             box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold",
             show_header=has_header,
         )  # fmt: skip
-        for place, width in widths.items():
-            column = self.columns[place]
+        for index, width in widths.items():
+            column = self.columns[index]
             table.add_column(
                 column.name,
                 width=width,
@@ -81,31 +81,31 @@ class Grid:
                 overflow="ellipsis" if column.fit == "cut" else "fold",
             )
         for row in self.rows:
-            texts = [(self.columns[place], show(row[place])) for place in widths]
+            texts = [(self.columns[index], show(row[index])) for index in widths]
             table.add_row(*(Text(text, style=find_style(text) if column.is_state else "") for column, text in texts))
         return table
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> tuple[dict[int, int], bool]:
-    """The widths of the columns that are shown, by their place, and whether several ids stand below each other.
+    """Return the widths of the columns that are shown, by their index, and whether several ids are stacked.
 
-    First texts are cut or wrapped, then ids are stacked, then columns are hidden, by rank. A text is cut further before
-    its column is hidden. What remains may still be wider than the terminal: ids stay whole.
+    First texts are cut or wrapped, then ids are stacked, then columns are hidden by rank. A text is cut further before
+    its column is hidden. The result may still be wider than the terminal, because ids stay whole.
     """
     shown = list(range(len(columns)))
-    least = {place: column.least for place, column in enumerate(columns)}
-    cells = [[row[place] for row in rows] for place in shown]
+    least = {index: column.least for index, column in enumerate(columns)}
+    cells = [[row[index] for row in rows] for index in shown]
     if width is None:
-        return {place: _measure(columns[place], cells[place], _join, 0)[0] for place in shown}, False
+        return {index: _measure(columns[index], cells[index], _join, 0)[0] for index in shown}, False
     while True:
-        room = width - _GAP * (len(shown) - 1)
+        available = width - _GAP * (len(shown) - 1)
         for show in (_join, _stack):
-            sizes = {place: _measure(columns[place], cells[place], show, least[place]) for place in shown}
-            if sum(smallest for _, smallest in sizes.values()) <= room:
-                return _shrink(sizes, room), show is _stack
-        last = max(shown, key=lambda place: (columns[place].rank, place))
+            sizes = {index: _measure(columns[index], cells[index], show, least[index]) for index in shown}
+            if sum(smallest for _, smallest in sizes.values()) <= available:
+                return _shrink(sizes, available), show is _stack
+        last = max(shown, key=lambda index: (columns[index].rank, index))
         if not columns[last].rank:
-            return {place: _measure(columns[place], cells[place], _stack, least[place])[1] for place in shown}, True
+            return {index: _measure(columns[index], cells[index], _stack, least[index])[1] for index in shown}, True
         if columns[last].fit == "cut" and least[last] > _SHORTEST:
             least[last] = _SHORTEST
         else:
@@ -113,7 +113,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | 
 
 
 def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str], least: int) -> tuple[int, int]:
-    """The width in full, and the smallest one."""
+    """Return the width of a column in full and its smallest width."""
     texts = [column.name, *map(show, cells)]
     full = max(_width(line) for text in texts for line in text.split("\n"))
     if column.fit == "cut":
@@ -123,11 +123,11 @@ def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str],
     return full, full
 
 
-def _shrink(sizes: dict[int, tuple[int, int]], room: int) -> dict[int, int]:
-    """Take from the widest columns, and from none more than its least width allows."""
-    widths = {place: full for place, (full, _) in sizes.items()}
-    while sum(widths.values()) > room:
-        widest = max((place for place in widths if widths[place] > sizes[place][1]), key=lambda place: widths[place])
+def _shrink(sizes: dict[int, tuple[int, int]], available: int) -> dict[int, int]:
+    """Return widths that fit in `available`: shrink the widest column repeatedly, none below its smallest width."""
+    widths = {index: full for index, (full, _) in sizes.items()}
+    while sum(widths.values()) > available:
+        widest = max((index for index in widths if widths[index] > sizes[index][1]), key=lambda index: widths[index])
         widths[widest] -= 1
     return widths
 
@@ -141,7 +141,7 @@ def _stack(cell: Cell) -> str:
 
 
 def _width(text: str) -> int:
-    """In columns of a terminal, which some characters take two of."""
+    """Return the width in columns of a terminal: some characters take two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -150,12 +150,12 @@ def _width(text: str) -> int:
 
 
 def find_style(state: str) -> str:
-    """The colour of a phase or a state; "" for others."""
+    """Return the colour of a phase or state; "" for other texts."""
     return _STYLES.get(state.partition(" ")[0], "")
 
 
 def find_width() -> int | None:
-    """How many columns the terminal on standard output has; None without one."""
+    """Return the number of columns of the terminal on standard output; None if it is no terminal."""
     if not sys.stdout.isatty():
         return None
     named = os.environ.get("COLUMNS", "")

@@ -1,4 +1,7 @@
-"""`cordon --wait` and `drain --wait`: until the slots hold no lease any more, or are gone. Orchard's `pause --wait`."""
+"""`cordon --wait` and `drain --wait`: wait until slots hold no lease, or until their machines are gone.
+
+Source: Orchard's `pause --wait`.
+"""
 
 import math
 import shutil
@@ -21,48 +24,52 @@ if TYPE_CHECKING:
 
 Wait = Annotated[
     float | None,
-    typer.Option(metavar="[SECONDS]", help="Wait until nothing is held there: so long, or without an end.", min=0),
+    typer.Option(metavar="[SECONDS]", help="Wait until it is done: at most SECONDS, else without a limit.", min=0),
 ]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait at most so long; means --wait.", min=0)]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Longest wait; implies --wait.", min=0)]
 NO_END: Final = str(math.inf)
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 _MOST_NAMED: Final = 5
 
 
 class WaitingCommand(TyperCommand):
-    """A command whose `--wait` may stand without its number: then there is no end to the wait."""
+    """A command whose `--wait` may have no number: then the wait has no limit."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See its base: options and arguments are read here."""
-        return super().parse_args(
-            ctx, [each for place, word in enumerate(args) for each in _complete(args, place, word)]
-        )
+        """See TyperCommand.parse_args."""
+        completed = [part for index, arg in enumerate(args) for part in _add_number(args, index, arg)]
+        return super().parse_args(ctx, completed)
 
 
-def _complete(args: list[str], place: int, word: str) -> list[str]:
-    """A `--wait` gets its number, unless what follows is one, or can only be meant as one: no slot was named yet."""
-    following = args[place + 1 : place + 2]
-    is_named = any(not each.startswith("-") for each in args[:place])
+def _add_number(args: list[str], index: int, arg: str) -> list[str]:
+    """Return the argument, and after a `--wait` without a number also NO_END.
+
+    The next argument is the number if it is one, or if a slot was named before: then it can be no slot.
+    """
+    following = args[index + 1 : index + 2]
+    is_named = any(not each.startswith("-") for each in args[:index])
     has_value = bool(following) and not following[0].startswith("-") and (is_named or _is_number(following[0]))
-    return [word, NO_END] if word == "--wait" and not has_value else [word]
+    return [arg, NO_END] if arg == "--wait" and not has_value else [arg]
 
 
-def _is_number(word: str) -> bool:
+def _is_number(text: str) -> bool:
     try:
-        return not math.isnan(float(word))
+        return not math.isnan(float(text))
     except ValueError:
         return False
 
 
 def find_patience(wait: float | None, timeout: float | None) -> float | None:
-    """For how many seconds to wait at most; None: not at all. The shorter one of two that are given."""
+    """Return the longest wait in seconds, the shorter one if both options are given; None: do not wait."""
     given = [each for each in (wait, timeout) if each is not None]
     return min(given) if given else None
 
 
 @contextmanager
-def said_on_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
-    """Ctrl-C ends the command with status 130 and says what it leaves as it is: the slots that are in the list then."""
+def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
+    """Turn a Ctrl-C within this context into CommandError with status 130. The message names the slots that are in the
+    list by then and stay as they are.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -71,7 +78,7 @@ def said_on_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
 
 
 def await_free(client: "Client", names: list[str], seconds: float) -> None:
-    """Return when none of these slots holds a lease. Raises CommandError when some do after so many seconds."""
+    """Return when none of these slots holds a lease. Raises CommandError if one still does after the time."""
     _await(_Leases(client, set(names)).describe, seconds, late="not free")
 
 
@@ -96,8 +103,10 @@ def _describe_present(slots: Iterable["Slot | None"], machines: dict[str, int]) 
 
 
 class _Leases:
-    """Who holds what on some slots. All reservations are looked through once at the start and once at the end; in
-    between only those that were found.
+    """The leases on some slots.
+
+    The list of all reservations is read once at the start and once at the end. In between only the reservations with a
+    lease are read, because the list may be long.
     """
 
     def __init__(self, client: "Client", names: set[str]) -> None:
@@ -105,7 +114,7 @@ class _Leases:
         self._holders: dict[str, list[str]] = {}
 
     def describe(self) -> str:
-        """What is still held, in words; "" = nothing."""
+        """Return the slots that still hold leases with their reservations, as a text; "" for none."""
         known = {id_ for ids in self._holders.values() for id_ in ids}
         self._sort(row for id_ in sorted(known) if (row := self._client.get(id_)) is not None)
         if not self._holders:
@@ -132,14 +141,14 @@ def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
             if waited >= seconds:
                 raise CommandError(f"{late} after {seconds:g} s: {left}")
             show_progress(f"{left} ({show_seconds(waited)})")
-            # The view tells nobody of its changes: it is read again.
-            time.sleep(min(_LOOK_SECONDS, seconds - waited))
+            # Polling: readers of the view get no notice of changes.
+            time.sleep(min(_POLL_SECONDS, seconds - waited))
     finally:
         show_progress("")
 
 
 def show_progress(line: str) -> None:
-    """One line that is written over, on a terminal only; what is wider than the terminal is cut off."""
+    """Write a line over the last one, on a terminal only. It is cut at the width of the terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{make_visible(line)[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()

@@ -1,6 +1,7 @@
 """What a client says to change something; each word is a request, accepted when it is committed.
 
-The words of holders, of producers, of operators, and those about quota accounts. docs/protocol.md, "The verbs".
+Commands of holders, producers and operators, and commands for accounts: docs/reference/protocol.md, "The
+verbs".
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,8 @@
 """Keys of reservations: a client that signs makes one for each reservation that it submits, and proves itself by it.
 
 The stack gets the key's hash only. The keys are kept in a private file of the user, so that another process of the same
-user on this host can speak for the holder: `leasehold reserve`, and later `leasehold release`. docs/client.md, "Keys".
+user on this host can speak for the holder: `leasehold reserve`, and later `leasehold release`.
+docs/reference/client.md, "Keys".
 """
 
 import hashlib

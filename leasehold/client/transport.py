@@ -2,7 +2,7 @@
 
 Copies of a request with the same id are sent until its answer is there (`leasehold/client/exchange.py`); the intake
 carries a request out once and answers every copy of it alike. So a message lost in Redis, a worker killed before its
-commit or before its answer cost a delay, never a reservation (docs/protocol.md, "Answers").
+commit or before its answer cost a delay, never a reservation (docs/reference/protocol.md, "Answers").
 """
 
 import os

@@ -1,7 +1,7 @@
 """Signatures of messages: the bytes that are signed, and how a signature is made and checked.
 
-Only the standard library is imported, so that the plain client can use this module. docs/protocol.md, "Signatures",
-describes the same for other languages.
+Only the standard library is imported, so that the plain client can use this module. The page
+docs/reference/protocol.md, "Signatures", describes the same for other languages.
 """
 
 import base64

@@ -7,7 +7,7 @@ import msgspec
 Outcome = Literal["ok", "warning", "failure", "skipped"]
 
 CLOCK_SECONDS: Final = 1.0
-"""Clocks may differ by so much (docs/aws.md, "The hosts")."""
+"""Clocks may differ by so much (docs/how-to/aws.md, "The hosts")."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

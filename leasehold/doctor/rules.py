@@ -1,6 +1,6 @@
 """The rules of `leasehold doctor`: what was seen goes in, findings come out. No I/O and no clock.
 
-What fails, and why it has to be so: docs/operations.md, "The doctor" and "Celery's settings".
+What fails, and why it has to be so: docs/how-to/operations.md, "The doctor" and "Celery's settings".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
         row.refuse_older(remembered.term, remembered.token, "Redis")
     except DatabaseWentBackError as error:
         text, _, _ = str(error).rpartition(": run ")
-        remedy = "Run `leasehold restore --in-place` (docs/operations.md): nothing is decided until then."
+        remedy = "Run `leasehold restore --in-place` (docs/how-to/operations.md): nothing is decided until then."
         return failure("cluster", text, remedy)
     return ok("cluster", f"database and Redis belong to {row.identity}")
 
@@ -173,7 +173,7 @@ def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, writ
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
     """The settings that keep tasks from being lost or repeated, as they came out here, and the versions that work with
-    Redis (docs/operations.md, "Celery's settings").
+    Redis (docs/how-to/operations.md, "Celery's settings").
     """
     if faults := [*_list_unsafe(conf)]:
         return failure("celery", "; ".join(faults), "Run the application as it is: tasks.app sets all of these.")
@@ -221,7 +221,7 @@ def judge_permission(check: str, error: str | None, policy: str) -> Finding:
     """`error`: what EC2 said to a call that it was told only to try; None: it would have carried it out."""
     if error is None:
         return ok(check, "permitted")
-    return failure(check, error, f"Compare the role's policies with docs/iam/{policy}.json (docs/aws.md).")
+    return failure(check, error, f"Compare the role's policies with docs/iam/{policy}.json (docs/how-to/aws.md).")
 
 
 def list_outcomes(findings: Sequence[Finding]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What a stack is made of before anything of it runs: its configuration, its ports, what its processes are told."""
+"""Choose the configuration of a stack before it starts: URLs, ports, secrets, and the environment of its processes."""
 
 import os
 import secrets
@@ -22,9 +22,9 @@ REDIS: Final = "redis"
 EMULATOR: Final = "emulator"
 SECRET_KEY_VARIABLE: Final = "LEASEHOLD_AWS__SECRET_ACCESS_KEY"  # noqa: S105 - a name
 EMULATED_ACCOUNT: Final = "123456789012"
-"""Of everything in the emulator; a part of its queues' URLs."""
+"""The AWS account of everything in the emulator; a part of its queues' URLs."""
 NOTICES: Final = "leasehold-interruptions"
-"""The queue of the emulator's notices of interruptions."""
+"""The emulator's queue for notices of interruptions."""
 _SECRET_BYTES: Final = 32
 EXAMPLE_RULES: Final[dict[str, Any]] = {
     "pools": {
@@ -36,12 +36,12 @@ EXAMPLE_RULES: Final[dict[str, Any]] = {
         }
     }
 }
-"""What a stack without a leasehold.toml and without rules of its own starts with; the emulator takes any image."""
+"""The first rules of a stack that has no leasehold.toml and no rules. The emulator accepts any image."""
 
 
 class StackError(Exception):
-    """The stack cannot be started or kept up; the message is one line that says why. `details`: a line for each process
-    that had warned of something.
+    """The stack cannot start or does not stay up. The message is the reason in one line; `details` has the last warning
+    of each process.
     """
 
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
@@ -51,9 +51,9 @@ class StackError(Exception):
 
 @dataclass(frozen=True)
 class StackConfiguration:
-    """Everything decided: where the parts are, what the children's environment has, which rules are applied.
+    """URLs, the environment of the processes, the rules to apply, and programs beside those of the Procfile.
 
-    `rules` None: those in force stay (the example's, if there are none). `programs` are ours, beside the Procfile's.
+    `rules` None: the rules in force stay; if there are none, EXAMPLE_RULES are applied.
     """
 
     settings: Settings
@@ -66,14 +66,14 @@ class StackConfiguration:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Where people find the parts."""
+        """The addresses of the parts, for people."""
         flower = f"http://{self.settings.flower.host}:{self.environment['LEASEHOLD_FLOWER__PORT']}"
         metrics = f"http://{self.settings.metrics.host}:{self.environment['LEASEHOLD_METRICS__PORT']}/metrics"
         found = {"flower": flower, "metrics": metrics}
         return found | ({"emulator": self.emulator_url} if self.emulator_url else {})
 
 
-def survey(
+def configure(
     directory: Path,
     folder: Path,
     *,
@@ -82,24 +82,24 @@ def survey(
     environment: Mapping[str, str] | None = None,
     emulator: Mapping[str, float] | None = None,
 ) -> StackConfiguration:
-    """Read the configuration and choose what is not configured.
+    """Read the configuration and choose values for what is not configured.
 
-    Raises InvalidInputError for a configuration that is wrong, StackError when there is no server to start.
+    Raises InvalidInputError for a wrong configuration, StackError if no Redis server is installed, and
+    ModuleNotFoundError if the emulator is needed and not installed.
     """
     path = _find_file(directory, config)
     settings, document = _read(path)
-    told = dict(environment or {})
     broker_url, redis_programs = _plan_redis(settings, folder)
     database_url = _choose_database(settings, folder)
-    emulator_url, emulator_programs, emulator_says = _plan_emulator(settings, folder, emulator or {})
-    told = {
+    emulator_url, emulator_programs, emulator_environment = _plan_emulator(settings, folder, emulator or {})
+    chosen = {
         **_ports(settings),
         **({PATH_VARIABLE: str(path)} if path else {}),
         "LEASEHOLD_BROKER__URL": broker_url,
         "LEASEHOLD_DATABASE__URL": database_url,
-        **emulator_says,
+        **emulator_environment,
         **_choose_beat_file(settings, folder),
-        **told,
+        **(environment or {}),
     }
     changed = {
         "broker": BrokerSettings(url=SecretStr(broker_url)),
@@ -111,7 +111,7 @@ def survey(
         broker_url=broker_url,
         database_url=database_url,
         emulator_url=emulator_url,
-        environment=told,
+        environment=chosen,
         programs=(*redis_programs, *emulator_programs),
     )
 
@@ -132,8 +132,9 @@ def _read(path: Path | None) -> tuple[Settings, dict[str, Any] | None]:
 
 
 def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:
-    """The configured Redis, else one of our own on a free port, with a random password: every user of the host can
-    connect to the port.
+    """Return the configured Redis, else a server of the stack's own on a free port.
+
+    The server has a random password, because every user of the host can connect to the port.
     """
     if settings.broker_url:
         return settings.broker_url, ()
@@ -148,26 +149,27 @@ def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, .
 
 
 def _choose_database(settings: Settings, folder: Path) -> str:
-    """The configured database, else a file in the stack's folder."""
+    """Return the configured database, else a file in the stack's folder."""
     if settings.database_url == DatabaseSettings().url.get_secret_value():
         return f"sqlite:///{folder / 'leasehold.db'}"
     return settings.database_url
 
 
 def _choose_beat_file(settings: Settings, folder: Path) -> dict[str, str]:
-    """Without a configured file, one in the stack's folder: `leasehold alive beat` reads its age."""
+    """Choose a file in the stack's folder unless one is configured. `leasehold alive beat` reads its age."""
     return {} if settings.celery.beat_file else {"LEASEHOLD_CELERY__BEAT_FILE": str(folder / "beat")}
 
 
 def _plan_emulator(
     settings: Settings, folder: Path, options: Mapping[str, float]
 ) -> tuple[str | None, tuple[Program, ...], dict[str, str]]:
-    """The emulator, unless our own settings say anything about AWS. The surroundings' AWS_… variables do not
-    count: who tries this out with them set has no machines launched by surprise. Raises ModuleNotFoundError where the
-    extra `emulator` is not installed.
+    """Return URL, program and environment of the emulator, or nothing if leasehold.toml configures AWS.
 
-    The emulator serves only requests that are signed with the random secret key, or bear it as a password: through
-    its port every user of the host could end machines, or read bootstrap tokens in user data.
+    AWS_… variables of the environment do not count: they may be set for other programs, and a trial must not launch
+    machines. Raises ModuleNotFoundError if the extra `emulator` is not installed.
+
+    The emulator serves only requests that are signed with its random secret key or have it as password, because every
+    user of the host can connect to its port. They could end machines, or read bootstrap tokens in user data.
     """
     aws = settings.aws
     if aws.endpoint_url or aws.region or aws.profile or aws.access_key_id:
@@ -181,18 +183,18 @@ def _plan_emulator(
         command += [f"--{name.replace('_', '-')}", str(value)]
     url, secret = f"http://127.0.0.1:{port}", secrets.token_urlsafe(_SECRET_BYTES)
     command += ["--interruption-queue", NOTICES]
-    says = {
+    variables = {
         "LEASEHOLD_AWS__INTERRUPTION_QUEUE": f"{url}/{EMULATED_ACCOUNT}/{NOTICES}",
         "LEASEHOLD_AWS__ENDPOINT_URL": url,
         "LEASEHOLD_AWS__REGION": "us-east-1",
         "LEASEHOLD_AWS__ACCESS_KEY_ID": "emulator",
         SECRET_KEY_VARIABLE: secret,
     }
-    return url, (Program(EMULATOR, tuple(command), {EMULATOR_SECRET_VARIABLE: secret}),), says
+    return url, (Program(EMULATOR, tuple(command), {EMULATOR_SECRET_VARIABLE: secret}),), variables
 
 
 def _ports(settings: Settings) -> dict[str, str]:
-    """The configured ports where they are free, else any free ones: a stack elsewhere on this host may have them."""
+    """Return the configured ports if they are free, else other free ones: another stack on this host may use them."""
     return {
         "LEASEHOLD_FLOWER__PORT": str(_free_or_any(settings.flower.host, settings.flower.port)),
         "LEASEHOLD_METRICS__PORT": str(_free_or_any(settings.metrics.host, settings.metrics.port)),
@@ -207,7 +209,7 @@ def _free_or_any(host: str, port: int) -> int:
 
 
 def find_free_port(host: str = "127.0.0.1", port: int = 0) -> int:
-    """This port, or with 0 any one, that nobody listens on now. Raises OSError when it is taken."""
+    """Return this port, or with 0 any port, if no process listens on it. Raises OSError if it is taken."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

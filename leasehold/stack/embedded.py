@@ -27,7 +27,7 @@ from leasehold.stack.configuration import (
     SECRET_KEY_VARIABLE,
     StackConfiguration,
     StackError,
-    survey,
+    configure,
 )
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
 from leasehold.stack.preparation import prepare_database, prepare_rules
@@ -41,21 +41,21 @@ from scheduler.store.opening import open_store
 from workers.logs import mask_text
 
 START_SECONDS: Final = 90.0
-"""How long a stack may take until all of it answers."""
+"""Time limit for the start, until all parts answer."""
 MOST_DEATHS: Final = 3
-"""A program that died so often while the stack starts is not going to stay up."""
-_LOOK_SECONDS: Final = 0.1
+"""Deaths of one program during the start after which the start is given up."""
+_POLL_SECONDS: Final = 0.1
 
 Progress = Callable[[str, str], object]
-"""Called with (name, what has become of it): `started`, `ready`."""
+"""Called with the name of a part and `started` or `ready`."""
 
 
 class Stack:
-    """Starts everything, keeps it running, and stops it; nothing of it outlives this process.
+    """Starts all parts, keeps them running, and stops them. Its processes do not outlive this process.
 
-    `directory` is where the processes run and where `.leasehold` is kept. `rules` replaces the rules of the
-    configuration file; `environment` is told to every process (`{"LEASEHOLD_TICKS__INTERVAL": "1"}`); `emulator`
-    are the emulator's times (`{"boot_seconds": 2}`). May be started once.
+    `directory`: where the processes run and where `.leasehold` is kept. `rules` replaces the rules of the configuration
+    file. `environment` is added to the environment of each process (`{"LEASEHOLD_TICKS__INTERVAL": "1"}`). `emulator`
+    sets delays of the emulator (`{"boot_seconds": 2}`). A stack can be started once.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Stack:
             "emulator": emulator,
         }
         self._on_progress = on_progress
-        self._surroundings: StackConfiguration | None = None
-        self._guardian: Reaper | None = None
+        self._configuration: StackConfiguration | None = None
+        self._reaper: Reaper | None = None
         self._supervisor: Supervisor | None = None
         self._phase = "starting"
         self._started_at = 0.0
         self._stopped = threading.Event()
         self._life = threading.Lock()
-        """Whoever starts and whoever stops it may be different threads."""
+        """Held by changes of the parts, since start() and stop() may run in different threads."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -96,30 +96,30 @@ class Stack:
         self.stop()
 
     @property
-    def surroundings(self) -> StackConfiguration:
-        """Where everything is. Raises StackError before the start."""
-        if self._surroundings is None:
+    def configuration(self) -> StackConfiguration:
+        """URLs, environment and programs. Raises StackError before the start."""
+        if self._configuration is None:
             raise StackError("the stack was not started")
-        return self._surroundings
+        return self._configuration
 
     @property
     def url(self) -> str:
-        """The Redis: what a Client takes."""
-        return self.surroundings.broker_url
+        """The URL of Redis, for a Client."""
+        return self.configuration.broker_url
 
     @property
     def database_url(self) -> str:
-        """The database."""
-        return self.surroundings.database_url
+        """The URL of the database."""
+        return self.configuration.database_url
 
     @property
     def emulator_url(self) -> str | None:
-        """The EC2 emulator; None where AWS is configured."""
-        return self.surroundings.emulator_url
+        """The URL of the EC2 emulator; None if AWS is configured."""
+        return self.configuration.emulator_url
 
     def read_emulator(self, page: str) -> dict[str, Any]:
-        """A page of the emulator's control API, like "state" (docs/emulator.md). Raises OSError."""
-        login = b64encode(f"leasehold:{self.surroundings.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
+        """Return a page of the emulator's control API, like "state" (docs/reference/emulator.md). Raises OSError."""
+        login = b64encode(f"leasehold:{self.configuration.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
         request = Request(f"{self.emulator_url}/_leasehold/{page}", headers={"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
         with urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
             document: dict[str, Any] = json.load(answer)
@@ -127,30 +127,30 @@ class Stack:
 
     @property
     def urls(self) -> dict[str, str]:
-        """The pages: `flower`, `metrics`, `emulator`."""
-        return self.surroundings.urls
+        """The addresses of the pages: `flower`, `metrics`, `emulator`."""
+        return self.configuration.urls
 
     def pids(self) -> dict[str, int]:
-        """The processes by name."""
+        """Return the pids of the processes by name."""
         return self._supervisor.pids() if self._supervisor else {}
 
     def restarts(self) -> dict[str, int]:
-        """How often each program had to be started again."""
+        """Return how often each program was restarted."""
         return self._supervisor.restarts() if self._supervisor else {}
 
     def client(self, **options: Any) -> Client:
-        """A client of this stack; the caller closes it."""
-        view = self.surroundings.settings.view
-        return Client(self.url, view_url=self.surroundings.settings.view_url, prefix=view.prefix, **options)
+        """Return a client of this stack; the caller closes it."""
+        settings = self.configuration.settings
+        return Client(self.url, view_url=settings.view_url, prefix=settings.view.prefix, **options)
 
     def open_store(self) -> Store:
-        """The database, for figures; changes go through requests."""
+        """Open the database for reading; changes go through requests."""
         return open_store(self.database_url)
 
     def start(self, timeout: float = START_SECONDS) -> None:
-        """Start everything, and return when all of it answers.
+        """Start all parts, and return when all of them answer.
 
-        Raises StackError, or InvalidInputError for a configuration that is wrong; nothing is left then.
+        Raises StackError, or InvalidInputError for a wrong configuration; everything is stopped again then.
         """
         with self._life:
             self._refuse_when_stopped()
@@ -158,12 +158,12 @@ class Stack:
         try:
             self._start(timeout)
         except BaseException:
-            # Ctrl-C too: half a stack would go on running.
+            # Also on Ctrl-C: a part of the stack would continue to run.
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End everything, in seconds. A second call does nothing."""
+        """End all processes, within seconds. A second call does nothing."""
         with self._life:
             if self._stopped.is_set():
                 return
@@ -173,8 +173,8 @@ class Stack:
             with contextlib.suppress(OSError):
                 self._write()
             self._supervisor.end_all(last=[REDIS])
-        if self._guardian is not None:
-            self._guardian.dismiss()
+        if self._reaper is not None:
+            self._reaper.dismiss()
         self.folder.unlock()
 
     def _lock(self) -> None:
@@ -191,19 +191,19 @@ class Stack:
     def _start(self, timeout: float) -> None:
         until = time.monotonic() + timeout
         self._started_at = time.time()
-        self._surroundings = survey(self.directory, self.folder.path, **self._given)
+        self._configuration = configure(self.directory, self.folder.path, **self._given)
         with self._life:
             self._refuse_when_stopped()
-            self._guardian = Reaper([self.folder.lock_descriptor])
-            self._supervisor = Supervisor(self.directory, self.folder.logs, self._guardian, self._write)
+            self._reaper = Reaper([self.folder.lock_descriptor])
+            self._supervisor = Supervisor(self.directory, self.folder.logs, self._reaper, self._write)
             self._supervisor.begin()
-        for program in self._surroundings.programs:
+        for program in self._configuration.programs:
             self._launch(program)
         self._prepare("the database", lambda: prepare_database(self.database_url))
         for program in self._read_procfile():
             self._launch(program)
         self._write()
-        with contextlib.closing(self._make_wire()) as wire:
+        with contextlib.closing(open_wire(self._configuration.settings)) as wire:
             self._await({REDIS: lambda: answers_ping(wire)}, until)
             self._prepare("the rules", self._apply_rules)
             self._await(self._list_checks(wire), until)
@@ -213,8 +213,8 @@ class Stack:
     def _launch(self, program: Program) -> None:
         if self._supervisor is not None:
             environment = {
-                **self.surroundings.environment,
-                # A stray tasks.py in the folder must not hide ours.
+                **self.configuration.environment,
+                # A tasks.py in the folder must not hide the package `tasks`.
                 "PYTHONSAFEPATH": "1",
                 "PYTHONUNBUFFERED": "1",
                 **program.environment,
@@ -228,14 +228,11 @@ class Stack:
             programs = read_procfile(find_procfile().read_text(encoding="utf-8"))
         except (ProcfileError, OSError) as error:
             raise StackError(str(error)) from None
-        # Flower may do without a password here, and here only.
+        # --local: Flower may run without a password only here, where it listens on a local address.
         return [Program(each.name, (*each.command, "--local")) if each.name == "flower" else each for each in programs]
 
-    def _make_wire(self) -> RequestTransport:
-        return open_wire(self.surroundings.settings)
-
     def _apply_rules(self) -> None:
-        found = self.surroundings
+        found = self.configuration
         prepare_rules(found.settings, found.rules, EXAMPLE_RULES, machines_are_gone=found.emulator_url is not None)
 
     def _prepare(self, what: str, act: Callable[[], object]) -> None:
@@ -246,24 +243,24 @@ class Stack:
         self._on_progress(what, "ready")
 
     def _list_checks(self, wire: RequestTransport) -> dict[str, Check]:
-        """What has to hold of each part before the stack runs."""
+        """Return the checks that must succeed before the stack counts as running, by name of the part."""
         canaries = Canaries(wire)
         try:
             canaries.send()
         except LeaseholdError as error:
             raise StackError(str(error)) from None
         checks: dict[str, Check] = {queue: lambda queue=queue: canaries.answered(queue) for queue in QUEUES}  # type: ignore[misc]
-        settings, told = self.surroundings.settings, self.surroundings.environment
+        settings, environment = self.configuration.settings, self.configuration.environment
         checks["view"] = self._has_view
-        checks["flower"] = lambda: listens(settings.flower.host, int(told["LEASEHOLD_FLOWER__PORT"]))
-        checks["metrics"] = lambda: listens(settings.metrics.host, int(told["LEASEHOLD_METRICS__PORT"]))
+        checks["flower"] = lambda: listens(settings.flower.host, int(environment["LEASEHOLD_FLOWER__PORT"]))
+        checks["metrics"] = lambda: listens(settings.metrics.host, int(environment["LEASEHOLD_METRICS__PORT"]))
         emulator = self.emulator_url
         if emulator is not None:
             checks[EMULATOR] = lambda: serves(f"{emulator}/_leasehold/health")
         return checks
 
     def _has_view(self) -> bool:
-        """Whether a first tick has built the view that readers need."""
+        """Return whether a first tick has built the view that clients read."""
         try:
             with self.client() as client:
                 client.ping()
@@ -272,22 +269,22 @@ class Stack:
         return True
 
     def _await(self, checks: Mapping[str, Check], until: float) -> None:
-        """Return when every check has held once."""
+        """Return when every check has succeeded once."""
         open_checks = dict(checks)
         while True:
-            for name in [name for name, holds in open_checks.items() if holds()]:
+            for name in [name for name, is_ready in open_checks.items() if is_ready()]:
                 del open_checks[name]
                 self._on_progress(name, "ready")
             if not open_checks:
                 return
             for name in open_checks:
                 if self.restarts().get(name, 0) >= MOST_DEATHS:
-                    raise StackError(f"{name} does not stay up: {self._last_words(name)}", self._list_warnings())
+                    raise StackError(f"{name} does not stay up: {self._read_last_line(name)}", self._list_warnings())
             if time.monotonic() >= until:
                 late = f"not ready in time: {', '.join(open_checks)} (see `leasehold logs`, {self.folder.logs})"
                 raise StackError(late, self._list_warnings())
-            # Not `sleep`: a signal handler that stops the stack ends this wait.
-            self._stopped.wait(_LOOK_SECONDS)
+            # An event and not `sleep`, because a signal handler that stops the stack has to end this wait.
+            self._stopped.wait(_POLL_SECONDS)
             self._refuse_when_stopped()
 
     def _refuse_when_stopped(self) -> None:
@@ -295,20 +292,20 @@ class Stack:
             raise StackError("stopped while it started")
 
     def _list_warnings(self) -> list[str]:
-        """The last warning or error of each process, with its name."""
+        """Return the last warning or error of each process, with its name."""
         found = {name: find_last_warning(log) for name, log in list_logs(self.folder.logs).items()}
         return [f"{name}: {mask_text(line)}" for name, line in found.items() if line is not None]
 
-    def _last_words(self, name: str) -> str:
+    def _read_last_line(self, name: str) -> str:
         try:
             lines = (self.folder.logs / f"{name}.log").read_text(errors="replace").splitlines()
         except OSError:
             lines = []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
 
     def _write(self) -> None:
-        """Say in run.json what runs."""
-        found = self.surroundings
+        """Write run.json: the phase, the processes and the addresses of this stack."""
+        found = self.configuration
         self.folder.write(
             {
                 "pid": os.getpid(),
@@ -319,15 +316,15 @@ class Stack:
                     name: value for name, value in found.environment.items() if name.startswith("LEASEHOLD_")
                 },
                 "urls": found.urls,
-                "pids": self.pids() | ({"guardian": self._guardian.pid} if self._guardian else {}),
+                "pids": self.pids() | ({"guardian": self._reaper.pid} if self._reaper else {}),
                 "started_at": self._started_at,
                 "processes": {name: asdict(each) for name, each in self._identify().items()},
             }
         )
 
     def _identify(self) -> dict[str, ProcessIdentity]:
-        """All processes of the stack, this one as `supervisor`."""
+        """Return all processes of the stack by name, this one as `supervisor`."""
         found = {"supervisor": identify(os.getpid())}
-        if self._guardian is not None:
-            found["guardian"] = identify(self._guardian.pid)
+        if self._reaper is not None:
+            found["guardian"] = identify(self._reaper.pid)
         return found | (self._supervisor.identities() if self._supervisor else {})

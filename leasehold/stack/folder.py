@@ -1,4 +1,4 @@
-"""The folder `.leasehold` of a stack: its lock, its run.json, its logs."""
+"""The folder `.leasehold` of a stack: its lock, run.json and logs."""
 
 import fcntl
 import json
@@ -15,11 +15,11 @@ _LOCK_PAUSE_SECONDS: Final = 0.05
 
 
 class AlreadyRunningError(Exception):
-    """Another supervisor, or what is left of one, holds the lock of this folder."""
+    """Another supervisor, or its reaper, holds the lock of this folder."""
 
 
 class StackFolder:
-    """The state of one stack on disk. To be locked before anything else is done."""
+    """The state of one stack on disk. Lock it before any other use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,19 +28,19 @@ class StackFolder:
 
     @property
     def run_file(self) -> Path:
-        """Where the stack says what runs and where."""
+        """The file with the processes and addresses of the stack."""
         return self.path / RUN_FILE
 
     @property
     def lock_descriptor(self) -> int:
-        """The open lock, for those who have to hold it as well."""
+        """The descriptor of the held lock, which the reaper inherits to keep the lock."""
         if self._lock is None:
             raise AlreadyRunningError(f"{self.path} is not locked")
         return self._lock
 
     def lock(self) -> None:
-        """Make this folder ours and close it to other users. Raises AlreadyRunningError, OSError when it cannot be
-        written, and UntrustedFolder when any of it belongs to another user.
+        """Take the lock, and close the folder to other users. Raises AlreadyRunningError, OSError if the folder cannot
+        be written, and UntrustedFolder if a part of it belongs to another user.
         """
         make_private_folder(self.path)
         self.logs.mkdir(mode=0o700, exist_ok=True)
@@ -51,7 +51,7 @@ class StackFolder:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                # A reader that looks whether we run holds it for an instant.
+                # A command that checks whether a stack runs takes the lock for an instant.
                 time.sleep(_LOCK_PAUSE_SECONDS)
             else:
                 self._lock = descriptor
@@ -60,19 +60,19 @@ class StackFolder:
         raise AlreadyRunningError(f"a stack runs in {self.path} already")
 
     def empty_logs(self) -> None:
-        """Begin the logs anew."""
+        """Remove the logs of the last run."""
         for log in self.logs.glob("*.log"):
             log.unlink()
 
     def write(self, document: dict[str, Any]) -> None:
-        """Replace run.json, whole or not at all; only its owner may read it, for URLs may hold passwords."""
+        """Replace run.json atomically. Only the owner can read it, because URLs may contain passwords."""
         new = self.run_file.with_suffix(".new")
         with open(new, "w", encoding="utf-8", opener=open_private) as file:
             json.dump(document, file, indent=2)
         new.replace(self.run_file)
 
     def unlock(self) -> None:
-        """Nothing of ours runs any more. Without the lock there is nothing of ours: run.json is another's."""
+        """Remove run.json and release the lock. Without the lock nothing happens: run.json belongs to another stack."""
         if self._lock is None:
             return
         self.run_file.unlink(missing_ok=True)

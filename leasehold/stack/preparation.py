@@ -1,6 +1,4 @@
-"""What has to be true in SQL before a stack works: the schema, the rules, and no machines that went with the
-emulator.
-"""
+"""Prepare the database of a stack before its processes work: schema, rules, and slots without machines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +15,7 @@ from workers.settings import Settings
 
 
 class QuietDispatcher:
-    """Sends nothing: the processes that are about to start find in SQL what there is to do."""
+    """A dispatcher that sends nothing. The processes that start later find the work in the database."""
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
         """See Dispatcher.send_launches."""
@@ -29,7 +27,7 @@ class QuietDispatcher:
         """See Dispatcher.send_checks."""
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher.send_callback: nothing was taken, `recover` sends it."""
+        """See Dispatcher.send_callback. Raises, so that the message stays in the outbox and `recover` sends it."""
         raise ConnectionError(outgoing.id)
 
     def wake_at(self, due: float | None, now: float) -> None:
@@ -40,16 +38,16 @@ class QuietDispatcher:
 
 
 def prepare_database(url: str) -> list[str]:
-    """Make the tables, or bring them up to date; the revisions that were applied. Raises StoreUnavailableError."""
+    """Create the tables, or update them; return the applied revisions. Raises StoreUnavailableError."""
     return migrate(url)
 
 
 def prepare_rules(
     settings: Settings, rules: Mapping[str, Any] | None, example: Mapping[str, Any], *, machines_are_gone: bool
 ) -> int:
-    """Put the rules in force; their version. Without any, those in force stay, or the example's are applied.
+    """Apply the rules and return their version. Without rules, those in force stay; if there are none, apply `example`.
 
-    `machines_are_gone`: the emulator of the last run took its machines with it, so their slots are empty.
+    `machines_are_gone`: the machines ended with the emulator of the last run, so their slots are recorded as empty.
     Raises StoreUnavailableError, ViewUnavailableError, InvalidInputError.
     """
     ports = Services(settings, QuietDispatcher).ports
@@ -63,7 +61,7 @@ def prepare_rules(
 
 
 def forget_machines(ports: Ports) -> None:
-    """Every machine is gone, as by the cloud's word: what was leased there fails or is requeued in the next tick."""
+    """Record that every machine is gone. In the next tick its reservations fail or are requeued."""
     states = ["booting", "binding", "ready", "draining", "terminating"]
     names = [slot.id for slot in ports.store.find_slots(states=states)]
     if not names:

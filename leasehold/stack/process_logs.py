@@ -1,4 +1,4 @@
-"""The logs of an embedded stack's processes: the last lines, what is written from now on, the last warning of each."""
+"""Read the logs of an embedded stack's processes: the last lines, new lines, the last warning."""
 
 import os
 import re
@@ -19,12 +19,12 @@ _EMPTY: Final = b""
 
 
 def list_logs(folder: Path) -> dict[str, Path]:
-    """The logs in a folder by the name of their process."""
+    """Return the logs in a folder by the name of their process."""
     return {path.stem: path for path in sorted(folder.glob("*.log"))}
 
 
 def find_last_warning(log: Path) -> str | None:
-    """The last line of a log that is a warning or an error; None if there is none, or no such file."""
+    """Return the last line of a log that is a warning or an error; None if there is none, or no such file."""
     try:
         with log.open(encoding="utf-8", errors="replace") as lines:
             found = deque((line for line in lines if _WARNING.search(line)), maxlen=1)
@@ -34,7 +34,7 @@ def find_last_warning(log: Path) -> str | None:
 
 
 class LogReader:
-    """Reads one log from its last `lines` on, also when it is truncated or replaced: by a rotation or a restart."""
+    """Reads a log from its last `lines` lines on, also after it was truncated or replaced by a rotation or restart."""
 
     def __init__(self, path: Path, lines: int) -> None:
         self._path, self._lines = path, lines
@@ -42,7 +42,7 @@ class LogReader:
         self._rest = _EMPTY
 
     def read(self) -> list[bytes]:
-        """The whole lines that came since the last call; at the first one the last `lines` of the file."""
+        """Return the complete lines since the last call; in the first call the last `lines` of the file."""
         first = self._lines
         if self._file is None:
             self._open()
@@ -69,12 +69,12 @@ class LogReader:
             self._file = None
 
     def _split(self, text: bytes) -> list[bytes]:
-        """The whole lines; a line that is not complete yet waits for its end."""
+        """Return the complete lines; keep an incomplete one for the next call."""
         *lines, self._rest = (self._rest + text).split(b"\n")
         return lines
 
     def _is_replaced(self, file: BinaryIO) -> bool:
-        """Whether the path names another file by now, or the file is shorter than what was read of it."""
+        """Return whether the path names another file now, or the file is shorter than the part that was read."""
         try:
             now = self._path.stat()
         except FileNotFoundError:
@@ -83,8 +83,8 @@ class LogReader:
 
 
 def merge_by_time(logs: dict[str, list[bytes]]) -> Iterator[tuple[str, bytes]]:
-    """The lines of several logs in the order of their times, each with its process. A line without a time, as in a
-    traceback, stays behind the line before it.
+    """Yield the lines of several logs with their process, ordered by time. A line without a time, as in a traceback,
+    follows the line before it.
     """
     dated: list[tuple[bytes, str, bytes]] = []
     for name, lines in logs.items():

@@ -1,4 +1,4 @@
-"""The Procfile: which processes a stack has, one line each; the only place that says so."""
+"""Read the Procfile, the one definition of the processes of a stack, a process on each line."""
 
 import shlex
 import sys
@@ -9,11 +9,11 @@ from leasehold.stack.programs import Program
 
 
 class ProcfileError(Exception):
-    """The Procfile is missing, or a line of it is no `name: command`."""
+    """The Procfile is missing, or one of its lines is not `name: command`."""
 
 
 def find_procfile() -> Path:
-    """The one beside the package in a checkout, else the copy inside the installed package."""
+    """Return the Procfile beside the package in a checkout, else the copy inside the installed package."""
     package = Path(leasehold.__file__).parent
     for candidate in (package.parent / "Procfile", package / "Procfile"):
         if candidate.is_file():
@@ -22,7 +22,7 @@ def find_procfile() -> Path:
 
 
 def read_procfile(text: str) -> list[Program]:
-    """The programs of a Procfile, in its order; `python` stands for the interpreter that runs this."""
+    """Return the programs of a Procfile in order. `python` becomes the interpreter of this process."""
     programs = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -1,8 +1,8 @@
-"""Starting and ending one process, so that nothing of it outlives its supervisor.
+"""Start and end one process so that it cannot outlive its supervisor.
 
-A process begins behind a gate: a shell that waits for a word on its standard input and then becomes the command.
-The word is given after the guardian knows the process; a supervisor that dies before leaves a closed pipe, and
-the shell ends. So there is no moment at which a process runs that nobody would end.
+A process begins as a gate: a shell that waits for a line on its standard input and then becomes the command. The
+supervisor sends the line after it has reported the process to the reaper. If the supervisor dies before that, the
+shell reads the end of its input and exits. So the command never runs before the reaper knows the process.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from leasehold.private_files import PRIVATE_UMASK, open_private
 from leasehold.process_identity import ProcessIdentity, end_group, find_start
 
 _GATE: Final = 'read -r _ || exit 1; exec "$@" </dev/null'
-_GUARDIAN: Final = Path(__file__).with_name("reaper.py")
+_REAPER: Final = Path(__file__).with_name("reaper.py")
 _RUN: Final = "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
-"""The folder of our packages goes last, so that nothing in it hides a module of the standard library."""
+"""Our packages go to the end of the path, so that they cannot hide modules of the standard library."""
 
 
 def make_gated(command: Sequence[str]) -> list[str]:
-    """The command behind the gate: it runs once a line comes on its standard input, and never if that ends before."""
+    """Return a command line that waits for a line on its input and runs `command`, or exits if the input ends."""
     return ["/bin/sh", "-c", _GATE, command[0], *command]
 
 
 def open_gate(process: subprocess.Popen[bytes]) -> None:
-    """Let the command of this process run. It may have been killed already."""
+    """Let the command of this process run. If the process was killed already, do nothing."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.write(b"go\n")
@@ -42,7 +42,7 @@ def open_gate(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """What is to run: a name for people and its log, the command, what its surroundings have in addition."""
+    """A program to run: its name, which its log has too, its command, and additions to its environment."""
 
     name: str
     command: tuple[str, ...]
@@ -50,15 +50,15 @@ class Program:
 
 
 class Reaper:
-    """A process of its own that ends the rest of us when the supervisor is gone, however it went.
+    """A process that ends the processes of the stack when the supervisor has ended in any way.
 
-    `descriptors` stay open in it: the lock of the stack is held until the last process has ended. It is run by its
-    file: by its name the whole application would be imported first, for a process that reads numbers from a pipe.
+    `descriptors` stay open in it, so the lock of the stack is held until the last process has ended. It is run by its
+    file, because running it as a module would import the whole application first.
     """
 
     def __init__(self, descriptors: Sequence[int] = ()) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own file
-            [sys.executable, "-I", "-S", "-c", _RUN, str(_GUARDIAN.parents[2]), str(_GUARDIAN)],
+            [sys.executable, "-I", "-S", "-c", _RUN, str(_REAPER.parents[2]), str(_REAPER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -68,39 +68,41 @@ class Reaper:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The id of this process."""
         return self._process.pid
 
     def watch(self, pid: int) -> None:
-        """End this process (and its group) if the supervisor dies. It is a child that was not waited for yet, so that
-        its start time is its own.
+        """End this process and its group when the supervisor dies.
+
+        It must be a child that was not waited for yet: its pid cannot belong to another process, whose start time would
+        be read instead.
         """
-        self._say(f"+{pid} {find_start(pid)}\n")
+        self._send(f"+{pid} {find_start(pid)}\n")
 
     def forget(self, pid: int) -> None:
-        """This process has ended, with all its group."""
-        self._say(f"-{pid}\n")
+        """Stop watching a process that has ended with all its group."""
+        self._send(f"-{pid}\n")
 
     def dismiss(self) -> None:
-        """Nothing is left to be watched."""
+        """End the reaper, after all processes have ended."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         self._process.wait()
 
-    def _say(self, word: str) -> None:
-        # A guardian that was killed is a loss only if the supervisor is killed too.
+    def _send(self, line: str) -> None:
+        # A failed write is not an error: a killed reaper matters only if the supervisor is killed too.
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
-                self._process.stdin.write(word.encode())
+                self._process.stdin.write(line.encode())
                 self._process.stdin.flush()
 
 
 class Child:
-    """A program that runs, in a session of its own: Ctrl-C in the terminal reaches the supervisor alone."""
+    """A running program in a session of its own, so that Ctrl-C in the terminal reaches only the supervisor."""
 
-    def __init__(self, program: Program, log: Path, folder: Path, guardian: Reaper) -> None:
-        self.program, self._guardian = program, guardian
+    def __init__(self, program: Program, log: Path, folder: Path, reaper: Reaper) -> None:
+        self.program, self._reaper = program, reaper
         with open(log, "ab", opener=open_private) as output:
             self._process = subprocess.Popen(  # noqa: S603 - the Procfile's and our own commands
                 make_gated(program.command),
@@ -113,25 +115,25 @@ class Child:
                 umask=PRIVATE_UMASK,
             )
         self.identity = ProcessIdentity(self.pid, find_start(self.pid))
-        guardian.watch(self.pid)
+        reaper.watch(self.pid)
         open_gate(self._process)
 
     @property
     def pid(self) -> int:
-        """The process, which leads its group."""
+        """The id of the process, which leads its group."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Return its exit status; None while it runs."""
         return self._process.poll()
 
-    def ask_to_end(self) -> None:
-        """SIGTERM to the process alone: what it has started is its own to end."""
+    def terminate(self) -> None:
+        """Send SIGTERM to the process, not to its group: it ends its own children."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended within this time."""
+        """Wait for its end; return whether it ended within this time."""
         try:
             self._process.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
@@ -139,7 +141,7 @@ class Child:
         return True
 
     def clear(self) -> None:
-        """End whatever is left of it and its group."""
+        """Kill the remaining processes of its group."""
         end_group(self.identity)
         self._process.wait()
-        self._guardian.forget(self.pid)
+        self._reaper.forget(self.pid)

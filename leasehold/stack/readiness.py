@@ -1,4 +1,4 @@
-"""Whether a stack works: every queue is consumed, every page answers. Asked, not guessed from logs."""
+"""Checks whether the parts of a stack work: each part must answer."""
 
 import socket
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Check = Callable[[], bool]
 
 
 def answers_ping(wire: RequestTransport) -> bool:
-    """Whether Redis answers."""
+    """Return whether Redis answers."""
     try:
         return bool(wire.redis.ping())
     except redis.RedisError:
@@ -24,7 +24,7 @@ def answers_ping(wire: RequestTransport) -> bool:
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Return whether a process accepts connections at this address."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -33,9 +33,9 @@ def listens(host: str, port: int) -> bool:
 
 
 def serves(url: str) -> bool:
-    """Whether this page is served."""
+    """Return whether this page is served."""
     try:
         with urlopen(url, timeout=2) as answer:  # noqa: S310 - our own emulator
-            return bool(answer.status == 200)  # noqa: PLR2004 - HTTP's word for yes
+            return bool(answer.status == 200)  # noqa: PLR2004 - HTTP status OK
     except (URLError, OSError):
         return False

@@ -1,9 +1,9 @@
-"""The guardian of a stack: it outlives a supervisor that was killed, to end what it had started.
+"""The reaper of a stack: it outlives a supervisor that was killed, and ends the supervisor's processes.
 
-It reads `+PID START` and `-PID` from its standard input. The pipe closes when the supervisor ends: then every process
-that it still knows gets SIGTERM, and what is left of their groups after some seconds SIGKILL. A process that got the id
-of one that ended gets no signal: its start time differs. The guardian needs nothing but the standard library and works
-wherever pipes do.
+It reads lines `+PID START` and `-PID` from its standard input. The pipe closes when the supervisor ends. Then it sends
+SIGTERM to every process that it still knows, and after some seconds SIGKILL to the rest of their groups. A new process
+with the id of an ended one gets no signal, because its start time differs. The reaper imports only the standard library
+and light modules, so that its start is quick.
 """
 
 import contextlib
@@ -16,43 +16,43 @@ from typing import Final
 from leasehold.process_identity import ProcessIdentity, end_group, is_running, send_signal
 
 GRACE_SECONDS: Final = 6.0
-_LOOK_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
 
 def read_processes(lines: Iterable[str]) -> list[ProcessIdentity]:
-    """The processes that are still known when the input ends, in the order in which they came."""
+    """Return the processes that were added and not removed when the input ends, in their order."""
     known: dict[int, ProcessIdentity] = {}
     for line in lines:
         match line.split():
-            case [word, started] if word[0] == "+" and word[1:].isdigit() and started.isdigit():
-                known[int(word[1:])] = ProcessIdentity(int(word[1:]), int(started))
-            case [word] if word[0] == "-" and word[1:].isdigit():
-                known.pop(int(word[1:]), None)
+            case [item, started] if item[0] == "+" and item[1:].isdigit() and started.isdigit():
+                known[int(item[1:])] = ProcessIdentity(int(item[1:]), int(started))
+            case [item] if item[0] == "-" and item[1:].isdigit():
+                known.pop(int(item[1:]), None)
     return list(known.values())
 
 
 def end_groups(processes: Iterable[ProcessIdentity], grace: float = GRACE_SECONDS) -> None:
-    """SIGTERM to each process, and after the grace (or once all have ended) SIGKILL to their groups."""
+    """Send SIGTERM to each process, and after the grace, or when all have ended, SIGKILL to their groups."""
     left = [process for process in processes if _terminate(process)]
     until = time.monotonic() + grace
     groups = list(left)
     while left and time.monotonic() < until:
         left = [process for process in left if is_running(process)]
-        # They are no children of this process, so nothing reports their end.
-        time.sleep(_LOOK_SECONDS)
+        # Polling: they are no children of this process, so it cannot wait for them.
+        time.sleep(_POLL_SECONDS)
     for process in groups:
         end_group(process)
 
 
 def _terminate(process: ProcessIdentity) -> bool:
-    """Whether there was such a process to end."""
+    """Send SIGTERM; return whether the process existed."""
     with contextlib.suppress(PermissionError):
         return send_signal(process, signal.SIGTERM)
     return False
 
 
 def main() -> int:
-    """Wait for the end of the supervisor, then clear up."""
+    """Wait for the end of the supervisor, then end its processes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end_groups(read_processes(sys.stdin))

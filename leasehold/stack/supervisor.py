@@ -1,4 +1,4 @@
-"""Keeps a set of programs running: starts them, starts again what dies, with a growing pause, and ends them all."""
+"""Keeps a set of programs running: starts them, restarts dead ones after a growing pause, and ends them all."""
 
 import shlex
 import threading
@@ -14,15 +14,15 @@ from leasehold.stack.programs import Child, Program, Reaper
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 15.0
 SETTLED_SECONDS: Final = 30.0
-"""A program that ran for so long begins with the first pause again."""
+"""After running this long a program's pause before a restart is the first one again."""
 GRACE_SECONDS: Final = 6.0
-"""How long a program may take to end before it is killed; above Celery's soft shutdown."""
-_LOOK_SECONDS: Final = 0.1
+"""How long a program may take to end before it is killed; longer than Celery's soft shutdown."""
+_POLL_SECONDS: Final = 0.1
 
 
 @dataclass
 class Watched:
-    """A program under supervision: its process, or when it is due to be started again."""
+    """A program under supervision: its process, or the time at which it will be restarted."""
 
     program: Program
     child: Child | None
@@ -33,22 +33,22 @@ class Watched:
 
 
 class Supervisor:
-    """Programs under one guardian; a thread looks after them. `on_change` is called after each restart."""
+    """Programs under one reaper, watched by a thread. `on_change` is called after each death and restart."""
 
-    def __init__(self, folder: Path, logs: Path, guardian: Reaper, on_change: Callable[[], None]) -> None:
-        self._folder, self._logs, self._guardian = folder, logs, guardian
+    def __init__(self, folder: Path, logs: Path, reaper: Reaper, on_change: Callable[[], None]) -> None:
+        self._folder, self._logs, self._reaper = folder, logs, reaper
         self._on_change = on_change
         self._watched: dict[str, Watched] = {}
         self._guard = threading.RLock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._look_after, name="supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     def begin(self) -> None:
-        """Look after what is started from now on."""
+        """Start the thread that watches the programs."""
         self._thread.start()
 
     def start(self, program: Program) -> bool:
-        """Start a program and keep it running; False when everything is being ended already."""
+        """Start a program and keep it running. Return False if the programs are already being ended."""
         with self._guard:
             if self._stopping.is_set():
                 return False
@@ -56,12 +56,12 @@ class Supervisor:
             return True
 
     def pids(self) -> dict[str, int]:
-        """The processes that run now, by name."""
+        """Return the pids of the running processes by name."""
         with self._guard:
             return {name: each.child.pid for name, each in self._watched.items() if each.child}
 
     def identities(self) -> dict[str, ProcessIdentity]:
-        """The processes that run now with their start times and commands, by name."""
+        """Return the running processes with their start times and commands, by name."""
         with self._guard:
             return {
                 name: replace(each.child.identity, command=shlex.join(each.program.command))
@@ -70,24 +70,24 @@ class Supervisor:
             }
 
     def restarts(self) -> dict[str, int]:
-        """How often each program was started again."""
+        """Return how often each program was restarted."""
         with self._guard:
             return {name: each.restarts for name, each in self._watched.items()}
 
     def end(self, names: Iterable[str], grace: float = GRACE_SECONDS) -> None:
-        """End these, all at once; killed when they take longer than the grace."""
+        """End these programs together; kill those that take longer than the grace."""
         with self._guard:
             ending = [self._watched.pop(name) for name in names if name in self._watched]
         children = [each.child for each in ending if each.child]
         for child in children:
-            child.ask_to_end()
+            child.terminate()
         until = time.monotonic() + grace
         for child in children:
             child.wait(until - time.monotonic())
             child.clear()
 
     def end_all(self, last: Iterable[str], grace: float = GRACE_SECONDS) -> None:
-        """End everything, and these last, since the others need them to end well."""
+        """End all programs. Those in `last` end after the others, which need them to end cleanly."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -96,17 +96,17 @@ class Supervisor:
         self.end(list(self._watched), grace)
 
     def _spawn(self, program: Program) -> Child:
-        return Child(program, self._logs / f"{program.name}.log", self._folder, self._guardian)
+        return Child(program, self._logs / f"{program.name}.log", self._folder, self._reaper)
 
-    def _look_after(self) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
+    def _watch(self) -> None:
+        while not self._stopping.wait(_POLL_SECONDS):
             with self._guard:
-                changed = [self._look_at(each, time.monotonic()) for each in self._watched.values()]
+                changed = [self._check(each, time.monotonic()) for each in self._watched.values()]
             if any(changed):
                 self._on_change()
 
-    def _look_at(self, watched: Watched, now: float) -> bool:
-        """Note a death, or start again what is due; whether anything changed."""
+    def _check(self, watched: Watched, now: float) -> bool:
+        """Record a death, or restart a program that is due. Return whether anything changed."""
         if watched.child is not None:
             if watched.child.poll() is None:
                 return False

@@ -21,6 +21,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import KINDS, Change, Gone, Row, View
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 
 MOST_PLANS: Final = 150
 """Plans that one search makes at most."""
@@ -53,10 +54,12 @@ class Search:
         reservation: Reservation,
         now: float,
         has_time: Callable[[], bool] = lambda: True,
+        cache: PlanCache | None = None,
     ) -> None:
         self.view, self.rules, self.reservation, self.now = view, rules, reservation, now
         self.is_cut_short = False
         self._has_time, self._plans = has_time, 0
+        self._cache = PlanCache() if cache is None else cache
 
     def may_go_on(self) -> bool:
         """Whether there is time for more; to be asked by whoever looks through many rows for candidates, too."""
@@ -72,7 +75,7 @@ class Search:
             return False
         self._plans += 1
         with suppress(InvalidInputError), self.assuming(change):
-            return is_served(plan(self.view, self.rules, self.now), self.reservation.id)
+            return is_served(plan(self.view, self.rules, self.now, self._cache), self.reservation.id)
         return False
 
     @contextmanager

@@ -1,7 +1,7 @@
 """The rules: scheduler, pools and accounts, as in a scenario's `config` and in `leasehold.toml`.
 
 Defaults stand here once. The line under a key is its documentation: `leasehold config init` and
-docs/configuration.md show it.
+docs/reference/configuration.md show it.
 """
 
 from collections.abc import Iterable, Iterator

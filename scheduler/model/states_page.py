@@ -1,4 +1,7 @@
-"""The page docs/states.md, made from the tables of moves: `python -m scheduler.model.states_page > docs/states.md`."""
+"""The page docs/reference/states.md, made from the tables of transitions.
+
+`python -m scheduler.model.states_page > docs/reference/states.md` writes it.
+"""
 
 from collections.abc import Iterator
 
@@ -7,12 +10,12 @@ from scheduler.model.transitions import LEASE_MOVES, RESERVATION_MOVES, SLOT_MOV
 INTRODUCTION = """\
 # States and legal moves
 
-This page is made from the tables in `scheduler/model/transitions.py` (`python -m scheduler.model.states_page`); a test
-holds it against them. Nothing changes its state but through these tables: one function applies a move, checks it
-and appends an event with its cause.
+This page is generated from the tables in `scheduler/model/transitions.py` (`python -m scheduler.model.states_page`); a
+test compares both. States change by these tables alone: one function makes a move, checks it and appends an event with
+its cause.
 
-Causes: `tick` is a decision of a plan, `holder` a producer or the holder of a lease, `operator` a person, `cloud`
-what EC2 or a host told us.
+Causes: `tick` is a decision of a plan, `holder` a producer or the holder of a lease, `operator` a person, `cloud` a
+report of EC2 or a host.
 """
 
 

@@ -1,8 +1,8 @@
-"""The legal moves of slots, reservations and leases, as tables; the only place that says what may follow what.
+"""The legal moves of slots, reservations and leases, as tables. No other module defines them.
 
 A move is an edge (from, to) with the causes that may make it: `tick` (a decision of a plan), `holder` (a
-producer or the holder of a lease), `operator` (a person) and `cloud` (what EC2 or a host told us).
-docs/states.md is generated from these tables.
+producer or the holder of a lease), `operator` (a person) and `cloud` (a report of EC2 or a host).
+docs/reference/states.md is generated from these tables.
 """
 
 from typing import Final, Literal
@@ -46,24 +46,24 @@ Edges = dict[tuple[str, str], dict[Cause, str]]
 
 SLOT_MOVES: Final[Edges] = {
     ("empty", "launching"): {"tick": "a launch was decided"},
-    ("empty", "booting"): {"cloud": "a machine of ours that no row knew was adopted"},
+    ("empty", "booting"): {"cloud": "a machine with the tags of this slot, but without a row, was adopted"},
     ("empty", "ready"): {"cloud": "a static host registered"},
     ("launching", "booting"): {"cloud": "the cloud answered with a machine"},
     ("launching", "empty"): {"cloud": "the cloud refused: capacity, quota, throttled, auth"},
     ("launching", "error"): {"cloud": "the launch was misconfigured, or failed in an unknown way too often"},
-    ("launching", "terminating"): {"tick": "timed out, interrupted or not wanted any more"},
+    ("launching", "terminating"): {"tick": "timed out, interrupted or no longer needed"},
     ("booting", "binding"): {"cloud": "the machine runs"},
-    ("booting", "terminating"): {"tick": "timed out, interrupted or not wanted any more"},
+    ("booting", "terminating"): {"tick": "timed out, interrupted or no longer needed"},
     ("booting", "empty"): {"cloud": "its machine is gone"},
     ("binding", "ready"): {"cloud": "the probe found it ready to serve"},
-    ("binding", "terminating"): {"tick": "timed out, interrupted or not wanted any more"},
+    ("binding", "terminating"): {"tick": "timed out, interrupted or no longer needed"},
     ("binding", "empty"): {"cloud": "its machine is gone"},
     ("ready", "draining"): {
         "tick": "idle, interrupted, at quota, unhealthy or no longer configured",
         "operator": "drained by an operator",
         "cloud": "EC2 recommends to replace its machine (`rebalance`)",
     },
-    ("ready", "terminating"): {"tick": "its machine has to go at once"},
+    ("ready", "terminating"): {"tick": "its machine is terminated at once"},
     ("ready", "empty"): {"cloud": "its machine is gone"},
     ("draining", "terminating"): {"tick": "drained, or drained for too long"},
     ("draining", "empty"): {"cloud": "its machine is gone", "tick": "a static host has drained"},
@@ -81,8 +81,8 @@ RESERVATION_MOVES: Final[Edges] = {
         "holder": "its holder is done",
         "operator": "released, or it neither runs nor waits (`absent`)",
     },
-    ("pending", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
-    ("pending", "expired"): {"tick": "its time was over"},
+    ("pending", "cancelled"): {"holder": "cancelled", "operator": "cancelled"},
+    ("pending", "expired"): {"tick": "its ttl is over"},
     ("pending", "failed"): {
         "tick": "cannot be served",
         "holder": "reported as failed",
@@ -92,8 +92,8 @@ RESERVATION_MOVES: Final[Edges] = {
         "holder": "its holder is done",
         "operator": "released, or it runs no more (`absent`, `idle`)",
     },
-    ("leased", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
-    ("leased", "expired"): {"tick": "its time was over"},
+    ("leased", "cancelled"): {"holder": "cancelled", "operator": "cancelled"},
+    ("leased", "expired"): {"tick": "its ttl is over"},
     ("leased", "failed"): {
         "tick": "an essential component lost its slot, or died",
         "holder": "reported as failed",
@@ -101,18 +101,18 @@ RESERVATION_MOVES: Final[Edges] = {
     },
     ("leased", "revoking"): {"tick": "preempted, interrupted or reclaimed; its holder has a deadline"},
     ("leased", "pending"): {
-        "tick": "taken back without a grace, or never confirmed",
+        "tick": "taken back without a grace period, or never confirmed",
         "holder": "declined, suspended or contradicted",
         "operator": "suspended or contradicted",
     },
     ("revoking", "pending"): {
-        "tick": "the grace is over",
-        "holder": "its holder let go, or was contradicted",
-        "operator": "suspended, let go or contradicted",
+        "tick": "the grace period is over",
+        "holder": "surrendered or contradicted",
+        "operator": "suspended, surrendered or contradicted",
     },
     ("revoking", "released"): {"holder": "its holder is done", "operator": "released"},
-    ("revoking", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
-    ("revoking", "expired"): {"tick": "its time was over"},
+    ("revoking", "cancelled"): {"holder": "cancelled", "operator": "cancelled"},
+    ("revoking", "expired"): {"tick": "its ttl is over"},
     ("revoking", "failed"): {
         "tick": "it may not be requeued, or an essential component died",
         "holder": "reported as failed",
@@ -120,19 +120,19 @@ RESERVATION_MOVES: Final[Edges] = {
     },
     ("failed", "pending"): {"tick": "restarted by its policy"},
     ("failed", "cancelled"): {
-        "holder": "nobody wants its restart any more",
+        "holder": "cancelled while it waited for its restart",
         "operator": "cancelled while it waited for its restart",
     },
 }
 
 LEASE_MOVES: Final[Edges] = {
-    ("claimed", "held"): {"tick": "those who held its place have let go"},
+    ("claimed", "held"): {"tick": "the earlier leases of its slot have ended"},
     ("claimed", "ended"): {
-        "tick": "its slot went, or its reservation's time was over",
-        "holder": "nobody wants it any more, or it runs elsewhere",
+        "tick": "its slot is gone, or its reservation expired",
+        "holder": "cancelled, or it runs elsewhere",
         "operator": "cancelled or suspended, or it runs elsewhere",
     },
-    ("held", "revoking"): {"tick": "to be given back by a deadline"},
+    ("held", "revoking"): {"tick": "has to be given back by a deadline"},
     ("held", "ended"): {
         "tick": "expired, failed or taken back",
         "holder": "given back",

@@ -5,7 +5,6 @@ Rows come in any order, more than once and late; the newer copy of each wins. Wh
 """
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -59,7 +58,7 @@ class View:
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
     placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
     reservation id -> one that expires; timed: reservation id -> one with a ttl of its own; waiters: who is pending;
-    stretching: reservation id -> one that is leased and has elastic components; unshared: see `list_unshared`;
+    stretching: reservation id -> one that is leased and has elastic components;
     has_limits: whether any lease ever had a limit of cores.
     """
 
@@ -75,17 +74,11 @@ class View:
         self.mortal: dict[str, Reservation] = {}
         self.timed: dict[str, Reservation] = {}
         self.stretching: dict[str, Reservation] = {}
-        self.unshared: set[str] = set()
         self.has_limits = False
-        self._shared_under: object = None
-        self.turns: dict[Any, set[str]] = {}
-        """Reservations that had their turn, by what pays for their work (`policy/cycle/work_budget.py`)."""
-        self.noted: dict[str, Any] = {}
-        """By id of a slot: what a tick keeps for the next one of what follows from its row and its leases alone. It is
-        gone once one of them changes.
-        """
-        self.last: Any = None
-        """What a tick keeps for the next one of what follows from all of this: it is gone once anything changes."""
+        self.revision = 0
+        """How many changes this view has taken over."""
+        self.touched: dict[str, int] = {}
+        """Slot id -> the revision in which its row or one of its leases changed last; in order of revision."""
         self._interned: dict[Hashable, Shape] = {}
         self._slots_of: dict[str, OrderedSlots] = {}
         """By pool."""
@@ -104,10 +97,12 @@ class View:
                     self._place(change, stood)
             case Hold():
                 if is_newer(change, self.holds.get(change.id)):
-                    self.holds[change.id], self.last = change, None
+                    self.holds[change.id] = change
+                    self.revision += 1
             case Account():
                 if is_newer(change, self.accounts.get(change.id)):
-                    self.accounts[change.id], self.last = change, None
+                    self.accounts[change.id] = change
+                    self.revision += 1
             case Reservation():
                 known = self.reservations.get(change.id)
                 if is_newer(change, known):
@@ -140,19 +135,14 @@ class View:
         slots = self._slots_of.get(pool)
         return [] if slots is None else slots.list()
 
-    def list_unshared(self, rules: object) -> set[str]:
-        """The slots with leases whose cores are to be shared anew: a row of theirs changed, or the rules did,
-        since they were found right. Whoever finds them right under these rules takes the slot out.
-        """
-        if self._shared_under is not rules:
-            self._shared_under, self.unshared = rules, set(self.leases_on)
-        return self.unshared
+    def _touch(self, slot_id: str) -> None:
+        self.touched.pop(slot_id, None)
+        self.touched[slot_id] = self.revision
 
     def _place(self, slot: Slot, known: Slot | None) -> None:
-        self.slots[slot.id], self.last = slot, None
-        self.noted.pop(slot.id, None)
-        if slot.id in self.leases_on:
-            self.unshared.add(slot.id)
+        self.slots[slot.id] = slot
+        self.revision += 1
+        self._touch(slot.id)
         if known is None or known.pool != slot.pool:
             self._displace(known)
         if slot.pool not in self._slots_of:
@@ -168,8 +158,8 @@ class View:
             del self._slots_of[slot.pool]
 
     def _take(self, reservation: Reservation, known: Reservation | None) -> None:
+        self.revision += 1
         self._forget(known)
-        self.last = None
         if is_over(reservation):
             return
         self.reservations[reservation.id] = reservation
@@ -187,8 +177,7 @@ class View:
             self.timed[reservation.id] = reservation
         for lease in reservation.leases:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
-            self.unshared.add(lease.slot)
-            self.noted.pop(lease.slot, None)
+            self._touch(lease.slot)
             if lease.cores is not None:
                 self.has_limits = True
 
@@ -213,23 +202,20 @@ class View:
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})
             held.pop((reservation.id, lease.component), None)
-            self.noted.pop(lease.slot, None)
-            if held:
-                self.unshared.add(lease.slot)
-            else:
+            self._touch(lease.slot)
+            if not held:
                 self.leases_on.pop(lease.slot, None)
-                self.unshared.discard(lease.slot)
 
     def _drop(self, gone: Gone) -> None:
         rows: dict[str, Row] = getattr(self, gone.kind)
         known = rows.get(gone.id)
         if known is None or known.version >= gone.version:
             return
-        self.last = None
+        self.revision += 1
         if isinstance(known, Reservation):
             self._forget(known)
             return
         del rows[gone.id]
         if isinstance(known, Slot):
-            self.noted.pop(known.id, None)
+            self._touch(known.id)
             self._displace(known)

@@ -16,8 +16,10 @@ from scheduler.model.decisions import Plan
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 
 SEARCH_SECONDS: Final = 1.5
 """A search for the smallest change begins no further plan after this: before a client asks again."""
@@ -57,9 +59,11 @@ def explain_wait(
     view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
     """The same for one that is pending in this view."""
-    change_set = plan(view, rules, now)
-    search = Search(view, rules, row, now, has_time)
-    change = suggest_change(search, KINDS_OF_CHANGE)
+    cache = PlanCache()
+    with PausedGC():
+        change_set = plan(view, rules, now, cache)
+        search = Search(view, rules, row, now, has_time, cache)
+        change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
     return {
         **_find_place(change_set, row.id),

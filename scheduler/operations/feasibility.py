@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
+from scheduler.model.decisions import Reason
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
-from scheduler.policy.queueing.feasibility import Told, find_misfits
+from scheduler.policy.queueing.feasibility import find_misfits
 from scheduler.ports import Store
 
 KNOWN_SECONDS: Final = 10.0
@@ -41,7 +42,7 @@ def _kind_of(slot: Slot) -> tuple[object, ...]:
     return slot.pool, slot.state in INACTIVE, slot.offering, held, tuple(slot.labels.items())
 
 
-def foresee_misfits(store: Store, known: KnownSlots, rules: Rules, rows: Iterable[Reservation]) -> dict[str, Told]:
+def foresee_misfits(store: Store, known: KnownSlots, rules: Rules, rows: Iterable[Reservation]) -> dict[str, Reason]:
     """By id: the new reservations that no slot or offering could ever hold as things are, and what is told of them.
 
     What an offering could hold is asked without looking at any slot; slots are read for the others alone.

@@ -1,4 +1,4 @@
-"""Signed heartbeats: which of those that were heard count. docs/protocol.md, "Hosts".
+"""Signed heartbeats: which of those that were heard count. docs/reference/protocol.md, "Hosts".
 
 A heartbeat is signed with the key of the principal that has the name of its slot and the role `host`, and its counter
 rises. The slot's row keeps the highest counter: a heartbeat that is written again later is a copy, and does not count.

@@ -27,6 +27,7 @@ from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
 from scheduler.operations.apply import fit_accounts, fit_slots
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.plan import plan
 from scheduler.ports import Store, Transaction
@@ -97,7 +98,8 @@ def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = ""
     rows, now = list(store.read_rows()), store.now()
     fitted = _fit(rows, stored.rules, rules, now)
     before, after = View(rows), View(fitted)
-    now_planned, then_planned = plan(before, stored.rules, now), plan(after, rules, now)
+    with PausedGC():
+        now_planned, then_planned = plan(before, stored.rules, now), plan(after, rules, now)
     return Preview(
         version=stored.version,
         changed=True,

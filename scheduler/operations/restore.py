@@ -98,7 +98,7 @@ def restore(
     resubmit: bool = False,
     progress: Progress = lambda _: None,
 ) -> Restored:
-    """Make an older state of the database fit to work with: see docs/operations.md, "Backup and restore".
+    """Make an older state of the database fit to work with: see docs/how-to/operations.md, "Backup and restore".
 
     `remembered` and `kept`: what Redis knew before. `resubmit`: lost reservations that waited are submitted again.
     """

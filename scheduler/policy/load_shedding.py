@@ -1,7 +1,7 @@
-"""Which requests are answered "come again later" while more of them wait than can be answered in time.
+"""Load shedding: which requests are answered with "retry later" while more wait than can be answered in time.
 
-The least important and cheapest are put off first: questions and registrations, which change nothing or are repeated
-anyway; then what producers ask; last the words of holders and operators, who keep leases alive or repair something.
+Queries and registrations are shed first: they change nothing or are repeated anyway. Requests of producers come next.
+Messages of holders and operators are shed last: they keep leases alive or repair something.
 """
 
 from collections import deque
@@ -9,31 +9,31 @@ from typing import Final
 
 from scheduler.model.command_schemas import OPERATOR_VERBS
 
-QUESTIONS: Final = frozenset({"query", "explain", "conditions", "leases"})
+QUERIES: Final = frozenset({"query", "explain", "conditions", "leases"})
 """Requests that change nothing: an answer that arrives after its sender gave up is useless."""
-_FIRST: Final = QUESTIONS | {"register"}
+_FIRST: Final = QUERIES | {"register"}
 _LAST: Final = OPERATOR_VERBS | {"renew", "release", "confirm", "fail", "surrender", "decline", "suspend", "leave"}
 TIMES_LONGER: Final = (1, 5, 15)
-"""How many times as long as `longest` requests may wait until others like them are put off, by their rank."""
+"""By rank: the multiple of `longest` that a request may wait until it is shed."""
 SHORTEST_RETRY: Final = 1.0
 LONGEST_RETRY: Final = 30.0
 _USUAL_SECONDS: Final = 0.01
-"""What a request takes, until some were measured."""
+"""Assumed duration of a request until some were measured."""
 _WEIGHT: Final = 0.1
-"""Of the newest measurement in the mean."""
+"""Weight of the newest measurement in the mean."""
 _SAMPLES: Final = 20
 
 
 def find_rank(verb: str) -> int:
-    """0: put off first; 2: last."""
+    """Return the rank of a verb: 0 is shed first, 2 last."""
     if verb in _FIRST:
         return 0
     return 2 if verb in _LAST else 1
 
 
 def find_retry(verb: str, wait: float, longest: float) -> float | None:
-    """After how many seconds a request should come again, when the queue behind it takes `wait` seconds; None: it is
-    carried out.
+    """Return after how many seconds a request should be sent again, if the queue takes `wait` seconds; None: carry it
+    out. `longest`: the wait in seconds from which on queries are shed.
     """
     if wait <= longest * TIMES_LONGER[find_rank(verb)]:
         return None
@@ -41,9 +41,9 @@ def find_retry(verb: str, wait: float, longest: float) -> float | None:
 
 
 class QueueGauge:
-    """How long the requests that wait will take, as one of the workers of the queue can know it.
+    """Estimates, in one worker, how long the waiting requests of its queue will take.
 
-    It measures how long a request takes here, and which part of all requests is carried out here.
+    It measures the duration of a request in this worker, and the share of all requests that this worker carries out.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -52,14 +52,14 @@ class QueueGauge:
         self._counts: deque[tuple[int, int]] = deque(maxlen=_SAMPLES)
         self._share = 1.0
         self.depth = 0
-        """How many requests wait, as far as is known."""
+        """Last known number of waiting requests."""
 
     def note_run(self, seconds: float) -> None:
-        """A request took so long, from when it was taken until it was answered."""
+        """Record the duration of a request, from when it was taken until it was answered."""
         self._seconds += _WEIGHT * (seconds - self._seconds)
 
     def note_sample(self, depth: int, here: int, everywhere: int) -> None:
-        """So many requests wait; so many were taken by this worker and by all workers since they began to count."""
+        """Record a sample: requests that wait, and requests taken so far by this worker and by all workers."""
         self.depth = depth
         if self._counts and everywhere < self._counts[-1][1]:
             self._counts.clear()
@@ -69,7 +69,7 @@ class QueueGauge:
             self._share = min(max(taken_here / taken, 1 / 64), 1.0)
 
     def note_taken(self) -> None:
-        """One of those that wait was taken."""
+        """Record that this worker took a waiting request."""
         self.depth = max(self.depth - 1, 0)
 
     @property

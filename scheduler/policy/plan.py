@@ -1,8 +1,7 @@
-"""One tick, as a page of prose: what is, what is due, who goes where, and what machines that takes.
+"""One scheduling cycle as a pure function: the decisions that follow from the view, the rules and the time.
 
-Every step sees what the steps before it decided, because all of them spend from one draft: a scratch copy of
-the view. Nothing is given out twice within a tick, and nothing is written: carrying the plan out is
-`operations/tick/commit.py`'s, and each decision is looked at again there, on fresh rows.
+All steps spend from one `CycleState`, a scratch copy of the view, so that no capacity is given out twice. Nothing is
+written: `operations/tick/commit.py` checks each decision again on fresh rows before it writes it.
 """
 
 from scheduler.model.decisions import Plan
@@ -12,42 +11,41 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.lifecycle.expire import expire
 from scheduler.policy.lifecycle.heal import heal
 from scheduler.policy.lifecycle.timers import wake
-from scheduler.policy.paused_gc import with_resting_collector
 from scheduler.policy.placement.cpu_bursting import share
 from scheduler.policy.placement.place import place
-from scheduler.policy.plan_cache import keep_in_mind, recall
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.order import order
 from scheduler.policy.quota.charge import charge
-from scheduler.policy.scaling.launch import launch, launch_for_elastic
+from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.make_headroom import count_withheld, release
-from scheduler.policy.scaling.scale_in import shrink
-from scheduler.policy.scaling.warm_pool import keep
+from scheduler.policy.scaling.make_headroom import find_headroom, make_headroom
+from scheduler.policy.scaling.scale_in import scale_in
+from scheduler.policy.scaling.warm_pool import fill_warm_pools
 
 
-@with_resting_collector
-def plan(view: View, rules: Rules, now: float) -> Plan:
-    """The decisions of one tick, in the order in which they were made, and why the others wait.
+def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> Plan:
+    """Return the decisions of one cycle in the order in which they were made, and why the other reservations wait.
 
-    The same view, rules and now (seconds) give the same plan, in whatever order the view's rows came.
-    Source: the autoscaler's tick; its order is kept.
+    The same view, rules and `now` (seconds) give the same plan, whatever the order of the view's rows. `cache`: what
+    earlier plans of this view left behind (default: nothing). Source: the autoscaler's tick, with its order of steps.
     """
-    known = recall(view, rules, now)
+    cache = PlanCache() if cache is None else cache
+    cache.follow(view)
+    known = cache.find_plan(rules, now)
     if known is not None:
         return known
-    cycle = CycleState(view, rules, now)
-    expire(cycle)  # reservations whose time is over give back what they hold
-    heal(cycle)  # interrupted, lost and stuck slots; restarts that are due
-    charge(cycle)  # quota accounts earn, and pay for what ran
-    queue = order(cycle)  # who waits, the first one first
-    limits = LaunchLimits(cycle)  # what keeps launches back: max_slots and holds
-    unplaced = place(cycle, queue, limits)  # leases on what is ready
-    launch(cycle, unplaced, limits)  # machines for those who found no room, less what is on its way
-    launch_for_elastic(cycle, limits)  # the same for those who could use more, where their pool says so
-    count_withheld(cycle, limits)  # whom quota or max_slots keep from a launch
-    keep(cycle, limits)  # the minimum and the warm reserve of each pool
-    shrink(cycle)  # what has been idle for too long
-    release(cycle)  # what is unneeded, where quota or max_slots keeps back a launch
-    share(cycle)  # the spare cores of each slot among those who are on it by now
-    wake(cycle)  # what all this makes fall due, and when
-    return keep_in_mind(view, rules, now, cycle.finish(queue))
+    cycle = CycleState(view, rules, now, cache)
+    unexpired = expire(cycle)  # reservations whose time is over end
+    healed, failed_boots = heal(unexpired)  # lost, interrupted and stuck slots; restarts
+    charged = charge(healed)  # quota accounts earn, and pay for what ran
+    queue = order(charged)  # pending reservations, first one first
+    limits = LaunchLimits(healed, failed_boots)  # what holds launches back
+    unplaced = place(charged, queue, limits)  # leases on ready slots
+    shortfall = launch(healed, unplaced, limits)  # slots for the rest, less what is in flight
+    headroom = find_headroom(healed, shortfall, limits)  # launches that EC2's quota or max_slots withholds
+    warm = fill_warm_pools(healed, headroom, limits)  # the minimum and the warm reserve of each pool
+    scaled_in = scale_in(warm)  # slots that were idle for too long
+    scaled = make_headroom(scaled_in, headroom)  # unneeded slots, where launches are withheld
+    shared = share(scaled)  # spare cores of each slot, among its leases
+    wake_at = wake(shared, limits.next_end)  # when the next cycle is due
+    return cache.keep(view, rules, now, cycle.finish(queue, wake_at))

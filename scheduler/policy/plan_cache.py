@@ -1,10 +1,11 @@
-"""Recall: a tick that finds its view as the last one left it, and nothing fallen due since, need not be planned again.
+"""What the planner keeps of one view from one cycle to the next. The caller of `plan()` owns it, beside its view.
 
-Only a plan that decides nothing is kept: what is decided changes the view.
+All of it follows from the rows of the view, except `turns`. A cycle in which few rows changed opens few slots, and a
+cycle in which no row changed and nothing fell due returns the plan of the last one.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from math import inf
 
 import msgspec
@@ -12,36 +13,86 @@ import msgspec
 from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
+from scheduler.policy.capacity.slot_info import CachedSlot
+
+Payer = Hashable
+"""The principal or the account whose work budget pays for a reservation."""
+Turns = dict[Payer, set[str]]
+"""By payer: the reservations that had their turn since all of its reservations had one."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    outcome: Plan
+class _KeptPlan(msgspec.Struct, frozen=True):
+    plan: Plan
     rules: Rules
     since: float
     until: float
-    """Before then a plan would be the same."""
+    """A cycle at or after this instant could decide something."""
 
 
-def recall(view: View, rules: Rules, now: float) -> Plan | None:
-    """The plan of this view under these rules, if that was made before and `now` changes nothing in it."""
-    kept: _Kept | None = view.last
-    if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
-        return None
-    return kept.outcome
+class PlanCache:
+    """The caches of one view. A cache that is used with another view starts empty."""
 
+    def __init__(self) -> None:
+        self.turns: Turns = {}
+        self.slots: dict[str, CachedSlot] = {}
+        """By slot id: the facts that follow from its row and its leases alone."""
+        self._view: View | None = None
+        self._revision = 0
+        self._kept: _KeptPlan | None = None
+        self._unshared: set[str] | None = None
+        self._shared_under: Rules | None = None
 
-def keep_in_mind(view: View, rules: Rules, now: float, outcome: Plan) -> Plan:
-    """Gives back the plan. Under quota, where accounts earn and pay all the time, none is kept."""
-    if not outcome.decisions and not rules.has_quota:
-        falls_due = inf if outcome.wake_at is None else outcome.wake_at
-        view.last = _Kept(outcome, rules, now, min([falls_due, *_list_protections(view, rules, now)]))
-    return outcome
+    def follow(self, view: View) -> None:
+        """Drop what the changes of the view since the last call have made wrong."""
+        if view is not self._view:
+            self.turns, self.slots, self._unshared = {}, {}, None
+            self._view, self._kept = view, None
+        elif view.revision != self._revision:
+            self._kept = None
+            for name, revision in reversed(view.touched.items()):
+                if revision <= self._revision:
+                    break
+                self._forget_slot(view, name)
+        self._revision = view.revision
+
+    def _forget_slot(self, view: View, name: str) -> None:
+        self.slots.pop(name, None)
+        if self._unshared is None:
+            return
+        if name in view.leases_on:
+            self._unshared.add(name)
+        else:
+            self._unshared.discard(name)
+
+    def list_unshared(self, view: View, rules: Rules) -> set[str]:
+        """Return the slots with leases whose shares of the spare cores have to be compared again: one of their rows or
+        the rules changed since the shares were found right. The caller takes a slot out once its shares are right.
+        """
+        if self._unshared is None or self._shared_under is not rules:
+            self._shared_under, self._unshared = rules, set(view.leases_on)
+        return self._unshared
+
+    def find_plan(self, rules: Rules, now: float) -> Plan | None:
+        """Return the last plan if the view, the rules and everything that falls due are still the same."""
+        kept = self._kept
+        if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
+            return None
+        return kept.plan
+
+    def keep(self, view: View, rules: Rules, now: float, plan: Plan) -> Plan:
+        """Keep a plan without decisions, and return the plan. Under quota none is kept: accounts earn and pay all the
+        time.
+        """
+        if not plan.decisions and not rules.has_quota:
+            falls_due = inf if plan.wake_at is None else plan.wake_at
+            self._kept = _KeptPlan(plan, rules, now, min([falls_due, *_list_protections(view, rules, now)]))
+        return plan
 
 
 def _list_protections(view: View, rules: Rules, now: float) -> Iterator[float]:
-    """When the next one has waited for so long that the starvation guard protects it, for each length of it."""
-    waiters, _, _ = view.waiters.list()
+    """Yield, for each length of `starvation_guard`, when the guard begins to protect the next reservation."""
+    pending, _, _ = view.waiters.list()
     for limit in {each.starvation_guard for each in (rules.scheduler, *rules.scheduler.system.values())}:
-        first = bisect_left(waiters, x=True, key=lambda each, limit=limit: now - each.created_at <= limit)  # type: ignore[misc]
-        if limit and first < len(waiters):
-            yield waiters[first].created_at + limit
+        first = bisect_left(pending, x=True, key=lambda each, limit=limit: now - each.created_at <= limit)  # type: ignore[misc]
+        if limit and first < len(pending):
+            yield pending[first].created_at + limit

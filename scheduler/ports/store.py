@@ -186,7 +186,7 @@ class Transaction(Protocol):
     """
 
     def now(self) -> float:
-        """Cluster time when the transaction began (docs/consistency.md, "Time"); virtual time in memory."""
+        """Cluster time when the transaction began (docs/reference/consistency.md, "Time"); virtual time in memory."""
 
     def check_term(self, leader_term: LeaderTerm) -> None:
         """Lock the term row and raise DeposedError unless term and holder are these."""

@@ -7,4 +7,4 @@ LONG_AGO: Final = 1.0
 VERSIONS_A_RESTORE: Final = 10**6
 """So far the version of the principals jumps with a restore: beyond all that were given out since the backup."""
 RECENT_SECONDS: Final = 600.0
-"""Ended reservations stay in the view for ten minutes (docs/protocol.md, "Rows")."""
+"""Ended reservations stay in the view for ten minutes (docs/reference/protocol.md, "Rows")."""

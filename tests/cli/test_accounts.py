@@ -92,7 +92,7 @@ def test_the_status_has_the_best_level_of_each(stack: FakeIntake, run: Run) -> N
 
 def test_no_accounts_are_no_empty_table(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
-    assert run("accounts", "list").out == "no accounts: `leasehold accounts set NAME` makes one\n"
+    assert run("accounts", "list").out == "no accounts: `leasehold accounts set NAME` creates one\n"
     assert json.loads(run("accounts", "list", "--json").out) == []
 
 
@@ -179,7 +179,7 @@ def test_deleting_asks_on_a_terminal_only(stack: FakeIntake, run: Run, monkeypat
         monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
         found = run("accounts", "delete", "ci", "lab")
         assert found.status == status
-        assert "forget ci, lab with what they have?" in found.err
+        assert "delete ci, lab with their balances?" in found.err
     monkeypatch.setattr("sys.stdin", Terminal(""))
     assert run("accounts", "delete", "lab", "--yes").status == 0
     assert said(stack) == [("forget_account", {"account": name}) for name in ("ci", "ci", "lab", "lab")]

@@ -56,7 +56,7 @@ def test_values_are_looked_at_before_anybody_is_asked(words: str, complaint: str
         (("reserve", "--label", "ssd"), "expected name=value, got 'ssd'"),
         (("drain", "linux-1", "--wait", "soon"), "Invalid value for '--wait'"),
         (("reserve", "--file", "nowhere.json"), "nowhere.json: expected a file that can be read"),
-        (("reserve", "--file", "x.json", "--cpus", "1"), "--file: expected nothing beside it"),
+        (("reserve", "--file", "x.json", "--cpus", "1"), "--file: expected no other option of a reservation"),
         (("simulate", "nowhere.json"), "nowhere.json"),
         (("apply", "nowhere.toml"), "nowhere.toml: expected a file that can be read"),
         (("config", "check", "nowhere.toml"), "nowhere.toml: expected a file that can be read"),

@@ -65,7 +65,7 @@ def test_a_reservation_that_is_waited_for_stays_and_is_named(
     stack.publish(a_row(document["id"]))
     # It listens to its reservation: so it waits.
     wait_for(lambda: stack.count_listeners(document["id"]), "the wait")
-    told = f"leasehold: interrupted: {document['id']} goes on; `leasehold cancel {document['id']}` ends it"
+    told = f"leasehold: interrupted: {document['id']} continues; `leasehold cancel {document['id']}` ends it"
     assert interrupt(process) == (130, [told])
     wait_for(lambda: not stack.count_listeners(document["id"]), "the end of its connection")
     assert stack.verbs() == ["submit"]

@@ -19,7 +19,7 @@ RULES = '[pools.linux]\nsystem = "x86_64-linux"\nmax_slots = 2\n\n[[pools.linux.
 RULES += "price = 1\nresources = { cpus = 2 }\n" + LARGE
 TAKING = RULES.replace(LARGE, "").replace("max_slots = 2", "max_slots = 3")
 SUM = "1 machine goes"
-DRAINS = "linux-1: drains, its leases run on until they end (unconfigured): build-1"
+DRAINS = "linux-1: drains, its leases continue until they end (unconfigured): build-1"
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def test_options_of_a_trace_are_refused_for_a_scenario(run: Run, tmp_path: Path)
     (tmp_path / "one.json").write_text('{"timeline": []}')
     found = run("simulate", "one.json", "--slots", "3")
     assert found.status == 2
-    assert found.complaints == ["leasehold: --slots: expected a trace (.swf or .swf.gz) to play so, got one.json"]
+    assert found.complaints == ["leasehold: --slots: expected a trace (.swf or .swf.gz), got one.json"]
 
 
 def test_a_file_of_any_name_is_a_trace_where_a_fleet_is_named(run: Run, tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.stack.configuration import EMULATOR, survey
+from leasehold.stack.configuration import EMULATOR, configure
 
 
 def test_the_queue_that_the_processes_are_told_of_is_the_one_that_the_emulator_makes(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
-    plan = survey(tmp_path, tmp_path)
+    plan = configure(tmp_path, tmp_path)
     [program] = [each for each in plan.programs if each.name == EMULATOR]
     environment = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}
     with subprocess.Popen(program.command, env=environment, stdout=subprocess.PIPE, text=True) as emulator:
@@ -32,5 +32,5 @@ def test_beat_has_a_file_to_touch_unless_one_is_configured(
     """`leasehold alive beat` reads its age."""
     if configured:
         monkeypatch.setenv("LEASEHOLD_CELERY__BEAT_FILE", configured)
-    plan = survey(tmp_path, tmp_path)
+    plan = configure(tmp_path, tmp_path)
     assert plan.environment.get("LEASEHOLD_CELERY__BEAT_FILE") == (told and told.replace("FOLDER", str(tmp_path)))

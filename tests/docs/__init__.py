@@ -1,1 +1,1 @@
-"""Pages say what the code does, and their examples run."""
+"""The pages describe what the code does, and their examples run."""

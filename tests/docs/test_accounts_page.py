@@ -1,4 +1,4 @@
-"""docs/accounts.md: its example plays as it is shown, and what it names is there."""
+"""The page on accounts: its example plays as shown, and the settings and metrics that it names exist."""
 
 import re
 from io import StringIO
@@ -9,22 +9,22 @@ from scheduler.simulation.show import simulate_file
 from scheduler.view.metric_table import METRICS
 from workers.gauges_of_accounts import measure_account_waits, measure_accounts
 
-PAGE = (Path(__file__).parents[2] / "docs" / "accounts.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "accounts.md").read_text(encoding="utf-8")
 
 
 def find_block(language: str) -> str:
     return PAGE.partition(f"```{language}\n")[2].partition("```")[0]
 
 
-def test_the_example_plays_as_it_is_shown(tmp_path: Path) -> None:
-    """When this fails: put what `leasehold simulate` prints of it under it, and see whether the text is still true."""
+def test_the_example_plays_as_shown(tmp_path: Path) -> None:
+    """When this fails: put the output of `leasehold simulate` under it, and read whether the text is still true."""
     path, out = tmp_path / "saver.json", StringIO()
     path.write_text(find_block("json"), encoding="utf-8")
     assert simulate_file(path, json_lines=False, out=out) == 0
     assert out.getvalue() == find_block("text")
 
 
-def test_every_setting_is_told() -> None:
+def test_every_setting_is_described() -> None:
     told = set(re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE))
     assert told >= set(AccountRules.model_fields) - {"description"}
 

@@ -1,4 +1,4 @@
-"""docs/consistency.md names markers in the code and tests: all of them have to be there, and no other marker."""
+"""docs/reference/consistency.md names markers in the code and tests: each of them has to exist, and no other marker."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("leasehold", "tasks", "workers", "scheduler")
-PAGE: Final = (ROOT / "docs" / "consistency.md").read_text()
+PAGE: Final = (ROOT / "docs" / "reference" / "consistency.md").read_text()
 ROWS: Final = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
     for line in PAGE.splitlines()
@@ -45,7 +45,7 @@ def test_each_marker_stands_for_one_promise() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][:60])
-def test_each_promise_names_a_marker_and_tests_that_are_there(row: list[str]) -> None:
+def test_each_promise_names_a_marker_and_existing_tests(row: list[str]) -> None:
     from tests.chaos.switches import SWITCHES
 
     _, kept_by, proven_by = row

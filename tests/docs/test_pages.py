@@ -1,4 +1,4 @@
-"""What the pages tell people to type: each such line is understood, and each command stands on its page."""
+"""Commands on the pages: each line to type is valid, and each command is described on its page."""
 
 import re
 import shlex
@@ -13,13 +13,13 @@ from tests.cli.test_commands import list_commands
 ROOT = Path(__file__).parents[2]
 COMMANDS: dict[tuple[str, ...], Any] = dict(list_commands())
 TYPED_LINE = re.compile(r"^(?:\$ )?(?:docker compose exec \S+ )?leasehold (.+)")
-"""A line of a block of code that somebody types."""
+"""A line to type in a block of code."""
 QUOTED_TEXT = re.compile(r"`leasehold ([a-z][^`]*)`")
 """A command within a sentence, perhaps without all of its arguments."""
 
 
 def read_pages() -> Iterator[tuple[str, str, bool]]:
-    """Every line of the pages with where it stands, and whether it is code."""
+    """Yield every line of the pages with its position, and whether it is code."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         is_code = False
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
@@ -37,7 +37,7 @@ QUOTED = {
 
 
 def split(text: str) -> tuple[Any, list[str]]:
-    """The command of a line, and what follows it."""
+    """Return the command of a line, and its arguments."""
     words = shlex.split(text, comments=True)
     for length in (2, 1):
         if tuple(words[:length]) in COMMANDS:
@@ -46,39 +46,39 @@ def split(text: str) -> tuple[Any, list[str]]:
 
 
 def find_unknown(text: str) -> set[str]:
-    """The options of a line that its command does not have."""
+    """Return the options of a line that its command does not have."""
     command, words = split(text)
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
     return {word for word in words if word.startswith("--")} - known
 
 
 @pytest.mark.parametrize("place", TYPED)
-def test_what_a_page_says_to_type_is_understood(place: str) -> None:
+def test_a_command_to_type_is_valid(place: str) -> None:
     command, words = split(TYPED[place])
     with command.make_context("leasehold", words):
         pass
 
 
 @pytest.mark.parametrize("place", QUOTED)
-def test_what_a_sentence_names_is_there(place: str) -> None:
+def test_a_command_of_a_sentence_exists(place: str) -> None:
     assert find_unknown(QUOTED[place]) == set()
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_every_command_stands_on_its_page(path: tuple[str, ...]) -> None:
-    told = [text for place, text in (TYPED | QUOTED).items() if place.startswith("docs/cli.md")]
+def test_every_command_is_on_its_page(path: tuple[str, ...]) -> None:
+    told = [text for place, text in (TYPED | QUOTED).items() if place.startswith("docs/reference/cli.md")]
     assert COMMANDS[path] in [split(text)[0] for text in told]
 
 
-def test_what_is_not_there_is_noticed() -> None:
-    """Else the tests above could never fail."""
+def test_an_unknown_command_or_option_is_found() -> None:
+    """Otherwise the tests above could never fail."""
     assert find_unknown("slots --everything   # no such option") == {"--everything"}
     with pytest.raises(AssertionError, match="no command"):
         split("slot --all")
 
 
-def test_every_test_that_a_page_names_is_there() -> None:
-    """The threat model names the tests that hold its rows."""
+def test_every_test_that_a_page_names_exists() -> None:
+    """The threat model names the tests of its rows."""
     named = {(place, name) for place, line, _ in LINES for name in re.findall(r"`(tests/[a-z0-9_/]+\.py)`", line)}
-    assert {name for place, name in named if place.startswith("docs/security.md")}
+    assert {name for place, name in named if place.startswith("docs/explanation/security.md")}
     assert [(place, name) for place, name in sorted(named) if not (ROOT / name).is_file()] == []

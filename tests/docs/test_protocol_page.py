@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code does: verbs, fields, answers, notices, addresses."""
+"""docs/reference/protocol.md describes what the code does: verbs, fields, answers, notices, addresses."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.harness import Harness
 from tests.system.bad_messages import an_envelope
 
-PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
 ROWS = {
     verb: [cell.strip() for cell in cells.split("|")]
     for names, cells in re.findall(
@@ -28,38 +28,38 @@ ROWS = {
 }
 
 
-def test_every_verb_is_there_with_its_fields() -> None:
+def test_every_verb_is_described_with_its_fields() -> None:
     assert set(WISHES) | {"query"} <= set(ROWS)
     for verb, model in WISHES.items():
         if verb == "submit":
             continue
         named = set(re.findall(r"`([a-z_]+)`", ROWS[verb][0]))
-        # Token and key of words that need none are not worth a mention.
+        # Token and key are described once and not for each request that needs none.
         assert set(model.model_fields) - {"token", "key"} == named - {"token", "key"}, verb
 
 
-def test_the_words_that_need_a_key_name_it() -> None:
+def test_the_requests_that_need_a_key_name_it() -> None:
     assert {verb for verb, cells in ROWS.items() if "`key`" in cells[0]} == KEY_VERBS
 
 
 @pytest.mark.parametrize("verb", sorted(name for name, word in WISHES.items() if issubclass(word, HolderDocument)))
-def test_the_words_that_need_a_token_are_those_of_the_table(verb: str) -> None:
+def test_the_requests_that_need_a_token_are_those_of_the_table(verb: str) -> None:
     rig = Harness().leased()
     more = {"priority": 1} if verb == "priority" else {}
     answer = rig.ask(verb, reservation="r1", **more)
     needs = any(error["path"] == "token" for error in answer.get("errors", ()))
-    # A leased one is not resumed, so that nobody asks for its token.
+    # A leased reservation is not resumed, so its token is not needed.
     assert needs is (ROWS[verb][1] == "yes") or verb == "resume"
 
 
-def test_answers_are_as_they_are_shown() -> None:
+def test_answers_are_as_shown() -> None:
     shown = set(re.findall(r'"([a-z_]+)":', PAGE.split('{"ok": true, ')[1].split("}")[0])) | {"ok"}
     assert set(describe_answer(a_reservation())) == shown
     assert set(describe_answer(a_slot())) == {"ok", "slot", "state", "cordoned"}
     assert {"renew", "confirm"} == TRUSTED
 
 
-def test_notices_are_as_they_are_shown() -> None:
+def test_notices_are_as_shown() -> None:
     row = a_reservation(phase="leased", leases=(a_lease("linux-1"),))
     notice = describe_notice(Event(at=0, name="reservation_leased", cause="tick"), row, {"linux-1": a_slot("linux-1")})
     example = PAGE.split("## Notices")[1].split("```")[1]
@@ -69,7 +69,7 @@ def test_notices_are_as_they_are_shown() -> None:
         assert f"`{event}`" in PAGE.split("## Notices")[1]
 
 
-def test_the_envelope_and_the_limits_are_as_they_are_said() -> None:
+def test_the_envelope_and_the_limits_are_as_described() -> None:
     task = task_name(RESERVATIONS, "submit")
     envelope = an_envelope(RESERVATIONS, task, [[{}], {}, None], "an-id")
     shown = set(re.findall(r'"([a-z_-]+)":', PAGE.split("```json")[1].split("```")[0]))
@@ -89,7 +89,7 @@ def test_the_envelope_and_the_limits_are_as_they_are_said() -> None:
     check_reply_address("leasehold:reply:" + "a" * 100, "leasehold:")
 
 
-def test_no_queue_of_ours_is_a_producers() -> None:
+def test_no_queue_of_the_stack_is_a_producers() -> None:
     assert set(QUEUE_NAMES) < RESERVED_QUEUES
 
 

@@ -1,4 +1,4 @@
-"""docs/states.md tells what the tables say, and the tables hang together."""
+"""docs/reference/states.md is generated from the tables, and every state can be reached and left."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from scheduler.model.transitions import (
     check_move,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "states.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 
 
-def test_the_page_is_made_from_the_tables() -> None:
+def test_the_page_is_generated_from_the_tables() -> None:
     assert PAGE.read_text(encoding="utf-8") == write_page()
 
 
@@ -27,8 +27,8 @@ def test_every_state_of_a_slot_can_be_reached_and_left() -> None:
     assert {target for _, target in SLOT_MOVES} == set(SLOT_STATES)
 
 
-def test_a_slot_that_has_a_machine_never_forgets_it_without_word_from_the_cloud() -> None:
-    """Only a static host, which no one terminates, may be let go by a tick."""
+def test_a_slot_with_a_machine_becomes_empty_only_after_a_report_of_the_cloud() -> None:
+    """A static host, which is never terminated, is the exception."""
     with_machine = {"booting", "binding", "ready", "draining", "terminating"}
     to_empty = {source: set(causes) for (source, target), causes in SLOT_MOVES.items() if target == "empty"}
     assert {
@@ -37,7 +37,7 @@ def test_a_slot_that_has_a_machine_never_forgets_it_without_word_from_the_cloud(
     assert {source for source in with_machine if "tick" in to_empty[source]} == {"draining"}
 
 
-def test_what_has_ended_stays_ended_but_for_a_restart() -> None:
+def test_a_reservation_that_has_ended_stays_ended_except_for_a_restart() -> None:
     assert {edge for edge in RESERVATION_MOVES if edge[0] in ENDED} == {("failed", "pending"), ("failed", "cancelled")}
     assert {phase for edge in RESERVATION_MOVES for phase in edge} == set(PHASES)
 

@@ -32,7 +32,7 @@ class Waiter:
         """How many such calls go before one has to wait, and the seconds that all of it took."""
         began = time.monotonic()
         for gone in range(most):
-            self.budget.await_turn(action, REGION)
+            self.budget.await_tokens(action, REGION)
             if self.waited:
                 return gone, time.monotonic() - began
         return most, time.monotonic() - began
@@ -68,16 +68,16 @@ def test_looks_leave_launches_and_terminations_what_they_need_and_launches_leave
 
 def test_who_has_waited_for_long_leaves_it_to_ec2(redis_client: redis.Redis) -> None:
     waiter = Waiter(redis_client, per_second=0.001)
-    waiter.budget.await_turn("DescribeInstances", REGION)
+    waiter.budget.await_tokens("DescribeInstances", REGION)
     assert waiter.now == 0
-    waiter.budget.await_turn("DescribeInstances", REGION)
+    waiter.budget.await_tokens("DescribeInstances", REGION)
     assert waiter.now == pytest.approx(PATIENCE)
 
 
 def test_regions_have_budgets_of_their_own(redis_client: redis.Redis) -> None:
     waiter = Waiter(redis_client, per_second=0.001)
     for region in ("us-east-1", "eu-west-1"):
-        waiter.budget.await_turn("DescribeInstances", region)
+        waiter.budget.await_tokens("DescribeInstances", region)
     assert waiter.waited == 0
 
 
@@ -85,13 +85,13 @@ def test_a_clock_that_was_put_back_keeps_nobody_waiting(redis_client: redis.Redi
     in_an_hour = (time.time() + 3600) * 1000
     redis_client.hset(f"leasehold:ec2:{REGION}", mapping={"calls": 0, "calls:at": in_an_hour})
     waiter = Waiter(redis_client)
-    waiter.budget.await_turn("DescribeInstances", REGION)
+    waiter.budget.await_tokens("DescribeInstances", REGION)
     assert waiter.waited == 0
 
 
 def test_without_redis_nobody_waits(open_redis: OpenRedis) -> None:
     waiter = Waiter(open_redis("redis://127.0.0.1:1/0"))
-    waiter.budget.await_turn("DescribeInstances", REGION)
+    waiter.budget.await_tokens("DescribeInstances", REGION)
     assert waiter.waited == 0
 
 
@@ -119,9 +119,9 @@ class Recording(CallBudget):
         super().__init__(client, "leasehold:")
         self.taken: list[tuple[str, str]] = []
 
-    def await_turn(self, action: str, region: str) -> None:
+    def await_tokens(self, action: str, region: str) -> None:
         self.taken.append((action, region))
-        super().await_turn(action, region)
+        super().await_tokens(action, region)
 
 
 def test_every_attempt_of_a_call_takes_its_tokens(

@@ -21,8 +21,8 @@ SECRET: Final = "correct horse/battery+staple="
 @pytest.fixture(scope="module")
 def closed(server: EmulatorServer) -> Iterator[EmulatorServer]:
     """The emulator of all tests, behind another port and a secret, without the faults of other tests."""
-    server.layer.steering.replace_faults(())
-    found = EmulatorServer("127.0.0.1", 0, server.layer, SECRET).start()
+    server.middleware.control.replace_faults(())
+    found = EmulatorServer("127.0.0.1", 0, server.middleware, SECRET).start()
     yield found
     found.stop()
 

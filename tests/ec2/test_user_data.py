@@ -15,7 +15,7 @@ from workers.ec2.user_data import (
     variables_of,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "user-data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "user-data.md"
 VALUES = {name: f"<{name}>" for name in VARIABLES}
 
 

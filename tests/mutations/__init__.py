@@ -1,1 +1,1 @@
-"""Are the tests of the rules any good? Rules are turned into wrong ones, and each has to turn a test red."""
+"""Mutants measure the tests of the rules: rules are turned into wrong ones, and each has to make a test fail."""

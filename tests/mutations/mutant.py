@@ -8,14 +8,14 @@ from tests.mutations.anchor import Anchor
 
 @dataclass(frozen=True)
 class Mutant(Anchor):
-    """`rule` says what the change breaks."""
+    """`rule` describes what the change breaks."""
 
     rule: str
 
 
 @dataclass(frozen=True)
 class Change:
-    """A mutant without its place: what it breaks, the code, and what replaces it. See `Anchor`."""
+    """A mutant without its place: the rule that it breaks, the code, and its replacement. See `Anchor`."""
 
     rule: str
     old: str

@@ -8,27 +8,26 @@ OF_ELASTIC: Final[Changes] = {
     "scheduler.policy.elastic.cascade": {
         "Cascade._list_ways": [
             Change(
-                "yielding: essential instances of anybody go before elastic ones of others, "
-                "flexible: only if more is used",
+                "yielding: all essential instances go before elastic ones of others; flexible: only if the use grows",
                 "self.settings.elastic == 'yielding'",
                 "True",
             ),
             Change(
-                "with preemption only those who rank behind give back",
+                "with preemption only instances that rank behind give back",
                 "self._find_first((self._ranks[reservation.id], 0))",
                 "0",
             ),
         ],
         "Cascade._try": [
-            Change("flexible admits whoever makes the use grow", "assignment.use > use + MORE", "False"),
-            Change("what was tried in vain is undone", "assignment.undo(mark)", ""),
+            Change("flexible starts a reservation if the use grows", "assignment.use > use + MORE", "False"),
+            Change("a trial that fails is undone", "assignment.undo(mark)", ""),
         ],
         "Cascade.takes_back": [
-            Change("malleable and rigid take nothing back", "self.settings.elastic in RECLAIMS", "True"),
+            Change("malleable and rigid reclaim nothing", "self.settings.elastic in RECLAIMS", "True"),
         ],
         "Cascade._serve_group": [
             Change(
-                "elastic instances that are in nobody's way go back",
+                "elastic instances that are not in the way go back to their slots",
                 "self._assignment.move(elastic_instance, elastic_instance.home)",
                 "pass",
             ),
@@ -37,7 +36,7 @@ OF_ELASTIC: Final[Changes] = {
     "scheduler.policy.elastic.instances": {
         "ElasticGroup.list_last_first": [
             Change(
-                "instances are taken back highest index first",
+                "instances are reclaimed highest index first",
                 "(elastic_instance for elastic_instance in reversed(self.elastic_instances) "
                 "if elastic_instance.slot_info is not None and (not elastic_instance.is_granted))",
                 "(elastic_instance for elastic_instance in self.elastic_instances "
@@ -46,14 +45,14 @@ OF_ELASTIC: Final[Changes] = {
         ],
         "list_groups": [
             Change(
-                "who shrank by himself gets no more",
+                "a component that was given back without a revocation gets no more instances",
                 "any((find_number(need.component, name) is not None for name in declined))",
                 "False",
             ),
         ],
         "Assignment.lift_overfull": [
             Change(
-                "a host that came back smaller gives back",
+                "a host that registers with less gives back",
                 "_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)",
                 "False",
             ),
@@ -67,13 +66,13 @@ OF_ELASTIC: Final[Changes] = {
     "scheduler.policy.elastic.decisions": {
         "ElasticDecisions._make_way": [
             Change(
-                "with a grace nobody is given room that somebody may still use",
+                "with a grace period no capacity is given that a revoked lease may still use",
                 "assign if is_over else self._claim(assign)",
                 "assign",
             ),
         ],
         "ElasticDecisions._grant": [
-            Change("what is taken back waits until the deadline", "not usage.fits()", "False"),
+            Change("capacity that is reclaimed is granted after the deadline", "not usage.fits()", "False"),
             Change(
                 "instances of one component are granted lowest index first",
                 "self._take_name(elastic_instance.group)",
@@ -83,11 +82,11 @@ OF_ELASTIC: Final[Changes] = {
     },
     "scheduler.policy.quota.reclaim": {
         "_Trial.run": [
-            Change("only those who are in the way give way", "self._put_back()", ""),
-            Change("flexible: nobody gives way for nothing", "not self._is_worth_it()", "False"),
+            Change("only instances that are in the way are reclaimed", "self._put_back()", ""),
+            Change("flexible: nothing is reclaimed unless the use grows", "not self._is_worth_it()", "False"),
         ],
         "_carry_out": [
-            Change("with a grace the newcomer claims the place", "revoke_by is None or not gone", "True"),
+            Change("with a grace period the new reservation claims the slot", "revoke_by is None or not gone", "True"),
         ],
     },
 }

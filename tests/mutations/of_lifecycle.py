@@ -7,21 +7,20 @@ from tests.mutations.mutant import Change, Changes
 OF_LIFECYCLE: Final[Changes] = {
     "scheduler.policy.lifecycle.expire": {
         "expire": [
-            Change("an expired one gives back what it holds", "cycle.end(reservation)", "pass"),
+            Change("an expired reservation gives back its leases", "cycle.end(reservation)", "pass"),
         ],
     },
     "scheduler.policy.lifecycle.heal": {
         "_heal_stuck": [
-            Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
             Change("a cool-down ends", "slot_info.state = 'empty'", ""),
         ],
         "_heal_interrupted": [
             Change("an interrupted slot takes no leases", "slot_info.state = 'draining'", "slot_info.stuck = False"),
         ],
-        "_grace_end": [
+        "_find_grace_end": [
             Change("a grace never outlasts the machine", "return min(ends)", "return max(ends)"),
         ],
-        "_take_back": [
+        "_requeue_interrupted": [
             Change("`on_interruption: fail` fails", "'fail'", "'never'"),
         ],
         "is_restart_due": [
@@ -32,25 +31,34 @@ OF_LIFECYCLE: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.lifecycle.lost_instances": {
+    "scheduler.policy.lifecycle.lost_leases": {
         "_find_loss": [
             Change(
-                "an interrupted instance has until the machine goes",
+                "an interrupted instance stays until the machine ends",
                 "None if not ends or cycle.is_due(min(ends)) else min(ends)",
                 "None if not ends or cycle.is_due(min(ends)) else None",
             ),
-            Change("a revoked instance ends at its deadline", "(reason, None) if is_over else None", "None"),
+            Change(
+                "a revoked instance ends at its deadline",
+                "lease.revoke_by is not None and (not cycle.is_due(lease.revoke_by))",
+                "lease.revoke_by is not None",
+            ),
+        ],
+    },
+    "scheduler.policy.lifecycle.timeouts": {
+        "find_deadline": [
+            Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
         ],
     },
     "scheduler.policy.lifecycle.unconfirmed": {
-        "_take_back": [
-            Change("a slot that nobody confirms on is noticed", "1", "0"),
+        "_requeue": [
+            Change("unconfirmed leases in a row are counted for the slot", "1", "0"),
         ],
     },
     "scheduler.policy.capacity.machine_fitness": {
         "find_reason_to_retire": [
             Change(
-                "where somebody unknown runs no host is used up",
+                "a host with an unknown occupant is not retired for max_uses",
                 "pool.max_uses and slot.uses >= pool.max_uses and (not slot_info.leases) and (slot.stranger is None)",
                 "pool.max_uses and slot.uses >= pool.max_uses and (not slot_info.leases)",
             ),

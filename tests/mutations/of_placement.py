@@ -1,4 +1,4 @@
-"""Changes of the rules that order the queue, protect long waiters and place reservations."""
+"""Changes of the rules that order the queue, protect reservations that wait too long, and place them."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ OF_PLACEMENT: Final[Changes] = {
         ],
         "_rank_by_present_size.rank": [
             Change(
-                "dynsize: who has come to 0 is ranked by age, not by how long it is past that",
+                "dynsize: reservations of size 0 are ranked by age alone",
                 (
                     "if decay and cycle.is_due(begun + size / decay):\n"
                     "    return 0.0\n"
@@ -31,19 +31,19 @@ OF_PLACEMENT: Final[Changes] = {
     "scheduler.policy.queueing.starvation_guard": {
         "StarvationGuard.protect": [
             Change(
-                "no longer guard than it is due",
+                "the guard protects after its time, not at it",
                 "self._cycle.now - reservation.created_at <= limit",
                 "self._cycle.now - reservation.created_at < limit",
             ),
             Change(
-                "one that has room on its way is protected whatever holds launches back",
+                "a reservation with capacity in flight is protected even if launches pause",
                 "is_covered or not self._waits_otherwise(demand)",
                 "not self._waits_otherwise(demand)",
             ),
         ],
         "StarvationGuard.is_done_with": [
             Change(
-                "who has waited for too long is protected, though a younger one like it was not",
+                "a reservation that waited too long is protected, although a younger equal one was not",
                 "is_young or _kind_of(demand) in self._looked_after",
                 "True",
             ),
@@ -61,7 +61,7 @@ OF_PLACEMENT: Final[Changes] = {
             ),
         ],
         "StarvationGuard._waits_otherwise": [
-            Change("what one instance takes may be what another lacks", "len(demand.alike) > 1", "False"),
+            Change("capacity that one instance takes may be what another lacks", "len(demand.alike) > 1", "False"),
         ],
     },
     "scheduler.policy.placement.place": {
@@ -70,28 +70,28 @@ OF_PLACEMENT: Final[Changes] = {
         ],
         "_is_alone": [
             Change(
-                "only those who have their pools for themselves are placed in one go",
+                "only requests that share no pool are placed in one run",
                 "all((uses[name] == 1 for name in demand.pools))",
                 "True",
             ),
         ],
         "_add_late_ones": [
             Change(
-                "a replacement is launched while the holder has its grace",
+                "a replacement is launched during the grace period of the holder",
                 "_cover_returning(cycle, search)",
                 "list[Reservation]()",
             ),
         ],
         "_Search.__init__": [
             Change(
-                "the guard does not go on knowing of a shortage that elastic instances have ended",
+                "the guard forgets a shortage that elastic instances have ended",
                 "(self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few, few_kept)",
                 "(self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few)",
             ),
         ],
         "_serve": [
             Change(
-                "without backfill those behind a gang keep no room from it",
+                "without backfill reservations behind a gang keep no capacity from it",
                 "not is_covered and len(demand.needs) > 1",
                 "False",
             ),
@@ -136,14 +136,14 @@ OF_PLACEMENT: Final[Changes] = {
     "scheduler.policy.capacity.gang": {
         "_take": [
             Change(
-                "a gang of different sizes has launched what it takes once all is ready",
+                "for a gang of different sizes slots are launched until all instances fit once all is ready",
                 "len(demand.alike) > 1",
                 "len(demand.alike) > 9",
             ),
         ],
         "Shortage.note": [
             Change(
-                "what one who declined slots did not find says nothing of others",
+                "a shortage of a reservation with declined slots implies nothing for others",
                 "not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0])",
                 "len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]",
             ),
@@ -164,7 +164,7 @@ OF_PLACEMENT: Final[Changes] = {
                 "",
             ),
             Change(
-                "nobody else gets a claimed place before its time",
+                "no other reservation gets a claimed slot",
                 "all((_has_room(each, reservation) for each in slot_infos))",
                 "True",
             ),
@@ -173,36 +173,36 @@ OF_PLACEMENT: Final[Changes] = {
     "scheduler.policy.placement.cpu_bursting": {
         "find_spare": [
             Change(
-                "a slot that is smaller than its leases takes nothing from them",
+                "a slot that is smaller than its leases takes no cores from them",
                 "left > 0 and rules.settings_of(slot.pool, None).share_cores",
                 "rules.settings_of(slot.pool, None).share_cores",
             ),
             Change("spare cores are divided among the leases", "left / len(owns)", "left"),
             Change(
-                "what nobody shares stays unshared",
+                "with share_cores off no cores are shared",
                 "rules.settings_of(slot.pool, None).share_cores",
                 "rules.settings_of(slot.pool, None).queue != ''",
             ),
         ],
         "_list_changes": [
             Change(
-                "who only claims a place has no part yet",
+                "a claim has no part yet",
                 "lease.state != 'claimed' and owner not in moves.gone and ((owner, component) not in moves.parted)",
                 "owner not in moves.gone and (owner, component) not in moves.parted",
             ),
             Change(
-                "who goes in this tick counts no more",
+                "a reservation that ends in this tick counts no more",
                 "lease.state != 'claimed' and owner not in moves.gone and ((owner, component) not in moves.parted)",
                 "lease.state != 'claimed' and (owner, component) not in moves.parted",
             ),
             Change(
-                "a single instance that goes leaves its part",
+                "a single instance that ends leaves its part",
                 "lease.state != 'claimed' and owner not in moves.gone and ((owner, component) not in moves.parted)",
                 "lease.state != 'claimed' and owner not in moves.gone",
             ),
         ],
         "share": [
-            Change("who comes in this tick counts", "moves.list_left(cycle).union(arrivals)", "moves.list_left(cycle)"),
+            Change("a lease of this tick counts", "moves.list_left(cycle).union(arrivals)", "moves.list_left(cycle)"),
         ],
     },
 }

@@ -13,7 +13,7 @@ OF_QUOTA: Final[Changes] = {
     "scheduler.policy.quota.accounting": {
         "_earn": [
             Change(
-                "what is above the cap stays",
+                "a balance above the cap stays",
                 "min(cap, paid + elapsed * rate) if paid < cap else paid",
                 "min(cap, paid + elapsed * rate)",
             ),
@@ -27,7 +27,7 @@ OF_QUOTA: Final[Changes] = {
     },
     "scheduler.policy.quota.preempt": {
         "_list_preemptors": [
-            Change("who has worse work running preempts nobody", "not barred[name]", "True"),
+            Change("an account with worse work running preempts nothing", "not barred[name]", "True"),
         ],
         "_list_targets": [
             Change("only worse levels are preempted", "run.level > level", "run.level >= level"),
@@ -52,7 +52,7 @@ OF_QUOTA: Final[Changes] = {
     "scheduler.policy.quota.step": {
         "place_by_quota": [
             Change(
-                "those who prefer a slot come before others",
+                "reservations that prefer a slot come before others",
                 "match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=True)",
                 "match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=False)",
             ),
@@ -75,7 +75,7 @@ OF_QUOTA: Final[Changes] = {
     "scheduler.explain.changes.accounts": {
         "grant_balance": [
             Change(
-                "a balance is asked for at a level at which the account earns", "(each not in earned, -each)", "-each"
+                "a balance is suggested at a level at which the account earns", "(each not in earned, -each)", "-each"
             ),
         ],
     },

@@ -1,4 +1,4 @@
-"""Changes of the rules that launch machines and let them go."""
+"""Changes of the rules that launch and drain machines."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ OF_SCALING: Final[Changes] = {
         ],
         "LaunchLimits.is_probing": [
             Change(
-                "the first launch after a quota hold goes alone",
+                "the first launch after a quota back-off goes alone",
                 "self.may_probe(name, market) and self._is_probed(name, market)",
                 "False",
             ),
@@ -42,7 +42,7 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits._count_strangers": [
             Change(
                 "machines that no slot knows count towards max_slots",
-                "0 if hold is None or self._cycle.is_due(hold.until) else hold.active",
+                "hold.active if hold is not None and self._lasts(hold.until) else 0",
                 "0",
             ),
         ],
@@ -53,23 +53,23 @@ OF_SCALING: Final[Changes] = {
                 "False",
             ),
             Change(
-                "the boot that makes it enough holds its pool at once",
+                "the failed boot that reaches unhealthy_after pauses its pool at once",
                 "(hold.streak if hold else 0) + len(failed_now)",
                 "hold.streak if hold else 0",
             ),
         ],
         "LaunchLimits.choose_code": [
-            Change("cordoned slots with room are the reason, not max_slots", "code == 'at_max_slots'", "not code"),
+            Change("cordoned slots with capacity are the reason, not max_slots", "code == 'at_max_slots'", "not code"),
         ],
     },
     "scheduler.policy.scaling.launch": {
         "_launch_for": [
-            Change("what cannot be launched whole launches nothing", "attempt.undo()", ""),
+            Change("a reservation whose slots cannot all be launched launches none", "attempt.undo()", ""),
         ],
         "launch_for_elastic": [
-            Change("what is on its way is set against elastic instances first", "there", "[]"),
+            Change("what is in flight is set against elastic instances first", "there", "[]"),
             Change(
-                "elastic instances of who waits launch only where machines are all that he waits for",
+                "elastic instances of a pending reservation launch only if it waits for slots in flight alone",
                 "waits is not None and waits[0] != 'booting'",
                 "False",
             ),
@@ -95,12 +95,12 @@ OF_SCALING: Final[Changes] = {
     "scheduler.policy.scaling.warm_pool": {
         "count_reserve": [
             Change(
-                "the reserve is what nobody waits for",
+                "the reserve contains only slots that no reservation waits for",
                 "slot_info.is_serving and slot_info.is_coming and (not slot_info.wanted)",
                 "slot_info.is_serving and slot_info.is_coming",
             ),
         ],
-        "keep": [
+        "fill_warm_pools": [
             Change(
                 "no more than the minimum",
                 "pool.min_slots - count_serving(slot_infos)",
@@ -109,10 +109,8 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.scale_in": {
-        "_longest_first": [
-            Change("longest idle first", "slot_info.idle_since", "0.0"),
-        ],
-        "shrink": [
+        "scale_in": [
+            Change("longest idle first", "(slot_info.idle_since, slot_info.order)", "(0.0, slot_info.order)"),
             Change(
                 "never below the warm target",
                 "min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)",
@@ -121,13 +119,15 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.make_headroom": {
-        "_count_room": [
-            Change("nothing goes for what would lack room all the same", "limits.count_left(name) + goes", "1 << 32"),
+        "_count_useful_launches": [
+            Change(
+                "no slot drains for a launch that would lack capacity all the same",
+                "limits.count_left(name) + goes",
+                "1 << 32",
+            ),
         ],
-        "_list_unneeded": [
-            Change("those in flight go before ready ones", "not slot_info.is_coming", "slot_info.is_coming"),
-        ],
-        "release": [
+        "make_headroom": [
+            Change("slots in flight go before ready ones", "not slot_info.is_coming", "slot_info.is_coming"),
             Change(
                 "what drains already counts as room being made",
                 "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",

@@ -1,4 +1,4 @@
-"""Changes of the tick's state, its order of steps and its kept plans."""
+"""Changes of the cycle state, the order of steps and the plan cache."""
 
 from typing import Final
 
@@ -7,34 +7,36 @@ from tests.mutations.mutant import Change, Changes
 OF_STATE: Final[Changes] = {
     "scheduler.policy.cycle.state": {
         "CycleState.is_due": [
-            Change("what is due at this very instant is due", "self.now >= instant", "self.now > instant"),
+            Change("work that is due at this instant is due", "self.now >= instant", "self.now > instant"),
         ],
         "CycleState.is_past": [
             Change("idle and offline limits are strict", "self.now - start > limit", "self.now - start >= limit"),
         ],
         "CycleState.wait": [
             Change(
-                "of two codes the first in the contract's order is told",
+                "of two codes the first in the contract's order is reported",
                 "known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]",
                 "True",
             ),
         ],
         "": [
             Change(
-                "who returns to the queue keeps the place of its age",
+                "a reservation that returns to the queue keeps its position",
                 "attrgetter('created_at', 'sequence')",
                 "attrgetter('changed_at', 'sequence')",
             ),
         ],
         "CycleState.end": [
             Change(
-                "what ended on a slot in this tick is looked after in it", "self.note_restless(slot_info)", "slot_info"
+                "a slot on which a lease ended in this tick is healed in it",
+                "self.note_restless(slot_info)",
+                "slot_info",
             ),
         ],
         "CycleState._is_still_there": [
             Change("the next machine of a slot is not the one that was declined", "reservation.changed_at", "self.now"),
             Change(
-                "nor is the one that comes in the instant of the decline",
+                "a machine that arrives at the instant of the decline was not declined",
                 "slot is None or slot.state != 'ready' or (slot.epoch and (not slot.uses))",
                 "slot is None or slot.state != 'ready'",
             ),
@@ -43,7 +45,7 @@ OF_STATE: Final[Changes] = {
     "scheduler.policy.capacity.slot_info": {
         "SlotInfo.has_place": [
             Change(
-                "no more leases on a slot than allowed",
+                "a slot has at most the allowed number of leases",
                 "self.pool.lease_limit - self.load",
                 "self.pool.lease_limit - self.load + 1",
             ),
@@ -60,7 +62,7 @@ OF_STATE: Final[Changes] = {
         ],
         "SlotInfo.is_serving": [
             Change(
-                "a cordoned slot serves nobody",
+                "a cordoned slot does not serve",
                 "(self.state == 'ready' or self.is_coming) and (not self.slot.cordoned)",
                 "self.state == 'ready' or self.is_coming",
             ),
@@ -68,19 +70,17 @@ OF_STATE: Final[Changes] = {
     },
     "scheduler.policy.plan": {
         "plan": [
-            Change("the step heal", "heal(cycle)", ""),
-            Change("the step keep", "keep(cycle, limits)", ""),
-            Change("the step shrink", "shrink(cycle)", ""),
-            Change("the step wake", "wake(cycle)", ""),
+            Change("the step heal", "heal(unexpired)", "(unexpired, {})"),
+            Change("the step warm pool", "fill_warm_pools(healed, headroom, limits)", "healed"),
+            Change("the step scale in", "scale_in(warm)", "warm"),
+            Change("the step wake", "wake(shared, limits.next_end)", "None"),
         ],
     },
     "scheduler.policy.plan_cache": {
-        "keep_in_mind": [
+        "PlanCache.keep": [
+            Change("a plan is not kept beyond what falls due", "inf if plan.wake_at is None else plan.wake_at", "inf"),
             Change(
-                "a plan is not kept beyond what falls due", "inf if outcome.wake_at is None else outcome.wake_at", "inf"
-            ),
-            Change(
-                "a plan is not kept beyond the next one whom the starvation guard protects",
+                "a plan is not kept beyond the next protection of the starvation guard",
                 "min([falls_due, *_list_protections(view, rules, now)])",
                 "falls_due",
             ),

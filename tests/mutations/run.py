@@ -1,7 +1,7 @@
 """Break one rule at a time and report which test notices: `python -m tests.mutations.run [--write|--check]`.
 
-`--write` makes docs/mutations.md. `--check` prints the page, and a test compares it with the file. Both first try the
-test that the page names for a rule, and the other tests only where that one notices nothing.
+`--write` makes docs/reference/mutations.md. `--check` prints the page, and a test compares it with the file. Both
+first try the test that the page names for a rule, and the other tests only where that one notices nothing.
 """
 
 import sys
@@ -12,7 +12,7 @@ from tests.mutations.mutant import Mutant
 from tests.mutations.mutants import MUTANTS
 from tests.mutations.playing import ROOT, SURVIVED, find_killer, play, read
 
-PAGE = ROOT / "docs" / "mutations.md"
+PAGE = ROOT / "docs" / "reference" / "mutations.md"
 
 HEAD = """# Mutations
 

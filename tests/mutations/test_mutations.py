@@ -1,4 +1,4 @@
-"""Every broken rule makes a test fail, and docs/mutations.md names it."""
+"""Every broken rule makes a test fail, and docs/reference/mutations.md names it."""
 
 import ast
 import subprocess

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.cli.telling import describe_event
+from leasehold.cli.event_sentences import describe_event
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel, Waits
 from scheduler.model.view import View
@@ -119,10 +119,10 @@ class TestPreemptions:
         preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=PLACE)
         carry_out(rig, preempt, Assign(reservation="new", leases=PLACE, level=0))
         assert told(rig, "reservation_pending") == [
-            "gave way to new of account ci, which pays at level 0: it ran at level 2 and had used 0 0 10 0 0  term=1"
+            "preempted by new of account ci, which pays at level 0: it ran at level 2 and had used 0 0 10 0 0  term=1"
         ]
         assert told(rig, "reservation_leased")[0].startswith(
-            "takes the place of old on linux-1 at level 0: account ci pays for what they had used, 0 0 10 0 0  "
+            "preempted old on linux-1 at level 0: account ci pays for what they had used, 0 0 10 0 0  "
         )
 
     def test_with_a_grace_they_name_the_deadline(self) -> None:
@@ -133,18 +133,18 @@ class TestPreemptions:
         )
         (victim,), (newcomer,) = told(rig, "reservation_revoking"), told(rig, "reservation_claimed")
         assert victim == (
-            "gave way to new of account ci, which pays at level 0: it ran at the free level and had used 0 0 0 0 0;"
-            " its holder has until 2027-01-15T08:00:00Z to let go  term=1"
+            "preempted by new of account ci, which pays at level 0: it ran at the free level and had used 0 0 0 0 0;"
+            " its holder must release it by 2027-01-15T08:00:00Z  term=1"
         )
         assert newcomer == (
-            "waits for the place of old on linux-1 at level 0: account ci pays for what they had used, 0 0 0 0 0;"
+            "preempts old on linux-1 at level 0: account ci pays for what they had used, 0 0 0 0 0;"
             " it is free at 2027-01-15T08:00:00Z at the latest  term=1"
         )
 
     def test_a_change_of_level_is_told(self) -> None:
         rig = a_rig(level=5)
         carry_out(rig, Relevel(reservation="old", source=5, to=1))
-        assert told(rig, "reservation_relevelled") == ["pays at level 1 from now on, no more at the free level  term=1"]
+        assert told(rig, "reservation_relevelled") == ["pays at level 1 from now on, instead of the free level  term=1"]
 
 
 def test_what_nobody_waits_for_is_not_told() -> None:

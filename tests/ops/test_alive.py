@@ -19,7 +19,7 @@ from celery.signals import after_task_publish
 
 from leasehold.canaries import QUEUES
 from leasehold.common.clock import read_monotonic
-from tasks.clock import keep_pulse
+from tasks.clock import record_sends
 from tests.cli.conftest import Outcome, Run, run
 from tests.servers import open_redis, redis_server, redis_url
 
@@ -140,7 +140,7 @@ def test_an_unknown_process_is_bad_input(ask: Ask) -> None:
 @pytest.mark.parametrize("jump", [-600, 600])
 def test_a_jump_of_the_wall_clock_makes_beat_neither_late_nor_alive(tmp_path: Path, ask: Ask, jump: float) -> None:
     file = tmp_path / "beat"
-    keep_pulse(file)
+    record_sends(file)
     os.utime(file, (time.time() - jump, time.time() - jump))
     assert ask("beat", CELERY__BEAT_FILE=str(file)).status == 0
     file.write_text(f"{read_monotonic() - 60}\n")
@@ -150,7 +150,7 @@ def test_a_jump_of_the_wall_clock_makes_beat_neither_late_nor_alive(tmp_path: Pa
 
 def test_beat_writes_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: Ask) -> None:
     file = tmp_path / "beat"
-    keep_pulse(file)
+    record_sends(file)
     file.write_text(f"{read_monotonic() - 60}\n")
     late = ask("beat", CELERY__BEAT_FILE=str(file))
     assert (late.status, len(late.complaints)) == (1, 1)
@@ -162,7 +162,7 @@ def test_beat_writes_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: A
 
 def test_a_beat_file_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        keep_pulse(tmp_path / "nowhere" / "beat")
+        record_sends(tmp_path / "nowhere" / "beat")
 
 
 class _Page(BaseHTTPRequestHandler):

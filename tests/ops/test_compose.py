@@ -189,7 +189,7 @@ def test_the_user_of_the_containers_is_that_of_the_image_unless_another_is_set()
 
 
 def test_the_upgrade_takes_every_service_that_runs_on_the_host() -> None:
-    page = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
     upgrade = page.partition("## Upgrades")[2].partition("\n## ")[0]
     assert "docker compose up -d --no-deps $(docker compose ps --services)" in upgrade
 

@@ -1,4 +1,4 @@
-"""compose/ on a real container engine: built and started as docs/aws.md says, with the emulator in place of EC2.
+"""compose/ on a real container engine: built and started as docs/how-to/aws.md says, with the emulator in place of EC2.
 
 The files that are mounted have mode 600. The project has a name, ports and image tags of its own. Skipped where no
 engine answers, or where it neither has the base images nor can pull them.
@@ -275,7 +275,7 @@ def test_redis_may_die(containers: Containers) -> None:
 
 
 def test_an_upgrade_as_the_page_describes_replaces_every_process(containers: Containers) -> None:
-    page = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
     assert "docker compose run --rm --no-deps prepare" in page
     assert "docker compose up -d --no-deps $(docker compose ps --services)" in page
     old, new = containers.tags

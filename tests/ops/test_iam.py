@@ -1,4 +1,4 @@
-"""docs/iam/ permits what the workers call, all of it and nothing else, under the conditions that docs/aws.md promises.
+"""docs/iam/ permits what the workers call, all of it and nothing else, under the conditions of docs/how-to/aws.md.
 
 What they call is read from their code: every name in it that is an operation of EC2, SQS or STS in boto3.
 """
@@ -22,7 +22,7 @@ from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
 
 ROOT: Final = Path(__file__).parents[2]
 IAM: Final = ROOT / "docs" / "iam"
-CHAPTER: Final = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
+CHAPTER: Final = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
 POLICIES: Final = ("launch", "look", "terminate", "interruptions", "claim")
 SERVICES: Final = ("ec2", "sqs", "sts")
 
@@ -110,24 +110,23 @@ def test_calls_are_found_however_they_are_written() -> None:
     assert {"ec2:RunInstances", "ec2:CreateFleet", "ec2:TerminateInstances"} <= calls_of_the_workers()
 
 
+def parse_module(name: str) -> ast.Module:
+    return ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
+
+
 def fleet_methods(module: str) -> set[str]:
-    """The methods of the Fleet that a module of the operations calls."""
-    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    """Return the methods of the Fleet port that a module calls."""
     return {
         node.attr
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parse_module(module))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "fleet"
     }
 
 
 def imported_operations(queue: str) -> set[str]:
-    """The modules of operations that the tasks of a queue carry out."""
-    source = (ROOT / "tasks" / f"{queue}.py").read_text(encoding="utf-8")
-    return {
-        node.module
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("scheduler.operations.")
-    }
+    """Return the modules of scheduler.operations, in any of its packages, that the tasks of a queue import."""
+    found = {node.module for node in ast.walk(parse_module(f"tasks.{queue}")) if isinstance(node, ast.ImportFrom)}
+    return {module for module in found if module and module.startswith("scheduler.operations.")}
 
 
 def roles_of_the_chapter() -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""docs/operations.md lists every metric that there is, with its kind and its labels."""
+"""docs/how-to/operations.md lists every metric that there is, with its kind and its labels."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from scheduler.view.redis_meter import Tally
 from workers.metrics import collect
 from workers.queue_watch import WaitingMessages
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
 
 
 class NothingCounted:
@@ -53,7 +53,7 @@ def read_table() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def test_every_counter_and_histogram_is_on_the_page_with_its_labels() -> None:
-    """When this fails: add a row to "Metrics" in docs/operations.md."""
+    """When this fails: add a row to "Metrics" in docs/how-to/operations.md."""
     documented = {name: row for name, row in read_table().items() if row[0] != "gauge"}
     assert documented == {name: (metric.kind, metric.labels) for name, metric in METRICS.items()}
 

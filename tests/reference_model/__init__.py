@@ -1,1 +1,1 @@
-"""A second tick, as naive as can be, and generated scenarios in which it has to decide what the engine decides."""
+"""An independent, naive model of a tick, and generated scenarios in which it has to decide what the engine decides."""

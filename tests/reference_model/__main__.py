@@ -1,7 +1,7 @@
 """Compare many generated scenarios: `python -m tests.reference_model --runs 10000 --first 1`.
 
-For a difference it prints the smallest scenario that shows it, which `leasehold simulate` plays, and what each of the
-two ticks says. Status 1 if there was one.
+For a difference it prints the smallest scenario that shows it, for `leasehold simulate`, and the decisions of both
+ticks. Status 1 if there was one.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from tests.reference_model.stories import make_scenario
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Parse the arguments, compare, tell; the status."""
+    """Parse the arguments, compare, print; return the status."""
     parser = argparse.ArgumentParser(prog="python -m tests.reference_model", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="scenarios to play")
     parser.add_argument("--first", type=int, default=1, help="seed of the first one; the others follow")

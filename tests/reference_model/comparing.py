@@ -1,4 +1,4 @@
-"""Plays a scenario through the engine and asks the naive tick, at each tick, what it would decide."""
+"""Plays a scenario through the engine and computes, at each tick, what the naive tick would decide."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tests.rules.watching import Seen, watch
 
 
 class DifferenceError(Exception):
-    """The two ticks do not agree: when, and what each of them says."""
+    """The two ticks do not agree: when, and the decisions of each."""
 
     def __init__(self, at: float, ports: Told, naive: Told, wrong: list[str]) -> None:
         self.at, self.ports, self.naive, self.wrong = at, ports, naive, wrong
@@ -23,17 +23,17 @@ class DifferenceError(Exception):
 
 @dataclass
 class Comparison:
-    """Counts what was compared, so that one sees what the scenarios reach."""
+    """Counts of what was compared, to show what the scenarios reach."""
 
     may_skip: bool = False
-    """Whether something is said between plans and their commits."""
+    """Whether an action happens between plans and their commits."""
     history: History = ()
-    """What the cloud has answered so far."""
+    """The answers of the cloud so far."""
     ticks: int = 0
     reached: Counter[str] = field(default_factory=Counter)
 
     def look(self, seen: Seen) -> None:
-        """Compare one tick. Where nothing is said between a plan and its commit, nothing may be skipped."""
+        """Compare one tick. If no action happens between a plan and its commit, nothing may be skipped."""
         ports, naive = describe(seen.plan), tick(seen.before, seen.rules, seen.now, self.history[: seen.mark])
         self.ticks += 1
         self.reached.update(map(_kind, seen.plan.decisions))
@@ -53,7 +53,7 @@ def compare(document: Document, comparison: Comparison | None = None) -> None:
 
 
 def _list_wrong_expiries(seen: Seen) -> list[str]:
-    """Of those that were leased, or are pending again; of several decisions about one the last one counts."""
+    """Reservations that were leased or are pending again; of several decisions about one the last one counts."""
     moved = {}
     for each in seen.plan.decisions:
         if isinstance(each, Assign | Restart) or (isinstance(each, Requeue) and each.revoke_by is None):
@@ -62,7 +62,7 @@ def _list_wrong_expiries(seen: Seen) -> list[str]:
 
 
 def describe(plan: Plan) -> Told:
-    """The engine's plan in the words of the naive tick."""
+    """Return the engine's plan in the words of the naive tick."""
     return Told(list(map(_describe, plan.decisions)), [f"{each.reservation} {each.code}" for each in plan.waiting])
 
 
@@ -89,7 +89,7 @@ def _sorted(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _kind(decision: Decision) -> str:
-    """What was decided and why."""
+    """Return the decisions and the waits."""
     return f"{type(decision).__name__.lower()} {getattr(decision, 'reason', '')}".strip()
 
 

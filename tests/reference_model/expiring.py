@@ -1,4 +1,4 @@
-"""When reservations expire once a tick is committed: the one thing that is not decided, but written with a decision."""
+"""The expiry of reservations once a tick is committed: it is not decided, but written with a decision."""
 
 from collections.abc import Sequence
 

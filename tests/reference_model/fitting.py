@@ -11,17 +11,17 @@ ROUNDING = 1e-9
 
 
 def find_need(component: Component, pool: Pool) -> Amounts:
-    """The page: "What a component leaves out is filled from its pool's `default_resources`"."""
+    """Rule: "What a component leaves out is filled from its pool's `default_resources`"."""
     return {**pool.default_resources, **component.resources}
 
 
 def fits(request: Amounts, free: Amounts | None) -> bool:
-    """The page: "For every key of the request, request <= what is free. A key that the slot lacks counts as 0"."""
+    """Rule: "For every key of the request, request <= what is free. A key that the slot lacks counts as 0"."""
     return free is None or all(amount <= free.get(name, 0) + ROUNDING for name, amount in request.items())
 
 
 def find_free(site: Site) -> Amounts | None:
-    """The page: "The slot's amount - the sum over its leases, per key, never below 0"; what was given out in this tick
+    """Rule: "The slot's amount - the sum over its leases, per key, never below 0"; what was given out in this tick
     counts.
     """
     if site.capacity is None:
@@ -31,7 +31,7 @@ def find_free(site: Site) -> Amounts | None:
 
 
 def has_labels(labels: Mapping[str, str], reservation: Reservation, component: Component) -> bool:
-    """The page: "Required `labels` of a reservation and of its component (both apply): each on the slot with that very
+    """Rule: "Required `labels` of a reservation and of its component (both apply): each on the slot with that very
     value".
     """
     required = [*reservation.request.labels.items(), *component.labels.items()]
@@ -39,21 +39,21 @@ def has_labels(labels: Mapping[str, str], reservation: Reservation, component: C
 
 
 def find_lease_limit(pool: Pool) -> float:
-    """The page: "1 in a pool that counts leases only, otherwise as many as fit": `max_leases_per_slot` left out."""
+    """Rule: "1 in a pool that counts leases only, otherwise as many as fit", where `max_leases_per_slot` is not set."""
     if pool.max_leases_per_slot is not None:
         return pool.max_leases_per_slot
     return 1 if pool.resources is None and not pool.offerings else inf
 
 
 def has_place(site: Site) -> bool:
-    """The page: "It has fewer than `max_leases_per_slot`"; and of `max_uses` some are left."""
+    """Rule: "It has fewer than `max_leases_per_slot`"; and of `max_uses` some are left."""
     most = site.pool.max_uses
     is_used_up = most > 0 and site.row.uses + len(site.taken) >= most
     return not is_used_up and site.load < find_lease_limit(site.pool)
 
 
 def has_room(picture: Picture, site: Site, reservation: Reservation, component: Component) -> bool:
-    """Whether the slot has room for one instance, whatever its state and whether or not it is cordoned."""
+    """Whether the slot has capacity for one instance, whatever its state and whether or not it is cordoned."""
     if site.name not in serving_pools(picture.rules, reservation) or site.is_useless:
         return False
     if not has_labels(site.labels, reservation, component) or not has_place(site):
@@ -62,7 +62,7 @@ def has_room(picture: Picture, site: Site, reservation: Reservation, component: 
 
 
 def is_declined(site: Site, reservation: Reservation) -> bool:
-    """Whether it does not want the machine that is there, nor had another one in that slot since it said so."""
+    """Whether the holder declined the machine that is there: the slot had no other machine since the decline."""
     is_unused = site.row.epoch > 0 and not site.row.uses
     is_same = site.row.state == "ready" and site.row.since <= reservation.changed_at and not is_unused
     return site.id in reservation.declined and is_same
@@ -76,7 +76,7 @@ def choose_site(
     *,
     are_cordoned: bool = False,
 ) -> Site | None:
-    """The page: "Among the slots that may take it, in this order: most labels of `prefers`; fewest labels beyond those
+    """Rule: "Among the slots that may take it, in this order: most labels of `prefers`; fewest labels beyond those
     required; the profile; slot order." Cordoned slots take nothing, except in the question whether they would have had
     room (`are_cordoned`); those that it declined are left out.
     """
@@ -106,7 +106,7 @@ def serve(
     *,
     are_cordoned: bool = False,
 ) -> list[Site] | None:
-    """The page: "Each essential instance in turn takes the first slot that fits; if one finds none, the whole
+    """Rule: "Each essential instance in turn takes the first slot that fits; if one finds none, the whole
     reservation is taken out again." One stage goes before the next; `extend` may find a slot where none has room.
     """
     found: list[Site] = []
@@ -128,7 +128,7 @@ def serve_for_good(
     stages: Sequence[Sequence[Site]],
     extend: Callable[[Component], Site | None],
 ) -> list[Site] | None:
-    """The page: "as many launched as it takes for all of them to find room once everything is ready, each in its turn";
+    """Rule: "as many launched as it takes for all of them to find room once everything is ready, each in its turn";
     of what `extend` finds.
     """
     everywhere = [site for stage in stages for site in stage]
@@ -152,7 +152,7 @@ def serve_for_good(
 
 
 def _hold_together(picture: Picture, reservation: Reservation, found: list[Site], sites: list[Site]) -> bool:
-    """Whether it is served when all these are ready; if not, nothing of what it found is taken any more."""
+    """Whether all instances are served when all these slots are ready; if not, nothing that was found is used."""
     given = [site.taken.pop() for site in reversed(found)]
     again = serve(picture, reservation, [sites])
     for site in reversed(again or []):

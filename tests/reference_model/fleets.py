@@ -11,7 +11,7 @@ STATES = ("ready", "ready", "ready", "booting", "draining", "launching", "bindin
 
 
 def some(random: Random, chance: float, **fields: Any) -> Document:
-    """These fields, each with that chance; a list offers its values for choice."""
+    """Draw these fields, each with its probability; a list contains its values to choose from."""
     return {
         name: random.choice(value) if isinstance(value, list) else value
         for name, value in fields.items()
@@ -32,7 +32,7 @@ def a_config(random: Random) -> Document:
 
 
 def a_pool(random: Random) -> Document:
-    """What pools of both providers may say."""
+    """Keys of pools of both providers."""
     pool: Document = {"lease_ttl": random.choice([0, 0, 40])}
     pool |= some(random, 0.2, default_resources=[{"cpus": 1}, {"memory_mib": 50}, {"cpus": 1, "memory_mib": 50}])
     pool |= some(random, 0.15, reservation_ttl=[15, 100], drain_timeout=10, labels=[{"zone": "1"}])
@@ -40,7 +40,7 @@ def a_pool(random: Random) -> Document:
 
 
 def an_elastic_pool(random: Random, system: str) -> Document:
-    """Slots that are launched and let go; it counts leases, or resources, or lists offerings."""
+    """A pool whose slots are launched and terminated; it counts leases, or resources, or lists offerings."""
     pool = a_pool(random) | {"system": system, "max_slots": random.choice([1, 2, 2, 3, 3, 4, 5])}
     kind = random.choice(["leases", "resources", "offerings", "offerings"])
     if kind == "offerings":
@@ -60,7 +60,7 @@ def an_elastic_pool(random: Random, system: str) -> Document:
 
 
 def a_pool_that_is_full_of_small_ones(random: Random, system: str) -> Document:
-    """Its minimum and reserve are machines too small for most: they have to make room."""
+    """A pool whose minimum and reserve are machines too small for most requests: they have to make headroom."""
     most = random.choice([1, 2, 3, 4])
     small = {"name": "small", "price": 1, "resources": {"cpus": 1, "memory_mib": 50}}
     large = {"name": "large", "price": 2, "resources": {"cpus": 8, "memory_mib": 200}}
@@ -69,7 +69,7 @@ def a_pool_that_is_full_of_small_ones(random: Random, system: str) -> Document:
 
 
 def a_pool_of_two_markets(random: Random, system: str) -> Document:
-    """One offering in each: launches of one tick are in both, and each market has its quota."""
+    """One offering in each market: launches of one tick are in both, and each market has its quota."""
     small = {"name": "small", "price": 1, "market": "spot", "resources": {"cpus": 1, "memory_mib": 100}}
     large = {"name": "large", "price": 2, "market": "on-demand", "resources": {"cpus": 8, "memory_mib": 200}}
     limits = {"max_slots": 5, "max_leases_per_slot": 1, "lease_ttl": 40, "quota_hold": random.choice([5, 20, 60])}
@@ -77,7 +77,7 @@ def a_pool_of_two_markets(random: Random, system: str) -> Document:
 
 
 def some_resources(random: Random) -> Document:
-    """What a machine holds."""
+    """The resources of a machine."""
     held = {"cpus": random.choice([2, 4, 4, 8]), "memory_mib": random.choice([100, 200])}
     return held | some(random, 0.2, gpus=[1, 2])
 
@@ -94,7 +94,7 @@ def some_offerings(random: Random) -> list[Document]:
 
 
 def a_pool_of_hosts(random: Random) -> Document:
-    """Static hosts, which come and are silent at times."""
+    """Static hosts, which register and are sometimes silent."""
     pool = a_pool(random) | {"system": random.choice(SYSTEMS), "provider": "static"}
     if random.random() < 0.6:
         pool["resources"] = some_resources(random)
@@ -102,7 +102,7 @@ def a_pool_of_hosts(random: Random) -> Document:
 
 
 def a_scheduler(random: Random) -> Document:
-    """The common settings, and at times some of one system's own."""
+    """The common settings, and sometimes some of one system's own."""
     found = some_settings(random, 0.3) | some(random, 0.3, starvation_guard=[2, 5, 10])
     if random.random() < 0.25:
         found["system"] = {random.choice(SYSTEMS): some_settings(random, 0.4)}
@@ -125,13 +125,13 @@ def list_slots(config: Document) -> list[str]:
 
 
 def some_slots(random: Random, config: Document) -> list[Document]:
-    """Records of some of them."""
+    """Slot records of some of them."""
     chosen = (name for name in list_slots(config) if random.random() < (0.8 if name.startswith("h") else 0.4))
     return [a_slot_record(random, name, config["pools"][name[0]]) for name in chosen]
 
 
 def a_slot_record(random: Random, name: str, pool: Document) -> Document:
-    """A slot in some state; what it holds and bears may differ from its pool's."""
+    """A slot in some state; its resources and labels may differ from its pool's."""
     is_host = pool.get("provider") == "static"
     record: Document = {"id": name, "pool": name[0], "state": "ready" if is_host else random.choice(STATES)}
     if "offerings" in pool and random.random() < 0.9:
@@ -152,7 +152,7 @@ def offering_key(offering: Document, offerings: list[Document]) -> str:
 
 
 def some_holders(random: Random, config: Document, slots: list[Document]) -> list[Document]:
-    """Reservations that hold leases of these slots from the start, which their records are made to say."""
+    """Reservations with leases on these slots from the start; the slot records list the leases."""
     holders: list[Document] = []
     for slot in slots:
         if slot["state"] in ("ready", "draining") and random.random() < 0.2:
@@ -164,7 +164,7 @@ def some_holders(random: Random, config: Document, slots: list[Document]) -> lis
 
 
 def some_who_wait(random: Random, config: Document) -> list[Document]:
-    """Reservations that wait from the start, or wait for their restart, the older one not always first."""
+    """Reservations that are pending from the start, or wait for their restart, the older one not always first."""
     systems = [pool["system"] for pool in config["pools"].values()]
     return [
         {"id": f"w{number}", "system": random.choice(systems), "created_at": random.choice([-1, -5, -30])}

@@ -1,4 +1,4 @@
-"""Expire and heal, rule by rule, each with the sentence of the page that it was written from."""
+"""Expire and heal, rule by rule, each with the sentence from which it was written."""
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Pool
@@ -9,7 +9,7 @@ ENDED = ("released", "cancelled", "expired", "failed")
 
 
 def expire(picture: Picture) -> None:
-    """The page: "A reservation expires when now >= its expiry. Pending and leased ones expire alike" (autoscaler)."""
+    """Rule: "A reservation expires when now >= its expiry. Pending and leased ones expire alike" (autoscaler)."""
     for each in picture.reservations:
         over = each.expires_at is not None and picture.now >= each.expires_at
         if over and picture.phases[each.id] not in ENDED:
@@ -19,7 +19,7 @@ def expire(picture: Picture) -> None:
 
 
 def heal(picture: Picture) -> None:
-    """Graces, interruptions, lost and silent slots, timeouts, restarts, the unconfirmed, slots at their end."""
+    """Grace periods, interruptions, lost and silent slots, timeouts, restarts, unconfirmed leases, retired slots."""
     end_graces(picture)
     for site in picture.sites:
         if site.row.interrupted_at is not None and site.state not in (*INACTIVE, "terminating"):
@@ -35,7 +35,7 @@ def heal(picture: Picture) -> None:
 
 
 def requeue(picture: Picture, reservation: Reservation, reason: str) -> None:
-    """Pending again, at once, with its place in the queue."""
+    """Make it pending again, at once, with its position in the queue."""
     picture.decide("requeue", reservation.id, reason)
     picture.phases[reservation.id] = "pending"
     picture.end_leases(reservation)
@@ -49,12 +49,12 @@ def fail(picture: Picture, reservation: Reservation, reason: str) -> None:
 
 
 def is_there(picture: Picture, reservation: Reservation) -> bool:
-    """Whether all the slots of its leases are the machines that they were given on."""
+    """Whether all the slots of its leases have the machines for which the leases were given."""
     return all(picture.find(lease.slot, lease.epoch) is not None for lease in reservation.leases)
 
 
 def end_graces(picture: Picture) -> None:
-    """The page: "It is `revoking` for `interruption_grace` at most … and it is placed when the holder lets go"."""
+    """Rule: "It is `revoking` for `interruption_grace` at most … and it is placed when the holder lets go"."""
     for each in picture.list_in("revoking"):
         if each.revoke_by is None or picture.now >= each.revoke_by or not is_there(picture, each):
             requeue(picture, each, each.revoke_reason or "preempted")
@@ -63,7 +63,7 @@ def end_graces(picture: Picture) -> None:
 
 
 def interrupt(picture: Picture, site: Site) -> None:
-    """The page: "A ready slot drains (the leases of one that drains already are requeued alike); one in flight is
+    """Rule: "A ready slot drains (the leases of one that drains already are requeued alike); one in flight is
     terminated at once and is from this tick on neither capacity nor reserve nor minimum." (the autoscaler)
     """
     if site.state in IN_FLIGHT:
@@ -79,13 +79,13 @@ def interrupt(picture: Picture, site: Site) -> None:
 
 
 def holders_on(picture: Picture, site: Site, *phases: str) -> list[Reservation]:
-    """Who has leases there, in order of submission."""
+    """Return the reservations with leases there, in order of submission."""
     owners = {owner for owner, _ in site.leases}
     return [each for each in picture.reservations if each.id in owners and picture.phases[each.id] in phases]
 
 
 def take_back(picture: Picture, reservation: Reservation) -> None:
-    """The page: "Whatever its `restart_policy`: … `revoking` for `interruption_grace` at most (unset: until the
+    """Rule: "Whatever its `restart_policy`: … `revoking` for `interruption_grace` at most (unset: until the
     deadline; never beyond it), and with a grace of 0 placed in the same tick. With `on_interruption: fail` it fails
     instead."
     """
@@ -107,7 +107,7 @@ def take_back(picture: Picture, reservation: Reservation) -> None:
 
 
 def fail_without_slot(picture: Picture) -> None:
-    """The page: "A reservation fails … when a slot that holds one of its essential components is gone or offline."
+    """Rule: "A reservation fails … when a slot that holds one of its essential components is gone or offline."
     "Offline: now - `last_seen` strictly greater than `offline_timeout` … only slots of `static` pools go offline."
     (Orchard)
     """
@@ -126,7 +126,7 @@ def fail_without_slot(picture: Picture) -> None:
 
 
 def time_out(picture: Picture, site: Site) -> None:
-    """The page: "Age in state = now - `since`, and the comparison is >=." A slot that this tick has not moved yet."""
+    """Rule: "Age in state = now - `since`, and the comparison is >=." A slot that this tick has not moved yet."""
     pool, since = site.pool, site.row.since
     limits = {"launching": pool.launch_timeout, "booting": pool.boot_timeout, "binding": pool.binding_timeout}
     if site.state in IN_FLIGHT:
@@ -134,7 +134,7 @@ def time_out(picture: Picture, site: Site) -> None:
             if site.state != "launching" and not site.row.drain_reason:
                 picture.failed_boots.append(site.name)
             terminate(picture, site, "timeout")
-        elif site.row.drain_reason:  # an operator's drain, or a hint of EC2, of one on its way
+        elif site.row.drain_reason:  # an operator's drain, or a recommendation of EC2, of a slot in flight
             terminate(picture, site, "rebalance" if site.row.drain_reason == "rebalance" else "requested")
     elif site.state == "terminating" and picture.now >= since + pool.terminating_timeout:
         terminate(picture, site, "timeout")  # "asked once more"
@@ -152,7 +152,7 @@ def terminate(picture: Picture, site: Site, reason: str) -> None:
 
 
 def end_draining(picture: Picture, site: Site) -> None:
-    """The page: "A draining slot without leases is terminated, reason `drained`"; "until the slot has been draining
+    """Rule: "A draining slot without leases is terminated, reason `drained`"; "until the slot has been draining
     for `drain_timeout` (0: no limit): then they are requeued and it is terminated, reason `timeout`". An interrupted
     one has the deadline of its notice. "A drained host is `empty` until it registers again."
     """
@@ -172,7 +172,7 @@ def end_draining(picture: Picture, site: Site) -> None:
 
 
 def restart(picture: Picture) -> None:
-    """The page: "The first time at the next tick; after that when now - (time of its last restart) is strictly greater
+    """Rule: "The first time at the next tick; after that when now - (time of its last restart) is strictly greater
     than `restart_delay`." `max_restarts` (0 = no limit).
     """
     for each in picture.list_in("failed"):
@@ -185,7 +185,7 @@ def restart(picture: Picture) -> None:
 
 
 def take_back_unconfirmed(picture: Picture) -> None:
-    """The page: "An assignment that nobody confirmed for `confirm_timeout` (0 = off; >=) goes back to the queue";
+    """Rule: an assignment that is not confirmed for `confirm_timeout` (0 = off; >=) goes back to the queue;
     `max_unconfirmed` (0 = no limit; then `failed`, reason `unconfirmed`). Not while a machine that was found has not
     answered.
     """
@@ -206,7 +206,7 @@ def take_back_unconfirmed(picture: Picture) -> None:
 
 
 def awaits_machines(picture: Picture) -> bool:
-    """The page: "Unconfirmed leases are judged only on a view that began after the last unknown machine answered"
+    """Rule: "Unconfirmed leases are judged only on a view that began after the last unknown machine answered"
     (Arvados), for `adoption_timeout` at most.
     """
     found = [hold.refused_at for hold in picture.holds if hold.kind == "strangers"]
@@ -216,7 +216,7 @@ def awaits_machines(picture: Picture) -> bool:
 
 
 def retire(picture: Picture, site: Site) -> None:
-    """Slots whose service is over drain; nothing new is put on them, their leases run on."""
+    """Slots whose service is over drain: they take no new lease, and their leases run on."""
     if site.state == "ready":
         reason = find_end(site)
         if reason:
@@ -228,11 +228,11 @@ def retire(picture: Picture, site: Site) -> None:
 
 
 def find_end(site: Site) -> str:
-    """Why a ready slot is to drain, the first that applies.
+    """Return why a ready slot is to drain, the first reason that applies.
 
     "A slot that was launched from an offering which its pool no longer configures" (Arvados); `unhealthy_after`:
     "leases unconfirmed or probes failed in a row drain the slot"; `recycle_unclean`: a lease that did not end by
-    `release`; `max_uses`: "after so many leases", when they are over and nobody unknown runs there.
+    `release`; `max_uses`: after that number of leases, when they are over and no unknown occupant runs there.
     """
     row, pool = site.row, site.pool
     if not is_configured(row, pool):
@@ -247,7 +247,7 @@ def find_end(site: Site) -> str:
 
 
 def is_configured(row: Slot, pool: Pool) -> bool:
-    """The page: "A slot without an offering (registered, or given as a record) is not [concerned]."
+    """Rule: "A slot without an offering (registered, or given as a record) is not [concerned]."
 
     An offering's key is its name, with market and zone where names stand twice; it stays the same offering.
     """

@@ -1,6 +1,6 @@
-"""Quota holds, worked out from what the cloud has answered so far: nothing of it is read from the engine's rows.
+"""Quota back-offs, computed from the answers of the cloud so far: nothing of it is read from the engine's rows.
 
-Source: Arvados. A tick gets the whole history, and each tick goes through all of it again.
+Source: Arvados. A tick gets the whole history, and each tick reads all of it again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ REFUSED = ("capacity", "quota", "throttled", "auth", "misconfigured")
 
 @dataclass(frozen=True)
 class Counted:
-    """Something was written: how many slots of each pool are active now."""
+    """A write: the number of active slots of each pool after it."""
 
     active: Mapping[str, int]
 
@@ -25,7 +25,7 @@ class Answered(Counted):
     market: str
     result: str
     decided_in: int
-    """The number of the tick that decided the launch; 0 for a slot that was given on its way."""
+    """The number of the tick that decided the launch; 0 for a slot that was given in flight."""
     ticks: int
     """How many ticks were played before the answer."""
     quota_hold: float
@@ -35,9 +35,8 @@ History = Sequence[Counted]
 
 
 def find_refusal_for_quota(history: History, pool: str, market: str) -> int | None:
-    """The index of the last launch of that pool and market that was refused for quota; None if none was, or if a
-    launch has succeeded since that was decided after the refusal was known: "a launch that was decided before is no
-    probe".
+    """The index of the last launch of that pool and market that was refused for quota; None if none was, or if a launch
+    has succeeded since that was decided after the refusal was known: "a launch that was decided before is no probe".
     """
     last: int | None = None
     for index, each in enumerate(history):

@@ -1,4 +1,4 @@
-"""Minimum, warm and idle slots, and what makes room at quota. Sources: the autoscaler's tick, Arvados."""
+"""Minimum, warm and idle slots, and headroom at quota. Sources: the autoscaler's tick, Arvados."""
 
 from collections import Counter
 from copy import deepcopy
@@ -31,13 +31,13 @@ def count_serving(picture: Picture, name: str) -> int:
 
 
 def count_reserve(picture: Picture, name: str) -> int:
-    """The page: "Ready slots without a lease (uncordoned) plus slots in flight that nobody waits for"."""
+    """Rule: ready, uncordoned slots without a lease, plus slots in flight that no reservation waits for."""
     sites = picture.list_in_pool(name)
     return sum(site.is_idle or (site.is_serving and site.is_coming and not site.is_in_use) for site in sites)
 
 
 def keep(picture: Picture, name: str) -> None:
-    """The page: "While serving < `min_slots`: launch, reason `minimum`"; "while reserve < `target_warm_slots`: launch,
+    """Rule: "While serving < `min_slots`: launch, reason `minimum`"; "while reserve < `target_warm_slots`: launch,
     reason `warm`"; each as far as `max_slots` and the holds allow.
     """
     pool = picture.rules.pools[name]
@@ -48,7 +48,7 @@ def keep(picture: Picture, name: str) -> None:
 
 
 def start_any(picture: Picture, name: str, reason: str) -> bool:
-    """Launch the first eligible offering that nothing holds back; whether there was one."""
+    """Launch the first eligible offering that does not pause; return whether there was one."""
     pool = picture.rules.pools[name]
     offers = choose_eligible(list_offers(name, pool), pool)
     offer = next((offer for offer in offers if not find_code(picture, offer)), None)
@@ -58,7 +58,7 @@ def start_any(picture: Picture, name: str, reason: str) -> bool:
 
 
 def shrink(picture: Picture, name: str) -> None:
-    """The page: "A ready, uncordoned slot without leases is drained, reason `idle`, when now - `idle_since` is
+    """Rule: "A ready, uncordoned slot without leases is drained, reason `idle`, when now - `idle_since` is
     strictly greater than `idle_scale_down`. Only while serving > `min_slots` and reserve > `target_warm_slots`;
     longest idle first."
     """
@@ -73,7 +73,7 @@ def shrink(picture: Picture, name: str) -> None:
 
 
 def release(picture: Picture, name: str, withheld: int, spared: set[str]) -> None:
-    """The page: "For each launch withheld from a waiting reservation in this tick one unneeded slot of this pool goes,
+    """Rule: "For each launch withheld from a waiting reservation in this tick one unneeded slot of this pool goes,
     reason `at_quota`: without leases and with nothing set against it, not cordoned; in flight before ready, then
     longest idle, then slot order. … Slots already draining or terminating count as room being made."
     """
@@ -85,7 +85,7 @@ def release(picture: Picture, name: str, withheld: int, spared: set[str]) -> Non
 
 
 def list_unneeded(picture: Picture, name: str) -> list[Site]:
-    """In the order in which they go; what this very tick launches is none of them."""
+    """In the order in which they drain; slots that this tick launches are not among them."""
     sites = [
         site
         for site in picture.list_in_pool(name)
@@ -107,7 +107,7 @@ def _list_unchanging(picture: Picture) -> dict[int, object]:
 
 
 class Imagined:
-    """The launches that would be made for those who wait if there were room, played on a copy of the picture."""
+    """The launches for pending reservations if there were enough slots, played on a copy of the picture."""
 
     def __init__(self, placing: Pass) -> None:
         self.real = placing.picture
@@ -120,18 +120,19 @@ class Imagined:
                 self._launch_for(each)
 
     def count(self, name: str) -> int:
-        """How many launches are withheld in that pool."""
+        """The number of launches that are withheld in that pool."""
         return self.by_quota[name] + max(0, self.by_limit[name] - count_left(self.real, name))
 
     def list_spared(self) -> set[str]:
-        """Slots that those who wait would use besides."""
+        """Slots that pending reservations would also use."""
         before = {site.id for site in self.real.sites if site.is_in_use}
         after = {site.id for site in self.copy.picture.sites if site.is_in_use and site not in self.sites}
         return after - before
 
     def _is_settled(self, name: str) -> bool:
-        """Whether one more changes nothing there: as many are withheld as it may have slots, or none could go, nor be
-        launched to be kept. Those who are first in the queue are not to lose a slot to those behind.
+        """Whether one more changes nothing there: the number of withheld launches has reached the number of slots that
+        the pool may have, or no slot could drain or be launched for the minimum. The first reservations of the queue do
+        not lose a slot to later ones.
         """
         pool = self.real.rules.pools[name]
         may_keep = (pool.min_slots or pool.target_warm_slots) and count_left(self.real, name)
@@ -159,7 +160,9 @@ class Imagined:
                 copy.picture.sites.remove(site)
 
     def _lacks_room_alone(self, offer: Offer, made: list[tuple[Site, Counter[str]]]) -> bool:
-        """The page: "Never more are released than launches are withheld": not for what no slot that goes would help."""
+        """Rule: "Never more are released than launches are withheld": no slot drains for a launch that this would not
+        help.
+        """
         if find_code(self.copy.picture, offer) not in ("", *ROOM):
             return False
         if is_probing(self.copy.picture, offer.pool, offer.market) or find_refusal(self.copy.picture, offer):
@@ -167,7 +170,7 @@ class Imagined:
         return sum(site.name == offer.pool for site, _ in made) < self._count_room(offer.pool)
 
     def _count_room(self, name: str) -> int:
-        """How many more there could be in that pool at once if all that may go were gone."""
+        """The number of slots that could be added to that pool if all unneeded ones ended."""
         most = min(bound for bound, _ in list_bounds(self.real, name))
         going = sum(site.state in {"draining", "terminating"} for site in self.real.list_in_pool(name))
         return min(most, count_left(self.real, name) + len(list_unneeded(self.real, name)) + going)

@@ -1,4 +1,4 @@
-"""What may be launched, and what holds it back. Source: Arvados; the autoscaler's tick for the counting."""
+"""What may be launched, and what delays it. Source: Arvados; the autoscaler's tick for the counting."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from tests.reference_model.holding import find_refusal_for_quota, is_lasting
 from tests.reference_model.picture import Amounts, Picture, Site, serving_pools
 
 CODES = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
-"""Of several that hold, the first is told."""
+"""If several codes apply, the first is reported."""
 ROOM = ("at_max_slots", "at_quota")
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a new slot of a pool could be. A pool without offerings counts as one, that has no name."""
+    """What a new slot of a pool could be. A pool without offerings counts as one offering without a name."""
 
     pool: str
     key: str
@@ -28,7 +28,7 @@ class Offer:
 
 
 def list_offers(name: str, pool: Pool) -> list[Offer]:
-    """The page: "Order: price ascending, then more memory, then more cpus, then name"."""
+    """Rule: "Order: price ascending, then more memory, then more cpus, then name"."""
     if not pool.offerings:
         return [Offer(name, "", "", 0, pool.resources, tuple(pool.labels.items()))]
     offers = [
@@ -51,7 +51,7 @@ def _rank(offer: Offer) -> tuple[float, float, float, str]:
 
 
 def list_fitting(name: str, pool: Pool, reservation: Reservation, component: Component) -> list[Offer]:
-    """The pool's offerings that hold the component and bear the labels."""
+    """The pool's offerings that have the resources and labels of the component."""
     return [
         offer
         for offer in list_offers(name, pool)
@@ -62,7 +62,7 @@ def list_fitting(name: str, pool: Pool, reservation: Reservation, component: Com
 
 
 def choose_eligible(offers: Sequence[Offer], pool: Pool) -> list[Offer]:
-    """The page: "With the cheapest price p; eligible is each with price <= p * `price_factor` (inclusive; below 1
+    """Rule: "With the cheapest price p; eligible is each with price <= p * `price_factor` (inclusive; below 1
     counts as 1). p is the cheapest that *fits*, held or not."
     """
     most = min((offer.price for offer in offers), default=0) * max(1, pool.price_factor)
@@ -72,7 +72,7 @@ def choose_eligible(offers: Sequence[Offer], pool: Pool) -> list[Offer]:
 def list_eligible(picture: Picture, reservation: Reservation, component: Component) -> list[Offer]:
     """What could be launched for one instance, in all pools that serve it, best first.
 
-    Beyond `price_factor` a pool may say `on_demand_after` = k: "after k interruptions of a reservation, or k capacity
+    Beyond `price_factor` a pool may have `on_demand_after` = k: "after k interruptions of a reservation, or k capacity
     errors in a row on all its spot offerings, on-demand ones count as eligible for it".
     """
     found = []
@@ -96,7 +96,7 @@ def is_impatient(picture: Picture, reservation: Reservation, pool: Pool, eligibl
 
 
 def find_hold(picture: Picture, pool: str, kind: str, subject: str = "") -> Hold | None:
-    """The hold of that kind, over or not."""
+    """The launch back-off of that kind, over or not."""
     for hold in picture.holds:
         if (hold.pool, hold.kind) == (pool, kind) and (kind == "unhealthy" or hold.subject == subject):
             return hold
@@ -104,13 +104,13 @@ def find_hold(picture: Picture, pool: str, kind: str, subject: str = "") -> Hold
 
 
 def is_held(picture: Picture, pool: str, kind: str, subject: str = "") -> bool:
-    """The page: "A hold ends when now >= its end"."""
+    """Rule: "A hold ends when now >= its end"."""
     hold = find_hold(picture, pool, kind, subject)
     return hold is not None and picture.now < hold.until
 
 
 def is_at_quota(picture: Picture, pool: str, market: str) -> bool:
-    """The page: "A pool is *at quota* while a quota hold lasts"."""
+    """Rule: "A pool is *at quota* while a quota hold lasts"."""
     refusal = find_refusal_for_quota(picture.history, pool, market)
     return refusal is not None and is_lasting(picture.history, refusal, picture.now)
 
@@ -122,7 +122,7 @@ def may_probe(picture: Picture, pool: str, market: str) -> bool:
 
 
 def is_probing(picture: Picture, pool: str, market: str) -> bool:
-    """The page: "The first launch after a quota hold goes alone: no second launch in that pool and market before it
+    """Rule: "The first launch after a quota hold goes alone: no second launch in that pool and market before it
     has left `launching`."
     """
     under_way = (site.state == "launching" and site.market == market for site in picture.list_in_pool(pool))
@@ -130,7 +130,7 @@ def is_probing(picture: Picture, pool: str, market: str) -> bool:
 
 
 def is_unhealthy(picture: Picture, name: str) -> bool:
-    """The page: "Boots that fail in a row hold the pool, `misconfigured`" for `error_cooldown`; then one is tried
+    """Rule: "Boots that fail in a row hold the pool, `misconfigured`" for `error_cooldown`; then one is tried
     alone.
     """
     pool, hold = picture.rules.pools[name], find_hold(picture, name, "unhealthy")
@@ -157,7 +157,7 @@ def list_bounds(picture: Picture, name: str) -> list[tuple[int, list[str]]]:
 
 
 def count_active(picture: Picture, pools: Iterable[str]) -> int:
-    """Active slots, and machines under our tags that no slot knows."""
+    """Active slots, and machines with the project's tags that belong to no slot."""
     names = list(pools)
     strangers = (hold for hold in picture.holds if hold.kind == "strangers" and picture.now < hold.until)
     active = sum(site.is_active for site in picture.sites if site.name in names)
@@ -165,18 +165,18 @@ def count_active(picture: Picture, pools: Iterable[str]) -> int:
 
 
 def list_empty(picture: Picture, name: str) -> list[Site]:
-    """The page: "Launches take empty slots in slot order"; a cordoned one takes nothing."""
+    """Rule: "Launches take empty slots in slot order"; a cordoned one takes nothing."""
     return [site for site in picture.list_in_pool(name) if site.state == "empty" and not site.row.cordoned]
 
 
 def count_left(picture: Picture, name: str) -> int:
-    """The page: "*Full* while active = `max_slots` (or no slot is `empty`)": how many more there may be."""
+    """Rule: "*Full* while active = `max_slots` (or no slot is `empty`)": how many more there may be."""
     left = min(most - count_active(picture, pools) for most, pools in list_bounds(picture, name))
     return max(0, min(left, len(list_empty(picture, name))))
 
 
 def find_code(picture: Picture, offer: Offer) -> str:
-    """What holds this launch back now, the first that applies; "" when nothing does."""
+    """What delays this launch now, the first that applies; "" if nothing does."""
     if count_left(picture, offer.pool) == 0:
         return "at_max_slots"
     if is_at_quota(picture, offer.pool, offer.market) or is_probing(picture, offer.pool, offer.market):
@@ -185,7 +185,7 @@ def find_code(picture: Picture, offer: Offer) -> str:
 
 
 def find_refusal(picture: Picture, offer: Offer) -> str:
-    """What holds it back besides room."""
+    """What delays it, except a lack of slots."""
     if is_held(picture, offer.pool, "capacity", offer.key):
         return "capacity"
     if is_held(picture, offer.pool, "throttled"):

@@ -1,6 +1,6 @@
-"""What the naive tick looks at: every slot and every reservation in a list, and what was decided about each so far.
+"""The view of the naive tick: every slot and every reservation in a list, and what was decided about each so far.
 
-Nothing is grouped, remembered or looked up by an index: who wants to know something walks the lists.
+Nothing is grouped, cached or found by an index: each question walks the lists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ HOLDING = ("ready", "draining")
 
 @dataclass(eq=False)
 class Site:
-    """One slot as this tick leaves it. `leases` are by reservation and component, with what each was given."""
+    """One slot as this tick leaves it. `leases` are by reservation and component, with the amounts of each."""
 
     row: Slot
     name: str
@@ -34,14 +34,14 @@ class Site:
     market: str
     leases: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     taken: list[Amounts] = field(default_factory=list)
-    """What this tick gave out here, or set against it."""
+    """The amounts that this tick gave out or reserved here."""
     came: list[tuple[str, str, Amounts]] = field(default_factory=list)
-    """Leases that begin here in this tick: reservation, component, what it was given."""
+    """Leases that begin here in this tick: reservation, component, amounts."""
     is_new: bool = False
     """Launched in this tick."""
     is_wanted: bool = False
     is_useless: bool = False
-    """Interrupted, silent or past its timeout: capacity for nobody."""
+    """Interrupted, silent or past its timeout: no capacity."""
     is_unclean: bool = False
     unconfirmed: int = 0
 
@@ -52,7 +52,7 @@ class Site:
 
     @property
     def load(self) -> int:
-        """Leases that it has or is to have."""
+        """The number of leases that it has or is to have."""
         return len(self.leases) + len(self.taken)
 
     @property
@@ -77,12 +77,12 @@ class Site:
 
     @property
     def is_in_use(self) -> bool:
-        """Somebody got a lease here in this tick, or is set against it."""
+        """Whether a reservation got a lease here in this tick, or waits for the slot."""
         return bool(self.taken) or self.is_wanted
 
 
 class Picture:
-    """Everything that one tick knows and has decided."""
+    """All that one tick knows and has decided."""
 
     def __init__(self, rows: Sequence[Row], rules: Rules, now: float, history: History) -> None:
         self.rules, self.now, self.history = rules, now, tuple(history)
@@ -127,11 +127,11 @@ class Picture:
         self.decisions.append(" ".join(words))
 
     def list_in(self, phase: str) -> list[Reservation]:
-        """The reservations that are in this phase by now, in order of submission."""
+        """The reservations that are in this phase now, in order of submission."""
         return [each for each in self.reservations if self.phases[each.id] == phase]
 
     def end_leases(self, reservation: Reservation) -> None:
-        """Give back what it holds; a slot that is left without leases is idle from now on."""
+        """Give back its leases; a slot without further leases is idle from now on."""
         self.healed.add(reservation.id)
         if reservation.id in self.returning:
             self.returning.remove(reservation.id)
@@ -143,7 +143,7 @@ class Picture:
                 site.is_unclean = site.pool.recycle_unclean
 
     def find(self, slot_id: str, epoch: int) -> Site | None:
-        """The slot, if it still is the one, in the epoch, that a lease was given on, and may hold it."""
+        """The slot if it still has the machine (epoch) for which a lease was given, and may have leases."""
         for site in self.sites:
             if site.id == slot_id and site.row.epoch == epoch and site.row.state in HOLDING:
                 return site
@@ -170,7 +170,7 @@ def _capacity(slot: Slot, pool: Pool) -> Amounts | None:
 
 
 def system_of(rules: Rules, reservation: Reservation) -> str:
-    """The system that it asks for, or that of the pool that it names."""
+    """The system that it requests, or that of the pool that it names."""
     pool = rules.pools.get(reservation.request.pool or "")
     return pool.system if pool else reservation.request.system or ""
 

@@ -1,4 +1,4 @@
-"""The queue, and the one pass over it: a lease, a place on its way, a launch, or a code. Sources: Arvados, Zoe,
+"""The queue, and the one pass over it: a lease, capacity in flight, a launch, or a code. Sources: Arvados, Zoe,
 Orchard.
 """
 
@@ -21,7 +21,7 @@ from tests.reference_model.picture import Picture, Site, list_essential, serving
 
 
 def sort_queue(picture: Picture, reservations: list[Reservation]) -> list[Reservation]:
-    """The page: "`created_at` ascending, then order of submission"; before that under `priority` the higher one, under
+    """Rule: "`created_at` ascending, then order of submission"; before that under `priority` the higher one, under
     `size` the smaller one, under `dynsize` the one of smaller present size. A system with settings of its own has
     a queue of its own, behind the common one.
     """
@@ -43,8 +43,8 @@ def sort_queue(picture: Picture, reservations: list[Reservation]) -> list[Reserv
 
 def find_present_size(picture: Picture, each: Reservation, decay: float) -> float:
     """Zoe: "max(0, S0 - `dynsize_decay` * seconds since `created_at`), S0 = (sum of `cpus`) * (sum of `memory_mib`)
-    over all instances; a resource that no instance asks for counts as 1". What a component leaves out the first pool's
-    defaults say.
+    over all instances; a resource that no instance asks for counts as 1". What a component omits comes from the
+    defaults of the first pool.
     """
     pools = serving_pools(picture.rules, each)
     defaults = picture.rules.pools[pools[0]].default_resources if pools else {}
@@ -59,35 +59,35 @@ def find_present_size(picture: Picture, each: Reservation, decay: float) -> floa
 
 
 def is_on_hold(reservation: Reservation) -> bool:
-    """The page: "Priority 0, or suspended"."""
+    """Rule: "Priority 0, or suspended"."""
     return reservation.suspended or reservation.priority == 0
 
 
 class Pass:
-    """One pass over those who wait; it remembers what is kept for whom."""
+    """One pass over the queue, with the slots that are kept for protected reservations."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
         self.kept: dict[str, list[Site]] = {}
-        """Slots that the starvation guard keeps, by the one whom it protects."""
+        """Slots that the starvation guard keeps, by the protected reservation."""
         self.blocked: list[str] = []
-        """Queues that end at one that got no lease, for want of `backfill`."""
+        """Queues that end at a reservation without a lease, because `backfill` is off."""
         self.behind_gang: list[str] = []
-        """Those of them in which a gang comes first that neither ready room nor what is on its way completes."""
+        """Those of them whose first one is a gang that neither ready slots nor slots in flight complete."""
         self.unserved: list[Reservation] = []
         self.awaited: list[Reservation] = []
         """Gangs that the guard protects and that no launch completes."""
         self.withheld: list[Reservation] = []
-        """Those who lack nothing but room for a launch."""
+        """Reservations that lack only headroom for a launch."""
 
     @property
     def ready(self) -> list[Site]:
-        """The page: "Only ready, uncordoned slots", but those that are kept."""
+        """Rule: "Only ready, uncordoned slots", except the kept ones."""
         return [site for site in self.picture.sites if site.state == "ready" and site not in self.all_kept]
 
     @property
     def all_kept(self) -> list[Site]:
-        """For whomever."""
+        """The kept slots of all reservations."""
         return [site for sites in self.kept.values() for site in sites]
 
     @property
@@ -97,15 +97,15 @@ class Pass:
 
     @property
     def launched(self) -> list[Site]:
-        """Launched in this tick, so far; what probes a quota for a gang is all its."""
+        """Launched in this tick so far; a launch that tries a quota for a gang belongs to the gang alone."""
         return [site for site in self.picture.sites if site.is_new and not site.is_wanted]
 
     def list_there(self, each: Reservation) -> list[list[Site]]:
-        """Where it may find room without a launch, what is kept for it too."""
+        """Where it may find capacity without a launch, including what is kept for it."""
         return [self.ready, self.kept.get(each.id, []), self.coming]
 
     def run(self, queue: list[Reservation]) -> None:
-        """First what is ready or on its way, in queue order, then launches, in queue order."""
+        """First what is ready or in flight, in queue order, then launches, in queue order."""
         for each in queue:
             code = find_misfit(self.picture, each)
             if code:
@@ -117,7 +117,7 @@ class Pass:
             self.launch(each)
 
     def place(self, each: Reservation) -> None:
-        """The page: "A ready slot with room (at once a lease)"; else "room on a slot in flight: it waits with
+        """Rule: "A ready slot with room (at once a lease)"; else "room on a slot in flight: it waits with
         `booting` and spends that room"; a gang "keeps the ready room until it is complete".
 
         "With `backfill` false the first that gets no ready slot ends the placing: … the room that they would have
@@ -150,7 +150,7 @@ class Pass:
             self.guard(each)
 
     def assign(self, each: Reservation, sites: list[Site]) -> None:
-        """All its essential components; "the lease says what it was given"."""
+        """Assign all its essential components; a lease lists the amounts that it was given."""
         names = [name for name, _ in list_essential(each)]
         components = [component for _, component in list_essential(each)]
         given = [find_need(component, site.pool) for component, site in zip(components, sites, strict=True)]
@@ -163,23 +163,23 @@ class Pass:
             site.came.append((each.id, name, amounts))
 
     def tell(self, each: Reservation, code: str) -> None:
-        """Only who is pending waits; "the first that applies": `behind_queue` goes before what is told later."""
+        """Only a pending reservation waits; "the first that applies": `behind_queue` comes before later codes."""
         if self.picture.phases[each.id] == "pending":
             self.picture.waits.setdefault(each.id, code)
 
     def is_kept_out(self, each: Reservation) -> bool:
-        """Whether it would have got a lease but for what the guard keeps for one before it."""
+        """Whether it would have got a lease without the slots that the guard keeps for an earlier reservation."""
         return self.can_serve(each, [self.ready]) is False and self.can_serve(each, [self.ready, self.all_kept])
 
     def can_serve(self, each: Reservation, stages: list[list[Site]]) -> bool:
-        """Whether there is room for all of it; nothing is spent."""
+        """Whether there is capacity for all of it; nothing is used."""
         found = serve(self.picture, each, stages)
         for site in reversed(found or []):
             site.taken.pop()
         return found is not None
 
     def guard(self, each: Reservation) -> None:
-        """The page: "No backfilling past one that has been pending longer, on slots that could serve it, unless it
+        """Rule: "No backfilling past one that has been pending longer, on slots that could serve it, unless it
         waits with `on_hold`, `no_pool`, `never_fits`, `capacity` or `cordoned`." Those that it declined could not.
         """
         limit = settings_of(self.picture.rules, each).starvation_guard
@@ -190,14 +190,14 @@ class Pass:
             self.kept[each.id] = [site for site in self.ready if could_serve(self.picture, site, each)]
 
     def foresee_code(self, each: Reservation) -> str:
-        """The code with which it would wait if the launches were decided now; nothing is."""
+        """Return the code with which it would wait if the launches were decided now; nothing is decided."""
         attempt = Attempt(self, each)
         code = attempt.run()
         attempt.undo()
         return code
 
     def cover_returning(self) -> None:
-        """The page: "With a longer [grace] its replacement is launched at once, and it is placed when the holder lets
+        """Rule: "With a longer [grace] its replacement is launched at once, and it is placed when the holder lets
         go".
         """
         picture = self.picture
@@ -208,7 +208,7 @@ class Pass:
                 self.unserved.append(each)
 
     def launch(self, each: Reservation) -> None:
-        """The page: "Then against slots launched earlier in this tick, and only then asks for a launch"; a gang "asks
+        """Rule: "Then against slots launched earlier in this tick, and only then asks for a launch"; a gang "asks
         for launches of all that it lacks at once", and "one that cannot be completed so holds nothing". After a quota
         hold one goes alone, the first of a gang too.
         """
@@ -228,7 +228,7 @@ class Pass:
 
 
 class Attempt:
-    """The launches for one reservation, that are made as long as they serve it whole."""
+    """The launches for one reservation, made if they serve it completely."""
 
     def __init__(self, placing: Pass, each: Reservation) -> None:
         self.placing, self.picture, self.each = placing, placing.picture, each
@@ -241,7 +241,7 @@ class Attempt:
         """What holds back the launch that it lacks."""
 
     def run(self) -> str:
-        """The code with which it waits then."""
+        """Return the code with which it waits then."""
         fresh: list[Site] = self.placing.launched
         stages = [*self.placing.list_there(self.each), fresh]
 
@@ -264,7 +264,7 @@ class Attempt:
         return self.held or self.find_code_without_launch()
 
     def open(self, component: Component) -> Site | None:
-        """The page: "The first eligible one without a hold is launched"."""
+        """Rule: "The first eligible one without a hold is launched"."""
         offers = list_eligible(self.picture, self.each, component)
         self.codes = [find_code(self.picture, offer) or self.find_code_behind(offer) for offer in offers]
         for offer, code in zip(offers, self.codes, strict=True):
@@ -276,7 +276,7 @@ class Attempt:
         return None
 
     def find_code_behind(self, offer: Offer) -> str:
-        """The page: what could serve a gang that the guard protects is launched for nobody behind it."""
+        """Rule: a slot that could serve a gang which the guard protects is launched for no later reservation."""
         pool = self.picture.rules.pools[offer.pool]
         for gang in self.placing.awaited:
             if offer.pool in serving_pools(self.picture.rules, gang):
@@ -286,14 +286,14 @@ class Attempt:
         return ""
 
     def undo(self) -> None:
-        """The page: "Whatever was tried for a reservation that is then not placed is undone completely"."""
+        """Rule: "Whatever was tried for a reservation that is then not placed is undone completely"."""
         for site in self.served:
             site.taken.pop()
         for site in reversed(self.sites):
             stop(self.picture, site)
 
     def has_room_on_cordoned(self) -> bool:
-        """The page: "If only cordoned slots would have had room and no launch is possible, the code is `cordoned`"."""
+        """Rule: "If only cordoned slots would have had room and no launch is possible, the code is `cordoned`"."""
         cordoned = [site for site in self.picture.sites if site.state == "ready"]
         found = serve(self.picture, self.each, [cordoned], are_cordoned=True)
         for site in reversed(found or []):
@@ -301,7 +301,7 @@ class Attempt:
         return found is not None
 
     def find_code_without_launch(self) -> str:
-        """The page: "Some of its essential instances would have room, not all"; "only cordoned slots would have room";
+        """Rule: "Some of its essential instances would have room, not all"; "only cordoned slots would have room";
         else `no_capacity`.
         """
         mine = {site.id for site in self.sites}
@@ -318,7 +318,7 @@ class Attempt:
 
 
 def _only(each: Reservation, component: Component) -> Reservation:
-    """The same reservation if it were this one instance."""
+    """The same reservation with this one instance alone."""
     return replace(each, request=replace(each.request, components=(replace(component, count=1),)))
 
 
@@ -330,7 +330,7 @@ def could_serve(picture: Picture, site: Site, each: Reservation) -> bool:
 
 
 def could_hold(picture: Picture, site: Site, each: Reservation, component: Component) -> bool:
-    """By its labels and its resources, even empty."""
+    """Whether it fits by its labels and its resources, if the slot were empty."""
     is_of_its = site.name in serving_pools(picture.rules, each)
     fitting = has_labels(site.labels, each, component) and fits(find_need(component, site.pool), site.capacity)
     return is_of_its and fitting

@@ -1,4 +1,4 @@
-"""The history of a play, for the naive tick: answers of the cloud, and how many slots are active after each write."""
+"""The history of a play, for the naive tick: answers of the cloud, and the active slots after each write."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ INACTIVE = ("empty", "error")
 
 
 class Recorder:
-    """Stands between the stage and its dispatcher and store."""
+    """Wraps the dispatcher and the store of the simulated cluster."""
 
     def __init__(self) -> None:
         self.history: list[Counted] = []
@@ -22,7 +22,7 @@ class Recorder:
         """By launch id: the number of the tick that decided it."""
 
     def attach(self, player: WatchedPlayer) -> None:
-        """From now on everything goes through here. A tick knows what was written before it began."""
+        """From now on all writes are recorded. A tick knows what was written before it began."""
         self._stage = stage = player.stage
         player.make_mark = lambda: len(self.history)
         self._answer, self._open = stage.dispatcher.launch, stage.store.transaction

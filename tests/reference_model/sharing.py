@@ -1,10 +1,10 @@
-"""Step 9 of the naive tick: each lease of a slot may use its own cpus, and its part of what nobody asked for."""
+"""Step 9 of the naive tick: each lease of a slot may use its own cpus, and its part of the spare ones."""
 
 from tests.reference_model.picture import HOLDING, Amounts, Picture, Site
 
 
 def share(picture: Picture) -> None:
-    """Zoe's page: "own `cpus` + max(0, slot's cpus − sum of the leases' cpus) / n"; told when it is another figure."""
+    """Zoe: "own `cpus` + max(0, slot's cpus − sum of the leases' cpus) / n"; decided when it is another figure."""
     found = []
     for site in picture.sites:
         if site.capacity is None or "cpus" not in site.capacity or site.row.state not in HOLDING:
@@ -22,7 +22,7 @@ def share(picture: Picture) -> None:
 
 
 def _list_users(picture: Picture, site: Site) -> list[tuple[str, str, float, float]]:
-    """Reservation, component, its own cpus and how many it may use so far, in order of submission."""
+    """Reservation, component, its own cpus and the number that it may use so far, in order of submission."""
     found = []
     for each in picture.reservations:
         for lease in each.leases:

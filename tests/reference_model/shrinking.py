@@ -1,4 +1,4 @@
-"""The smallest scenario that still shows a difference: parts are left out as long as it does."""
+"""The smallest scenario that still shows a difference: parts are removed while it does."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -12,7 +12,7 @@ Path = tuple[Any, ...]
 
 
 def shrink(document: Document, differs: Callable[[Document], bool] | None = None) -> Document:
-    """Leave out one part after the other, again and again, until each is needed."""
+    """Remove one part after the other, again and again, until each is needed."""
     shows = differs or does_differ
     smaller: Document | None = document
     while smaller is not None:
@@ -32,7 +32,7 @@ def does_differ(document: Document) -> bool:
 
 
 def _find_smaller(document: Document, shows: Callable[[Document], bool]) -> Document | None:
-    """All parts in turn; None when nothing could be left out."""
+    """Try all parts in turn; None if none could be removed."""
     found = None
     for path in sorted(_list_parts(document), key=len):
         present = found or document

@@ -50,26 +50,26 @@ def make_scenario(seed: int) -> Document:
 
 @dataclass
 class Story:
-    """What has been told so far."""
+    """The scenario so far."""
 
     random: Random
     config: Document
     names: list[str]
-    """Reservations that may be spoken of."""
+    """Reservations that actions may name."""
     hosts: list[str] = field(default_factory=list)
     """Hosts that may be removed."""
     at: float = 0
 
     @property
     def is_at_quota(self) -> bool:
-        """Whether its story is one of quotas: EC2 refuses launches of one market or both, often and for a moment."""
+        """Whether it is a story of quotas: EC2 refuses launches of one market or both, often and for a short time."""
         return (
             self.config["pools"]["p"].get("offerings", [{}])[0].get("name") == "small"
             and "quota_hold" in self.config["pools"]["p"]
         )
 
     def go_on(self) -> list[Document]:
-        """The next item: a tick, new wishes, or somebody's word."""
+        """The next item: a tick, new requests, or another action."""
         self.at += self.random.choice((0, 1, 1, 2, 3) if self.is_at_quota else STEPS)
         what = self.random.random()
         if what < 0.4:
@@ -79,13 +79,13 @@ class Story:
         return [{"at": self.at} | self._say()]
 
     def _tick(self) -> Any:
-        """At times something is said between the plan and its commit."""
+        """Sometimes an action happens between the plan and its commit."""
         if self.names and self.random.random() < 0.05:
             return {"between": [self._say()]}
         return True
 
     def _say(self) -> Document:
-        """Somebody's word."""
+        """Another action."""
         while True:
             is_refused = self.is_at_quota and self.random.random() < 0.4
             name = "outage" if is_refused else self.random.choice(WORDS)
@@ -125,7 +125,7 @@ class Story:
         return self.random.choice(slots) if slots else None
 
     def priority(self) -> Document:
-        """Changed while waiting or running."""
+        """Changed while pending or leased."""
         return {"reservation": self.anybody(), "priority": self.random.choice([0, 1, 5])}
 
     def interrupt(self) -> Document | None:
@@ -134,12 +134,12 @@ class Story:
         return {"slot": slot, "deadline": self.random.choice([0, 5, 5, 120])} if slot else None
 
     def confirm(self) -> Document | None:
-        """It runs there, if it does."""
+        """It is confirmed to run there, if it does."""
         slot = self.anywhere()
         return {"reservation": self.anybody(), "slot": slot} if slot else None
 
     def about_reservation(self) -> Document:
-        """The whole of one."""
+        """All slots of one reservation are reported."""
         return {"reservation": self.anybody()}
 
     def outage(self) -> Document:
@@ -156,7 +156,7 @@ class Story:
         return found
 
     def register(self) -> Document | None:
-        """A host comes, comes back, or comes back as something else."""
+        """A host registers, registers again, or registers with other resources or another machine."""
         if "h" not in self.config["pools"]:
             return None
         name = self.random.choice(["h-1", "h-2", "h-3", "h-4"])
@@ -173,13 +173,13 @@ class Story:
         return self.random.choice(self.hosts) if self.hosts else None
 
     def slot(self) -> Document | None:
-        """A record is replaced: the host is another one, or holds and bears something else."""
+        """A record is replaced: the host is another one, or has other resources or labels."""
         if "h" not in self.config["pools"]:
             return None
         return a_slot_record(self.random, self.random.choice(["h-1", "h-2", "h-3"]), self.config["pools"]["h"])
 
     def found(self) -> Document | None:
-        """A machine under our tags that no slot knows."""
+        """A machine with the project's tags that belongs to no slot."""
         slot = self.anywhere()
         if slot is None:
             return None
@@ -245,4 +245,4 @@ WORDS = (
     *(*ACTIONS, *["release"] * 3, *["outage"] * 3, *["fail"] * 3, *["interrupt"] * 4, *["rebalance"] * 3),
     *("rules", "rules", "seen", "seen", "lose", "cordon", "cordon", "found", "found"),
 )
-"""What is said, the more often the more it leads to."""
+"""The actions, with a weight each."""

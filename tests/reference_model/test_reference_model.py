@@ -1,4 +1,4 @@
-"""In generated scenarios the engine decides, tick for tick, what a naive tick decides that knows nothing of it."""
+"""In generated scenarios the engine decides in each tick what an independent naive tick decides."""
 
 import ast
 import json
@@ -29,12 +29,12 @@ REACHED = {
     *("waits at_max_slots", "waits at_quota", "waits capacity", "waits throttled", "waits misconfigured"),
     *("waits gang_incomplete", "waits cordoned", "waits no_capacity"),
 }
-"""What these scenarios are to come across."""
+"""What these scenarios have to contain."""
 
 
 @cache
 def compare_from(first: int) -> Comparison:
-    """Fifteen scenarios, played and compared; once, however many ask."""
+    """Fifteen scenarios, played and compared once for all tests."""
     found = Comparison()
     for seed in range(first, first + 15):
         compare(make_scenario(seed), found)
@@ -47,7 +47,7 @@ def test_every_tick_of_the_engine_decides_what_the_naive_tick_decides(first: int
     assert compare_from(first).ticks > 100
 
 
-def test_the_scenarios_come_across_every_rule() -> None:
+def test_the_scenarios_reach_every_rule() -> None:
     reached = {kind for first in FIRST_SEEDS for kind in compare_from(first).reached}
     assert REACHED - reached == set()
 
@@ -57,8 +57,8 @@ def test_a_seed_makes_the_same_scenario_each_time() -> None:
     assert make_scenario(7) != make_scenario(8)
 
 
-def test_the_naive_tick_knows_nothing_of_the_engine() -> None:
-    """Of the product it imports what rows and rules look like; what is asked of the engine stands in `comparing`."""
+def test_the_naive_tick_imports_nothing_of_the_engine() -> None:
+    """Of the product it imports the types of rows and rules; `comparing` alone uses the engine."""
     folder = Path(__file__).parent
     for name in ("picture", "healing", "fitting", "launching", "placing", "keeping", "tick", "expiring", "holding"):
         nodes = ast.walk(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8")))
@@ -73,7 +73,7 @@ TWO_WISHES = a_scenario(submit(0, "r1"), submit(1, "r2"), tick(2), tick(3))
 
 
 @pytest.mark.parametrize("field", ["decisions", "waiting"])
-def test_what_one_of_them_does_not_say_is_a_difference(field: str) -> None:
+def test_a_decision_of_one_tick_alone_is_a_difference(field: str) -> None:
     def look(seen: Seen) -> None:
         seen.plan = msgspec.structs.replace(seen.plan, **{field: ()})
         Comparison().look(seen)
@@ -84,7 +84,7 @@ def test_what_one_of_them_does_not_say_is_a_difference(field: str) -> None:
     assert raised.value.naive.waiting == ["r1 booting", "r2 booting"]
 
 
-def test_the_smallest_scenario_that_shows_something_is_found() -> None:
+def test_the_smallest_scenario_that_shows_a_difference_is_found() -> None:
     def shows(document: Document) -> bool:
         return any(each.get("submit", [{}])[0:1] == [{"id": "r2"}] for each in document.get("timeline", []))
 
@@ -92,7 +92,7 @@ def test_the_smallest_scenario_that_shows_something_is_found() -> None:
     assert shrink(full, shows) == {"timeline": [{"submit": [{"id": "r2"}]}]}
 
 
-def test_the_command_says_what_it_compared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_it_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--runs", "2", "--first", "5"]) == 0
     first, reached = capsys.readouterr().out.splitlines()
     assert first.endswith("ticks compared, 0 scenarios refused, 0 differences")

@@ -1,4 +1,4 @@
-"""The naive tick: the steps in the order of the autoscaler's page, written from the pages and from nothing else."""
+"""The naive tick: the steps in the order of the autoscaler's tick, written from the sources and from nothing else."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from tests.reference_model.sharing import share
 
 @dataclass(frozen=True)
 class Told:
-    """What a tick decided, in order, and who waits with which code, in queue order; a line of text each."""
+    """The decisions of a tick in order, and the waits with their codes in queue order; a line of text each."""
 
     decisions: list[str]
     waiting: list[str]
 
 
 def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -> Told:
-    """The page: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
+    """Rule: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
 
-    What is unneeded goes then, at quota; where launches are withheld, none is made for `minimum` or `warm`. Last, what
-    each slot has to spare is shared.
+    Then unneeded slots drain at quota; where launches are withheld, none is made for `minimum` or `warm`. Last, the
+    spare cores of each slot are shared.
     """
     picture = Picture(rows, rules, now, history)
     expire(picture)
@@ -39,7 +39,7 @@ def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -
 
 
 def let_go(picture: Picture, placing: Pass) -> None:
-    """Launches to keep each pool's minimum and reserve, then what is idle or unneeded goes."""
+    """Launches to keep each pool's minimum and reserve; then idle or unneeded slots drain."""
     imagined = Imagined(placing)
     elastic = [name for name, pool in picture.rules.pools.items() if pool.provider == "ec2"]
     withheld, spared = {name: imagined.count(name) for name in elastic}, imagined.list_spared()

@@ -1,1 +1,1 @@
-"""What must hold for every plan, on fleets and timelines that nobody thought of."""
+"""Rules that must hold for every plan, on generated fleets and timelines."""

@@ -1,4 +1,4 @@
-"""Builders of the cases of the Arvados page: offerings t1 … t16, queue `priority`, one lease a slot."""
+"""Builders of Arvados' cases: offerings t1 … t16, queue `priority`, one lease a slot."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def types(*sizes: int, **fields: Any) -> list[Document]:
 
 
 def c(priority: int, cpus: float = 1, at: float = 0, **fields: Any) -> Document:
-    """c4 = priority 4, one cpu and 1000 MiB unless said."""
+    """c4 = priority 4; by default one cpu and 1000 MiB."""
     resources = {"cpus": cpus, "memory_mib": 1000}
     return submit(at, f"c{priority}", priority=priority, resources=resources, **fields)
 
@@ -29,7 +29,7 @@ def t(name: str, size: int, state: str = "ready", *holders: str, **fields: Any) 
 
 
 def a_case(*timeline: Document, **parts: Any) -> Document:
-    """Queue `priority`, all offerings, one lease a slot, unless said."""
+    """Queue `priority`, all offerings; by default one lease a slot."""
     pool = {"offerings": types(*SIZES), "max_leases_per_slot": 1, **parts.pop("pool", {})}
     scheduler = {"queue": "priority", **parts.pop("scheduler", {})}
     return a_scenario(*timeline, pool=pool, scheduler=scheduler, **parts)

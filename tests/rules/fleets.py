@@ -1,6 +1,6 @@
-"""Strategies: small fleets, as scenarios, with times on a coarse grid so that things meet.
+"""Strategies: small fleets, as scenarios, with times on a coarse grid so that events coincide.
 
-Strategies are made once where they need no draw: to look through new ones for each fleet takes longer than to draw it.
+Strategies without draws are made once: validating new ones for each fleet takes longer than drawing it.
 """
 
 import os
@@ -24,7 +24,7 @@ SLOTS = [f"{pool}-{number}" for pool in POOLS for number in (1, 2, 3)]
 
 @cache
 def durations(*values: float) -> st.SearchStrategy[float]:
-    """One of these, or something odd."""
+    """One of these, or an unusual value."""
     return st.sampled_from(values) | st.integers(1, 40).map(float)
 
 
@@ -63,7 +63,7 @@ def pools(draw: st.DrawFn, system: str) -> Document:
 
 @cache
 def lives() -> st.SearchStrategy[Document]:
-    """When a pool's machines are worn out, not to be trusted, or to be had on demand; most say nothing of it."""
+    """When a pool's machines are used up, unhealthy, or to be replaced by on-demand ones; mostly not set."""
     return st.fixed_dictionaries(
         {},
         optional={
@@ -77,7 +77,7 @@ def lives() -> st.SearchStrategy[Document]:
 
 @st.composite
 def wishes(draw: st.DrawFn, name: str, *, elastic: bool = False) -> Document:
-    """What a producer asks for; with elastic components, if it is said so."""
+    """A producer's request; with elastic components if wanted."""
     wish: Document = {"id": name}
     wish |= {"system": draw(st.sampled_from([*SYSTEMS, SYSTEMS[0]]))} if draw(st.booleans()) else {"pool": "linux"}
     if draw(st.booleans()):
@@ -92,7 +92,7 @@ def wishes(draw: st.DrawFn, name: str, *, elastic: bool = False) -> Document:
 
 @cache
 def conditions() -> st.SearchStrategy[Document]:
-    """What a producer may say about its time, its place in the queue and what befalls it."""
+    """Keys of a request about its time, its queue position and its loss."""
     return st.fixed_dictionaries(
         {},
         optional={
@@ -108,7 +108,7 @@ def conditions() -> st.SearchStrategy[Document]:
 
 @cache
 def elastic_components() -> st.SearchStrategy[Document]:
-    """A component that may have several instances, of whatever size."""
+    """A component that may have several instances, of any size."""
     return st.builds(
         lambda name, count, cpus: {"name": name, "kind": "elastic", "count": count, "resources": {"cpus": cpus}},
         st.sampled_from(PARTS),
@@ -124,7 +124,7 @@ def _name(component: Document) -> str:
 
 @cache
 def elastic_rules() -> st.SearchStrategy[Document]:
-    """How elastic instances are granted and taken back."""
+    """How elastic instances are granted and reclaimed."""
     return st.fixed_dictionaries(
         {
             "elastic": st.sampled_from(["yielding", "flexible", "malleable", "rigid"]),
@@ -136,7 +136,7 @@ def elastic_rules() -> st.SearchStrategy[Document]:
 
 @cache
 def elastic_words() -> st.SearchStrategy[tuple[str, Any]]:
-    """What becomes of a single elastic instance."""
+    """An action on a single elastic instance."""
     return st.tuples(
         st.sampled_from(["fail", "surrender"]),
         st.builds(
@@ -150,7 +150,7 @@ def elastic_words() -> st.SearchStrategy[tuple[str, Any]]:
 
 @cache
 def actions() -> st.SearchStrategy[tuple[str, Any]]:
-    """Any action that needs nothing but ids which the fleet has declared."""
+    """Any action that needs only ids which the fleet has declared."""
     ids, slots = st.sampled_from(IDS), st.sampled_from(SLOTS)
     errors = st.sampled_from(["capacity", "quota", "throttled", "misconfigured"])
     return st.one_of(
@@ -182,7 +182,7 @@ def actions() -> st.SearchStrategy[tuple[str, Any]]:
 
 
 def _host(number: int, labels: dict[str, str]) -> Document:
-    """A host that registers itself, each time as large."""
+    """A host that registers itself, each time with other resources."""
     size = {"resources": {"cpus": 2}, "labels": labels}
     return {"id": f"hosts-{number}", "pool": "hosts", "machine": f"machine-{number}", **size}
 
@@ -244,7 +244,7 @@ def fleets(draw: st.DrawFn, *, elastic: bool = False) -> Document:
 
 
 def _declared(timeline: list[Document], given: list[str]) -> list[Document]:
-    """The timeline without words about reservations and hosts that are not declared yet."""
+    """The timeline without actions on reservations and hosts that are not declared yet."""
     known, kept = set(given), []
     for item in timeline:
         value = next(value for name, value in item.items() if name != "at")

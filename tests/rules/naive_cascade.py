@@ -1,5 +1,5 @@
-"""The heuristic of Pace, Venzano, Carra and Michiardi as it is told, for one resource and instances of one unit each:
-all elastic instances are lifted, and the cascade is worked out anew whenever somebody is looked at.
+"""The heuristic of Pace, Venzano, Carra and Michiardi as published, for one resource and instances of one unit each:
+all elastic instances are taken off, and the cascade is computed again for each reservation.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wish:
-    """Somebody who is served or waits: how many essential and elastic instances it asks for, in rank order."""
+    """A reservation that is leased or pending: its numbers of essential and elastic instances, in rank order."""
 
     name: str
     rank: tuple[float, ...]
@@ -18,7 +18,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Setting:
-    """What decides who is admitted."""
+    """The settings that decide which reservation starts."""
 
     elastic: str
     backfill: bool
@@ -26,7 +26,7 @@ class Setting:
 
 
 def cascade(served: Sequence[Wish], total: int) -> dict[str, int]:
-    """How many elastic instances each is granted, in rank order, beside all essential ones."""
+    """The number of elastic instances granted to each, in rank order, beside all essential ones."""
     left = total - sum(each.essential for each in served)
     granted = {}
     for each in sorted(served, key=lambda each: each.rank):
@@ -36,7 +36,9 @@ def cascade(served: Sequence[Wish], total: int) -> dict[str, int]:
 
 
 def serve(total: int, leased: dict[Wish, int], pending: Sequence[Wish], setting: Setting) -> dict[str, int]:
-    """Who is served after one tick, and how many instances each then holds. `leased`: with how many elastic ones."""
+    """Which reservations are leased after one tick, and the number of instances of each. `leased`: with their elastic
+    ones.
+    """
     if setting.elastic in {"rigid", "malleable"}:
         return _only_give(total, leased, pending, setting)
     served = list(leased)

@@ -1,4 +1,4 @@
-"""Builders of the cases of the Orchard page: hosts of a static pool with three vms each."""
+"""Builders of Orchard's cases: hosts of a static pool with three vms each."""
 
 from typing import Any
 
@@ -17,18 +17,18 @@ HOSTS = {
 
 
 def a_case(*timeline: Document, **parts: Any) -> Document:
-    """Hosts of a static pool with room for 100 leases; `lab` changes the pool."""
+    """Hosts of a static pool with room for 100 leases each; `lab` changes the pool."""
     pools = {"lab": {**HOSTS["lab"], **parts.pop("lab", {})}}
     return a_scenario(*timeline, pools=pools, **parts)
 
 
 def host(name: str, *holders: str, **fields: Any) -> Document:
-    """A host of 3 vms, unless it says what it has."""
+    """A host of 3 vms by default."""
     return a_slot(name, "ready", *holders, **{"pool": "lab", "resources": {"vms": 3}} | fields)
 
 
 def ask(at: float, *names: str, **fields: Any) -> Document:
-    """Reservations of one vm, unless said."""
+    """Reservations of one vm by default."""
     return submit(at, *names, **{"resources": {"vms": 1}} | fields)
 
 

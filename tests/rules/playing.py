@@ -1,4 +1,4 @@
-"""Builders of scenarios, and what a play tells, in words that fit on a line of a table."""
+"""Builders of scenarios, and the output of a play in words that fit on a line of a table."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from scheduler.simulation.scenario import read_scenario
 SYSTEM = "x86_64-linux"
 Document = dict[str, Any]
 Cases = dict[str, tuple[Document, list[list[str]]]]
-"""Scenarios by name; with each what its ticks decide, then who waits and why."""
+"""Scenarios by name; with each the decisions of its ticks, then the waits with their codes."""
 UNTOLD = frozenset({"cores"})
 """Decisions that come with every lease on a slot with spare cpus, and change nothing else: see `Played.cores`."""
 
@@ -37,12 +37,12 @@ def ticks(*times: float) -> list[Document]:
 
 
 def a_wish(name: str, **fields: Any) -> Document:
-    """What a producer asks for."""
+    """A producer's request."""
     return {"id": name, "system": SYSTEM} | fields
 
 
 def submit(at: float, *names: str, **fields: Any) -> Document:
-    """Producers ask for these reservations, all alike."""
+    """Producers submit these reservations, all alike."""
     return {"at": at, "submit": [a_wish(name, **fields) for name in names]}
 
 
@@ -52,7 +52,7 @@ def act(at: float, action: str, value: Any) -> Document:
 
 
 def notice(at: float, slot: str = "linux-1", deadline: float = 120) -> Document:
-    """The cloud says that it takes this slot's machine."""
+    """The cloud announces that it takes this slot's machine back."""
     return act(at, "interrupt", {"slot": slot, "deadline": deadline})
 
 
@@ -63,7 +63,7 @@ def a_slot(name: str, state: str = "ready", *holders: str, **fields: Any) -> Doc
 
 
 def a_holder(name: str, **fields: Any) -> Document:
-    """A reservation that is leased from the start; a slot record says where."""
+    """A reservation that is leased from the start; a slot record contains its lease."""
     return a_wish(name, phase="leased", **fields)
 
 
@@ -79,12 +79,12 @@ class Played:
 
     @property
     def ticks(self) -> list[list[str]]:
-        """For each tick what it decided, then who waits and why."""
+        """For each tick its decisions, then the waits with their codes."""
         return [_describe_tick(line) for line in self.lines if "tick" in line]
 
     @property
     def ticks_at(self) -> dict[float, list[str]]:
-        """The same by time, several ticks of one instant in one list; ticks with nothing to tell left out."""
+        """The same by time, several ticks of one instant in one list; ticks without decisions and waits are omitted."""
         found: dict[float, list[str]] = {}
         for line in self.lines:
             if "tick" in line and (told := _describe_tick(line)):
@@ -133,7 +133,7 @@ class Played:
 
     @property
     def slots(self) -> dict[str, str]:
-        """The final state of every slot that is not empty, and who is on it."""
+        """The final state of every slot that is not empty, and its leases."""
         return {
             each["id"]: " ".join([each["state"], *(lease["reservation"] for lease in each["leases"])])
             for each in self.state["slots"]
@@ -157,7 +157,7 @@ def play_out(document: Document) -> Played:
 
 
 def told(*timeline: Document, **parts: Any) -> list[list[str]]:
-    """For each tick of a scenario what it decided, then who waits and why."""
+    """For each tick of a scenario its decisions, then the waits with their codes."""
     return play_out(a_scenario(*timeline, **parts)).ticks
 
 

@@ -9,13 +9,13 @@ POOL: Document = {"system": SYSTEM, "provider": "static", "lease_ttl": 0, "offli
 
 
 def an_account(balance: list[float] | None = None, rates: list[float] | None = None, **fields: Any) -> Document:
-    """What a configuration says of an account; it earns nothing unless `rates` are given."""
+    """The configuration of an account; it earns nothing by default."""
     found: Document = {"balance": balance or [], "charge_rate": rates or [], **fields}
     return found
 
 
 def a_quota(*timeline: Document, accounts: Document | None = None, **parts: Any) -> Document:
-    """A scenario under the queue `quota`; `grace` is 0 unless it is given, `slots` stand in the pool `lab`."""
+    """A scenario under the queue `quota`; `grace` is 0 by default, `slots` are in the pool `lab`."""
     scheduler = {"queue": "quota", "preemption_grace": parts.pop("grace", 0), **parts.pop("scheduler", {})}
     pools = {"lab": {**POOL, **parts.pop("pool", {})}}
     document = a_scenario(*timeline, scheduler=scheduler, pools=pools, **parts)
@@ -35,23 +35,23 @@ def runs(slot: str, name: str, level: int = 5, cost: list[float] | None = None, 
 
 
 def held(name: str, account: str | None = None, **fields: Any) -> Document:
-    """A reservation that is leased from the start; a slot record says where."""
+    """A reservation that is leased from the start; a slot record contains its lease."""
     return a_wish(name, phase="leased", **({"account": account} if account else {}), **fields)
 
 
 def ask(at: float, *names: str, account: str | None = None, **fields: Any) -> Document:
-    """Producers ask for these, for one account."""
+    """Producers submit these for one account."""
     more = {"account": account} if account else {}
     return act(at, "submit", [a_wish(name, **more, **fields) for name in names])
 
 
 def balances(played: Played) -> dict[str, list[float]]:
-    """The final balances, zeros at their ends left out."""
+    """The final balances, without zeros at their ends."""
     return {each["id"]: _trim(each["balance"]) for each in played.state["accounts"]}
 
 
 def leases(played: Played) -> dict[str, tuple[int, list[float]]]:
-    """By reservation: level and cost of its lease at the end, zeros at the end of the cost left out."""
+    """By reservation: level and cost of its lease at the end, without zeros at the end of the cost."""
     return {
         each["reservation"]: (each["level"], _trim(each["cost"]))
         for slot in played.state["slots"]

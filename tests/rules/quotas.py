@@ -1,4 +1,4 @@
-"""Builders of what a tick sees under the queue `quota`, and what a plan decides, in words that fit in a table."""
+"""Builders of a view under the queue `quota`, and the decisions of a plan in words that fit in a table."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ def a_host(number: int = 1, labels: dict[str, str] | None = None, **changes: Any
 
 
 def a_claim(lease: Lease, **changes: object) -> dict[str, Any]:
-    """What makes a pending reservation one that has this lease claimed."""
+    """The fields of a pending reservation that has a claim on a slot."""
     fields: dict[str, Any] = {"component": lease.component, "token": 0, "state": "claimed", **changes}
     return {"leases": (a_lease(lease.slot, level=lease.level, cost=lease.cost, charged_at=lease.charged_at, **fields),)}
 
 
 def waits(name: str, account: str | None = None, at: float = 0, **wishes: object) -> Reservation:
-    """One that waits, submitted so many seconds ago as `at` is negative; its number in the order is the id's."""
+    """A pending reservation, submitted `-at` seconds ago; its number in the order is the id's."""
     return a_reservation(name, account=account, created_at=NOW + at, sequence=_number_of(name), **wishes)
 
 
@@ -50,7 +50,7 @@ def runs(
     phase: str = "leased",
     **wishes: object,
 ) -> Reservation:
-    """One that runs on a slot of `hosts` at this level, and has cost so much up to now."""
+    """A reservation that runs on a slot of `hosts` at this level, with this cost up to now."""
     lease = slot
     if isinstance(slot, int):
         lease = a_lease(f"hosts-{slot}", level=level, cost=levels(*cost), charged_at=NOW, confirmed_at=NOW)
@@ -63,19 +63,19 @@ def _number_of(name: str) -> int:
 
 
 def quota_rules(pool: Document | None = None, pools: Document | None = None, **scheduler: object) -> Rules:
-    """One static pool that counts leases, one a slot; nothing is given a grace unless it is said."""
+    """One static pool that counts leases, one a slot; by default without a grace period."""
     keys = {"queue": "quota", "preemption_grace": 0, **scheduler}
     hosts = {"system": SYSTEM, "provider": "static", "lease_ttl": 0, **(pool or {})}
     return read_rules({"scheduler": keys, "pools": {"hosts": hosts, **(pools or {})}})
 
 
 def decide(*rows: Row, rules: Rules | None = None, now: float = NOW) -> list[str]:
-    """What a tick decides about reservations."""
+    """The decisions of a tick about reservations."""
     return describe(*rows, rules=rules, now=now)[0]
 
 
 def describe(*rows: Row, rules: Rules | None = None, now: float = NOW) -> tuple[list[str], dict[str, str]]:
-    """What a tick decides about reservations, and the code with which each of the others waits."""
+    """The decisions of a tick about reservations, and the code of each wait."""
     found = plan(View(rows), rules or quota_rules(), now)
     words = [word for decision in found.decisions if (word := _word(decision))]
     return words, {each.reservation: each.code for each in found.waiting}

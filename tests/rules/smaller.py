@@ -1,4 +1,4 @@
-"""Less of a change, as it is printed: what must not do where the change is the smallest one of its kind."""
+"""Less of a change as it is printed: it must not suffice where the change is the smallest one of its kind."""
 
 import re
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from tests.rules.playing import Document
 from tests.rules.waits import Look
 
 STEPS = {"max_slots": 1, "price_factor": 0.0002, "cpus": 0.25, "memory_mib": 1}
-"""What is a little less."""
+"""The next smaller value."""
 WITH_SIZE = re.compile(r"more hosts? with ")
-"""Hosts of a size of their own, not one like another, nor as the rules have them."""
+"""Hosts of a size of their own, neither like another host nor as in the rules."""
 
 
 def list_smaller(look: Look, change: Document) -> Iterator[Document]:
@@ -52,7 +52,7 @@ def _list_less_of(look: Look, action: Document) -> Iterator[list[Document]]:
 
 
 def list_less(known: Document, wanted: Document) -> Iterator[Document]:
-    """A partial document with one key as it was, or with a little less in it; a table that is new goes whole."""
+    """A partial document with one key as before, or with a little less in it; a new table is removed as a whole."""
     for key, value in wanted.items():
         rest = {name: each for name, each in wanted.items() if name != key}
         before = known.get(key)

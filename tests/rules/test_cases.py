@@ -1,4 +1,4 @@
-"""The cases of the autoscaler's tick, each with its neighbours: exact boundaries, more leases a slot, other pools."""
+"""Cases of the autoscaler's tick, each with its neighbours: exact boundaries, several leases a slot, other pools."""
 
 import pytest
 
@@ -28,7 +28,7 @@ CASES: Cases = {
         a_scenario(submit(0, "r1"), tick(0)),
         [["launch linux-1 demand", "r1 waits booting"]],
     ),
-    # the launch is on its way: the next tick makes no other
+    # the launch is in flight: the next tick makes no other
     "one pending, a launch on its way": (
         a_scenario(submit(0, "r1"), *ticks(0, 5, 10), cloud={"launch": 60}),
         [["launch linux-1 demand", "r1 waits booting"], ["r1 waits booting"], ["r1 waits booting"]],
@@ -77,7 +77,7 @@ CASES: Cases = {
         ),
         [["launch linux-2 demand", "r1 waits booting", "r2 waits booting", "r3 waits booting"]],
     ),
-    "L 2: one slot booting and a slot with room, three pending": (
+    "L 2: one slot booting and a slot with a free lease, three pending": (
         a_scenario(
             submit(0, "r1", "r2", "r3"),
             tick(0),
@@ -88,7 +88,7 @@ CASES: Cases = {
         ),
         [["assign r1 linux-2", "r2 waits booting", "r3 waits booting"]],
     ),
-    # what is left after the places in flight, rounded up to whole slots
+    # what is left after the leases in flight, rounded up to whole slots
     "L 3: five pending, one booting": (
         a_scenario(
             submit(0, *(f"r{n}" for n in range(1, 9))),
@@ -101,7 +101,7 @@ CASES: Cases = {
             ["launch linux-2 demand", "launch linux-3 demand"] + [f"r{n} waits booting" for n in range(1, 9)],
         ],
     ),
-    "a binding slot counts as on its way": (
+    "a binding slot counts as in flight": (
         a_scenario(submit(0, "r1"), tick(0), slots=[a_slot("linux-1", "binding")], cloud={"bind": 60}),
         [["r1 waits booting"]],
     ),
@@ -109,7 +109,7 @@ CASES: Cases = {
         a_scenario(submit(0, "r1", system="riscv"), tick(0)),
         [["r1 waits no_pool"]],
     ),
-    "pending for a pool that is not there": (
+    "pending for an unknown pool": (
         a_scenario({"at": 0, "submit": {"id": "r1", "pool": "mac"}}, tick(0)),
         [["r1 waits no_pool"]],
     ),
@@ -133,7 +133,7 @@ CASES: Cases = {
         ),
         [["r1 waits at_max_slots"], ["launch linux-1 demand", "r1 waits booting"]],
     ),
-    "max 1: a further record that is empty is no way past it": (
+    "max 1: a further empty record does not exceed the maximum": (
         a_scenario(
             submit(0, "r1"),
             tick(0),
@@ -181,7 +181,7 @@ CASES: Cases = {
         ),
         [["assign r2 arm-1", "r1 waits at_max_slots"]],
     ),
-    "a slot in flight of another system is no room": (
+    "a slot in flight of another system is no capacity": (
         a_scenario(submit(0, "r1"), tick(0), pools=TWO_POOLS, slots=[a_slot("arm-1", "booting")], cloud={"boot": 9}),
         [["launch linux-1 demand", "r1 waits booting"]],
     ),
@@ -189,7 +189,7 @@ CASES: Cases = {
         a_scenario(submit(0, "r1", "r2", "r3"), tick(0), pools={"b": a_pool(max_slots=2), "a": a_pool(max_slots=2)}),
         [["launch b-1 demand", "launch b-2 demand", "launch a-1 demand"] + [f"r{n} waits booting" for n in (1, 2, 3)]],
     ),
-    "who names a pool gets no other of its system": (
+    "a reservation that names a pool gets no other pool of its system": (
         a_scenario(
             {"at": 0, "submit": {"id": "r1", "pool": "b"}},
             tick(0),
@@ -232,7 +232,7 @@ CASES: Cases = {
         a_scenario(submit(0, "r1", ttl=10), tick(9), slots=[a_slot("linux-1")]),
         [["assign r1 linux-1"]],
     ),
-    "a pending one and a slot that is idle too long": (
+    "a pending one and a slot that is idle for too long": (
         a_scenario(submit(0, "r1"), tick(0), slots=[a_slot("linux-1", idle_since=-5000)]),
         [["assign r1 linux-1"]],
     ),
@@ -277,7 +277,7 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_tick_decides_as_its_table_says(name: str) -> None:
+def test_a_tick_of_the_autoscaler_launches_assigns_and_ends(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
 
@@ -287,7 +287,7 @@ def test_after_a_capacity_outage_every_slot_is_empty() -> None:
     assert play_out(document).slots == {}
 
 
-def test_maximum_over_all_pools_holds_back_the_launches_of_each() -> None:
+def test_maximum_over_all_pools_limits_the_launches_of_each() -> None:
     pools = {"linux": a_pool(), "arm": a_pool(system=OTHER)}
     wishes = [a_wish("a1", system=OTHER), a_wish("r1"), a_wish("a2", system=OTHER), a_wish("r2")]
     assert told({"at": 0, "submit": wishes}, tick(0), pools=pools, scheduler={"max_slots": 3}) == [
@@ -303,7 +303,7 @@ def test_maximum_over_all_pools_holds_back_the_launches_of_each() -> None:
     ]
 
 
-def test_draining_and_terminating_slots_of_one_pool_use_up_the_maximum_over_all() -> None:
+def test_draining_and_terminating_slots_of_one_pool_count_towards_the_maximum_over_all() -> None:
     assert told(
         submit(0, "r1"),
         tick(0),

@@ -1,4 +1,4 @@
-"""The contract of `leasehold simulate`: what is printed, when ticks are played, and that it is always the same."""
+"""The contract of `leasehold simulate`: its output, when ticks are played, and that it is always the same."""
 
 import json
 import os
@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 EXAMPLE = HERE / "two_fit_one_launches.json"
 
 
-def test_the_example_of_the_contract_plays_as_it_says() -> None:
+def test_the_example_of_the_contract_plays_as_shown() -> None:
     lines = list(play(load_scenario(EXAMPLE)))
     assert lines[:-1] == [
         {"at": 0, "event": "reservation_submitted", "reservation": "r1"},
@@ -98,7 +98,7 @@ def _busy_day() -> Document:
 
 
 def test_the_same_file_gives_the_same_output_byte_for_byte() -> None:
-    """In other processes too, where sets and dicts are hashed otherwise."""
+    """Also in other processes, where sets and dicts are hashed differently."""
     here = "\n".join(json.dumps(line) for line in play_out(_busy_day()).lines)
     code = (
         "import json, sys\n"
@@ -183,7 +183,7 @@ def test_the_play_ends_at_until_or_after_the_last_item_whichever_is_later() -> N
 
 
 KICKS = {
-    # what asks for a tick: a change
+    # changes that request a tick
     "submit": (submit(5, "r9"), [5]),
     "release": (act(5, "release", "r1"), [5]),
     "cancel": (act(5, "cancel", "r1"), [5]),
@@ -198,22 +198,22 @@ KICKS = {
     "uncordon": (act(5, "uncordon", "linux-3"), [5]),
     "drain": (act(5, "drain", "linux-1"), [5]),
     "rules": (act(5, "rules", {"pools": {"linux": {"max_slots": 3}}}), [5]),
-    # what does not: marks of time, and the weather
+    # marks of time and outages request none
     "renew": (act(5, "renew", "r1"), []),
     "seen": (act(5, "seen", "linux-1"), []),
     "outage": (act(5, "outage", {"pool": "linux", "error": "quota", "until": 9}), []),
-    # what changes nothing
+    # actions that change nothing
     "the same id again": (submit(5, "r1"), []),
-    "release of nobody": (act(5, "release", "nobody"), []),
+    "release of an unknown reservation": (act(5, "release", "nobody"), []),
     "cordoned already": (act(5, "cordon", "linux-3"), []),
     "the same priority": (act(5, "priority", {"reservation": "r1", "priority": 1}), []),
-    "lose what is empty": (act(5, "lose", "linux-4"), []),
+    "lose an empty slot": (act(5, "lose", "linux-4"), []),
     "the same rules": (act(5, "rules", {"pools": {"linux": {"max_slots": 4}}}), []),
 }
 
 
 @pytest.mark.parametrize("name", KICKS)
-def test_with_kicks_a_change_asks_for_a_tick_and_nothing_else_does(name: str) -> None:
+def test_with_kicks_a_change_requests_a_tick_and_nothing_else_does(name: str) -> None:
     item, expected = KICKS[name]
     played = play_out(
         a_scenario(
@@ -250,7 +250,7 @@ def test_with_kicks_a_slot_that_turns_ready_gets_its_lease_at_that_very_instant(
     assert played.decisions == ["0 launch linux-1 demand", "13 assign r1 linux-1"]
 
 
-def test_delays_of_0_fall_due_right_after_the_commit_and_kicks_play_on_until_it_is_quiet() -> None:
+def test_delays_of_0_fall_due_right_after_the_commit_and_kicks_play_on_until_nothing_changes() -> None:
     played = play_out(a_scenario(submit(0, "r1"), kicks=True))
     assert played.ticks == [["launch linux-1 demand", "r1 waits booting"], ["assign r1 linux-1"]]
 
@@ -260,7 +260,7 @@ def test_state_changes_come_before_any_action_of_their_instant() -> None:
     assert played.ticks == [["launch linux-1 demand", "r1 waits booting"], ["assign r1 linux-1"]]
 
 
-def test_rules_that_never_come_to_rest_are_told_instead_of_played_for_ever() -> None:
+def test_rules_that_never_come_to_rest_are_reported_instead_of_played_without_end() -> None:
     endless = a_scenario(
         act(0, "outage", {"pool": "linux", "error": "capacity", "until": 5}),
         submit(0, "r1"),
@@ -272,7 +272,7 @@ def test_rules_that_never_come_to_rest_are_told_instead_of_played_for_ever() -> 
 
 
 BETWEEN = {
-    # what happens between plan and commit, and what becomes of the plan
+    # events between plan and commit, and the result for the plan
     "released": (
         [act(0, "release", "r1")],
         ["assign r1 linux-1 (skipped: it is released)"],
@@ -308,7 +308,7 @@ BETWEEN = {
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_a_decision_that_lost_between_plan_and_commit_is_skipped_with_its_reason(name: str) -> None:
+def test_a_decision_that_no_longer_holds_at_the_commit_is_skipped_with_its_reason(name: str) -> None:
     between, expected = BETWEEN[name]
     played = play_out(
         a_scenario(
@@ -325,7 +325,7 @@ def a_wish_of_another() -> dict[str, Any]:
     return {"id": "r0", "system": "x86_64-linux", "priority": 0}
 
 
-def test_a_loser_raises_a_kick_and_the_rest_of_the_pass_goes_on() -> None:
+def test_a_skipped_decision_raises_a_kick_and_the_rest_of_the_tick_continues() -> None:
     played = play_out(
         a_scenario(
             submit(0, "r1", "r2"),
@@ -351,8 +351,8 @@ def test_events_between_plan_and_commit_come_before_the_line_of_the_tick() -> No
     ]
 
 
-def test_programs_are_told_the_very_instant_and_people_a_rounded_one(tmp_path: Path) -> None:
-    """An explicit tick at what programs are told decides the same."""
+def test_programs_get_the_exact_instant_and_people_a_rounded_one(tmp_path: Path) -> None:
+    """An explicit tick at the instant that programs get decides the same."""
     path = tmp_path / "idle.json"
     path.write_text(json.dumps(a_scenario(tick(0), slots=[a_slot("linux-1")], wakes=True, until=400)))
     lines, sentences = StringIO(), StringIO()
@@ -365,7 +365,7 @@ def test_programs_are_told_the_very_instant_and_people_a_rounded_one(tmp_path: P
 
 
 RECORDS: dict[str, tuple[Document, str]] = {
-    # what a slot record says besides; what the tick does about it
+    # further keys of a slot record, and the decisions of the tick
     "uses": ({"uses": 5}, "drain linux-1 used_up"),
     "failed probes": ({"failed_probes": 3}, "drain linux-1 unhealthy"),
     "a drain that waits": ({"drain_reason": "requested"}, "drain linux-1 requested"),
@@ -374,8 +374,8 @@ RECORDS: dict[str, tuple[Document, str]] = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_slot_record_says_the_same_at_the_top_and_in_the_timeline(name: str) -> None:
-    """What it says of the past was not heeded in the timeline."""
+def test_a_slot_record_has_the_same_effect_at_the_top_and_in_the_timeline(name: str) -> None:
+    """Keys about the past count in the timeline too."""
     said, expected = RECORDS[name]
     record, pool = a_slot("linux-1", **said), {"max_uses": 5}
     assert play_out(a_scenario(tick(0), slots=[record], pool=pool)).ticks == [[expected]]

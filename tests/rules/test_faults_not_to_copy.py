@@ -1,4 +1,4 @@
-"""The faults of the scheduler that the tick comes from, each as a regression test of what is wanted here."""
+"""Faults of the autoscaler that are not copied: a regression test for each."""
 
 from tests.rules.playing import (
     a_holder,
@@ -16,8 +16,8 @@ from tests.rules.playing import (
 OTHER = "aarch64-linux"
 
 
-def test_an_outage_burns_no_slots() -> None:
-    """There: `error` is an end, and every tick of an outage burns further slots."""
+def test_an_outage_leaves_no_slot_in_error() -> None:
+    """In the autoscaler, `error` is final, and every tick of an outage leaves further slots in it."""
     played = play_out(
         a_scenario(
             act(0, "outage", {"pool": "linux", "error": "misconfigured", "until": 1000}),
@@ -32,7 +32,7 @@ def test_an_outage_burns_no_slots() -> None:
 
 
 def test_a_slow_cloud_does_not_stop_expiry_and_draining() -> None:
-    """There: launches are made inside the tick."""
+    """In the autoscaler, launches are made inside the tick."""
     assert told(
         submit(0, "r1", ttl=20, resources={"cpus": 1}),
         *ticks(0, 20),
@@ -43,7 +43,7 @@ def test_a_slow_cloud_does_not_stop_expiry_and_draining() -> None:
 
 
 def test_leases_on_an_interrupted_slot_are_requeued_and_replaced_at_once() -> None:
-    """There: they are left to die."""
+    """In the autoscaler, they stay until the machine ends."""
     assert told(
         act(0, "interrupt", {"slot": "linux-1", "deadline": 120}),
         tick(0),
@@ -53,7 +53,7 @@ def test_leases_on_an_interrupted_slot_are_requeued_and_replaced_at_once() -> No
 
 
 def test_an_interrupted_slot_that_boots_is_stopped_and_replaced_at_once() -> None:
-    """There: it counts as capacity and as warm until it is ready."""
+    """In the autoscaler, it counts as capacity and as warm until it is ready."""
     assert told(
         act(0, "interrupt", {"slot": "linux-1", "deadline": 120}),
         tick(0),
@@ -64,7 +64,7 @@ def test_an_interrupted_slot_that_boots_is_stopped_and_replaced_at_once() -> Non
 
 
 def test_a_reservation_on_a_vanished_slot_fails_in_the_next_tick() -> None:
-    """There: it stays leased until it expires."""
+    """In the autoscaler, it stays leased until it expires."""
     assert told(
         act(0, "remove", "linux-1"),
         tick(0),
@@ -74,7 +74,7 @@ def test_a_reservation_on_a_vanished_slot_fails_in_the_next_tick() -> None:
 
 
 def test_only_serving_slots_satisfy_the_minimum() -> None:
-    """There: a draining slot does."""
+    """In the autoscaler, a draining slot does."""
     for state in ("draining", "terminating", "error"):
         assert (
             told(tick(0), pool={"min_slots": 1}, slots=[a_slot("linux-1", state)], cloud={"terminate": 60})[0][-1]
@@ -82,8 +82,8 @@ def test_only_serving_slots_satisfy_the_minimum() -> None:
         )
 
 
-def test_the_reserve_is_what_nobody_waits_for() -> None:
-    """There: launches for demand count as warm, so no reserve is left under load."""
+def test_the_reserve_contains_only_slots_that_no_reservation_waits_for() -> None:
+    """In the autoscaler, launches for demand count as warm, so no reserve is left under load."""
     assert told(submit(0, "r1", "r2"), tick(0), pool={"target_warm_slots": 2}) == [
         [
             *("launch linux-1 demand", "launch linux-2 demand", "launch linux-3 warm", "launch linux-4 warm"),
@@ -93,7 +93,7 @@ def test_the_reserve_is_what_nobody_waits_for() -> None:
 
 
 def test_idle_scale_down_never_goes_below_the_warm_target() -> None:
-    """There: it drains, then launches, for ever."""
+    """In the autoscaler, it drains, then launches, without end."""
     played = play_out(
         a_scenario(
             kicks=True,
@@ -108,7 +108,7 @@ def test_idle_scale_down_never_goes_below_the_warm_target() -> None:
 
 
 def test_idle_time_counts_from_the_end_of_the_last_lease() -> None:
-    """There: from `ready`, so that a slot is drained the second a long lease ends."""
+    """In the autoscaler, it counts from `ready`, so a slot is drained at the second at which a long lease ends."""
     assert told(
         act(0, "release", "r1"),
         *ticks(0, 300, 300.1),
@@ -118,7 +118,7 @@ def test_idle_time_counts_from_the_end_of_the_last_lease() -> None:
 
 
 def test_a_lease_that_expires_in_this_tick_ends_in_this_tick() -> None:
-    """The slot was ready for ages, but its last lease ended just now."""
+    """The slot was ready for a long time, but its last lease ended just now."""
     assert told(
         *ticks(0, 300, 300.1),
         slots=[a_slot("linux-1", "ready", "r1", since=-9999)],
@@ -126,7 +126,7 @@ def test_a_lease_that_expires_in_this_tick_ends_in_this_tick() -> None:
     ) == [["expire r1 ttl"], [], ["drain linux-1 idle"]]
 
 
-def test_neither_does_one_that_is_requeued_make_its_slot_idle_for_ages() -> None:
+def test_a_requeued_lease_ends_the_busy_time_of_its_slot_in_this_tick() -> None:
     assert told(
         submit(-0.0, "r1", priority=1),
         tick(0),
@@ -137,8 +137,8 @@ def test_neither_does_one_that_is_requeued_make_its_slot_idle_for_ages() -> None
     ) == [["assign r1 linux-1"], ["requeue r1 unconfirmed", "r1 waits on_hold"]]
 
 
-def test_which_slot_goes_and_who_gets_the_last_unit_is_no_accident() -> None:
-    """There: row order. Here: longest idle first, each pool its own limits, queue order."""
+def test_which_slot_drains_and_which_reservation_gets_the_last_unit_is_determined() -> None:
+    """In the autoscaler, row order decides. Here: longest idle first, each pool its own limits, queue order."""
     slots = [a_slot("linux-3", idle_since=-500), a_slot("linux-1", idle_since=-400), a_slot("linux-2", idle_since=-600)]
     assert told(tick(0), pool={"min_slots": 1}, slots=slots) == [["drain linux-2 idle", "drain linux-3 idle"]]
     for names in (("a", "b"), ("b", "a")):
@@ -148,7 +148,7 @@ def test_which_slot_goes_and_who_gets_the_last_unit_is_no_accident() -> None:
 
 
 def test_minimum_and_warm_are_each_pools_own() -> None:
-    """There: they launch any system."""
+    """In the autoscaler, they launch any system."""
     assert told(
         tick(0),
         pools={"linux": a_pool(min_slots=1), "arm": a_pool(system=OTHER, target_warm_slots=1)},

@@ -1,4 +1,4 @@
-"""Sums that must hold for every plan, whatever the fleet."""
+"""Properties that must hold for every plan, whatever the fleet."""
 
 import random
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.no_cover
 
 
 def no_slot_is_overfull(seen: Seen) -> None:
-    """Never more leases on a slot than allowed, nor more than it has: now, nor when all who have to give back did and
-    those who claim their place have it.
+    """A slot has at most the allowed number of leases and at most its resources, now and after all revoked leases have
+    ended and all claims are assigned.
     """
     view = seen.view_after
     for slot in view.slots.values():
@@ -38,7 +38,7 @@ def no_slot_is_overfull(seen: Seen) -> None:
 
 
 def launches_stay_within_the_maximum(seen: Seen) -> None:
-    """A tick that launches leaves no more active than `max_slots`, of its pool and over all."""
+    """After a tick with launches, at most `max_slots` are active, of its pool and over all."""
     slots = seen.view_after.slots.values()
     launched = {each.pool for each in seen.plan.decisions if isinstance(each, Launch)}
     active = {name: sum(s.pool == name and s.state not in INACTIVE for s in slots) for name in seen.rules.pools}
@@ -49,7 +49,7 @@ def launches_stay_within_the_maximum(seen: Seen) -> None:
 
 
 def no_reservation_is_lost(seen: Seen) -> None:
-    """Each is pending, leased, revoking or ended, and holds leases exactly when it is leased or revoking."""
+    """Each reservation is pending, leased, revoking or ended, and holds leases exactly if leased or revoking."""
     before = {row.id for row in seen.before if isinstance(row, Reservation)}
     after = {row.id: row for row in seen.after if isinstance(row, Reservation)}
     assert before == set(after)
@@ -78,7 +78,7 @@ def what_expires_is_not_assigned(seen: Seen) -> None:
 
 
 def idleness_drains_nothing_that_is_kept(seen: Seen) -> None:
-    """Never below the minimum, never below what could be the reserve, never a slot that is leased or cordoned."""
+    """The tick drains never below the minimum or the possible reserve, and never a leased or cordoned slot."""
     view = seen.view_after
     for decision in seen.plan.decisions:
         if isinstance(decision, Drain) and decision.reason == "idle":
@@ -97,12 +97,12 @@ def _is_serving(slot: Slot, view: View) -> bool:
 
 
 def every_decision_is_accepted(seen: Seen) -> None:
-    """Nothing happened between plan and commit, so nobody loses."""
+    """Nothing happened between plan and commit, so no decision is skipped."""
     assert seen.skipped == []
 
 
 def nothing_is_decided_twice(seen: Seen) -> None:
-    """One slot has one decision (but for a reset and its launch), one reservation gets its slots once."""
+    """One slot has one decision (except a reset and its launch), one reservation gets its slots once."""
     slots = [each.slot for each in seen.plan.decisions if isinstance(each, Launch | Drain | Terminate)]
     assigned = [each.reservation for each in seen.plan.decisions if isinstance(each, Assign)]
     resets = [each.slot for each in seen.plan.decisions if isinstance(each, Reset)]
@@ -111,7 +111,7 @@ def nothing_is_decided_twice(seen: Seen) -> None:
 
 
 def the_plan_is_pure(seen: Seen) -> None:
-    """The same input gives the same plan, in whatever order the rows came."""
+    """The same input gives the same plan, whatever the order of the rows."""
     shuffled = random.Random(repr(seen.now)).sample(seen.before, len(seen.before))
     assert seen.replan(seen.before, seen.now) == seen.plan
     assert seen.replan(seen.before[::-1], seen.now) == seen.plan
@@ -119,11 +119,12 @@ def the_plan_is_pure(seen: Seen) -> None:
 
 
 def nothing_is_due_before_it_wakes(seen: Seen) -> None:
-    """`wake_at` is the earliest instant at which there is something to do, if nothing else happens.
+    """`wake_at` is the earliest instant at which there is work, if nothing else happens.
 
-    But for this: nothing is locked while it waits (Arvados). After a launch, those who wait are set against other
-    machines in the next tick: who found nothing to launch takes one that was launched for somebody behind it, who
-    then asks for another; and a gang that kept an idle slot may take two new ones instead, which sets that slot free.
+    There is one exception: nothing is locked for a reservation while it waits (Arvados). After a launch, the next tick
+    may set pending reservations against other machines. A reservation without a launch may take a machine that was
+    launched for a later one, which then needs another. A gang that kept an idle slot may take two new ones instead,
+    which frees that slot.
     """
     end = seen.plan.wake_at
     launched = any(isinstance(each, Launch) for each in seen.plan.decisions)
@@ -139,7 +140,7 @@ def nothing_is_due_before_it_wakes(seen: Seen) -> None:
 
 
 def spare_cores_are_shared(seen: Seen) -> None:
-    """Nobody may use less than its own, nor all together more than the slot has, if their own fit."""
+    """No lease may use less than its own cpus, and all leases together at most those of the slot, if their own fit."""
     view = seen.view_after
     for slot in view.slots.values():
         leases = [lease for _, lease in view.leases_of(slot.id) if lease.epoch == slot.epoch]
@@ -178,5 +179,5 @@ def test_every_plan_is_a_pure_function_of_its_view(fleet: Document) -> None:
 
 @QUICKLY
 @given(fleets(), st.booleans())
-def test_a_tick_wakes_when_the_next_thing_falls_due_and_not_later(fleet: Document, wakes: bool) -> None:
+def test_a_tick_wakes_when_the_next_work_falls_due_and_not_later(fleet: Document, wakes: bool) -> None:
     watch({**fleet, "wakes": wakes, "kicks": wakes}, nothing_is_due_before_it_wakes)

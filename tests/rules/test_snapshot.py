@@ -1,4 +1,4 @@
-"""A snapshot is the live state as a scenario: played, it is that state, and the next plan is the same."""
+"""A snapshot is the live state as a scenario: played, it gives that state, and the next plan is the same."""
 
 import json
 from random import Random
@@ -48,7 +48,7 @@ def list_rows(player: Runner) -> list[Row]:
 
 
 def decide(rows: list[Row], config: Document, now: float) -> tuple[list[Any], list[tuple[str, str]]]:
-    """What the next plan decides, and who waits by which code."""
+    """The decisions of the next plan, and the code of each wait."""
     outcome = plan(View(rows), read_rules(config), now)
     return [describe_decision(each) for each in outcome.decisions], [
         (each.reservation, each.code) for each in outcome.waiting
@@ -56,7 +56,7 @@ def decide(rows: list[Row], config: Document, now: float) -> tuple[list[Any], li
 
 
 def a_live_state() -> list[Row]:
-    """Slots in every state, hosts, leases, those who wait, fail and are taken back, holds and a learned quota."""
+    """Slots in every state, hosts, leases, reservations in several phases, back-offs and a learned quota."""
     given: dict[str, Any] = {"offering": "small", "market": "spot", "price": 1.0, "resources": {"cpus": 4}}
     slots: list[Row] = [
         a_slot("linux-1", state="ready", idle_since=None, uses=2, unconfirmed=1, **given),
@@ -129,7 +129,7 @@ def test_the_next_plan_is_that_of_the_live_state() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_generated_fleets_go_on_as_they_would(seed: int) -> None:
+def test_generated_fleets_continue_from_a_snapshot_as_they_would_without(seed: int) -> None:
     fleet = a_fleet(Random(seed))
     player = play_back(fleet)
     list(player.play())
@@ -140,15 +140,15 @@ def test_generated_fleets_go_on_as_they_would(seed: int) -> None:
     assert take(list_rows(again), document["config"], 0) == document
 
 
-def test_what_is_nobodys_business_is_left_out() -> None:
+def test_a_snapshot_contains_no_user_data_ended_reservations_or_untouched_slots() -> None:
     document = take(a_live_state())
     assert "user_data" not in json.dumps(document)
     assert "over" not in [each["id"] for each in document["reservations"]]
     assert "linux-5" not in [each["id"] for each in document["slots"]]
 
 
-def test_a_snapshot_can_be_played_on_with_what_if() -> None:
-    """A host more: the one that waited for two of them is served."""
+def test_a_snapshot_can_be_played_with_a_changed_timeline() -> None:
+    """With one more host, the reservation that waited for two of them is served."""
     waiting: list[Row] = [
         a_slot("hosts-a", machine="m-1", resources={"cpus": 8}),
         a_reservation("r1", components=(a_component(count=2, resources={"cpus": 5}),), pool="hosts", system=None),
@@ -160,18 +160,18 @@ def test_a_snapshot_can_be_played_on_with_what_if() -> None:
 
 
 GONE: dict[str, list[Document]] = {
-    # what the pool's offerings are by now, while a machine of the one that was `small` still runs
+    # the pool's present offerings, while a machine of the offering that was `small` still runs
     "another one": [{"name": "large", "price": 2, "resources": {"cpus": 8}}],
     "another price": [{"name": "small", "price": 7, "resources": {"cpus": 8}}],
-    "a namesake in another market": [
+    "the same name in another market": [
         {"name": "small", "price": 1, "market": market, "resources": {"cpus": 4}} for market in ("spot", "on-demand")
     ],
 }
 
 
 @pytest.mark.parametrize("name", GONE)
-def test_a_machine_is_told_as_it_was_launched_whatever_became_of_its_offering(name: str) -> None:
-    """The file was refused for it, though a machine that drains may run for hours."""
+def test_a_machine_is_described_as_it_was_launched_whatever_became_of_its_offering(name: str) -> None:
+    """Otherwise the file would be refused, although a draining machine may run for hours."""
     config = {"pools": {"linux": a_pool(offerings=GONE[name])}}
     live: list[Row] = [
         a_slot("linux-1", offering="small", market="spot", price=1.0, resources={"cpus": 4}),
@@ -183,6 +183,6 @@ def test_a_machine_is_told_as_it_was_launched_whatever_became_of_its_offering(na
     assert decide(list_rows(player), config, 0) == decide(live, config, NOW)
 
 
-def test_rows_are_told_by_their_types() -> None:
+def test_rows_are_written_by_their_types() -> None:
     kinds = {type(each) for each in a_live_state()}
     assert kinds == {Slot, Reservation, Hold}

@@ -1,4 +1,4 @@
-"""A view that was changed row by row, and planned on meanwhile, plans as a new one of the same rows."""
+"""A view that was changed row by row, with plans meanwhile, plans as a new view of the same rows."""
 
 from typing import Any
 
@@ -11,8 +11,9 @@ from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pending_queue import PendingQueue
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
-from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, View
+from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Row, View
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.fleets import QUICKLY
 
@@ -38,7 +39,7 @@ VERSIONS = st.integers(1, 5)
 
 @st.composite
 def slots(draw: st.DrawFn) -> Slot:
-    """One of few, which may change its pool too, as no slot does: the view believes what it is told."""
+    """One of few, which may change its pool too although no slot does: the view accepts every row."""
     name = f"{draw(st.sampled_from(POOLS))}-{draw(st.sampled_from([1, 2, 10, 11]))}"
     pool = {} if draw(st.integers(0, 9)) else {"pool": draw(st.sampled_from(POOLS))}
     return a_slot(
@@ -57,7 +58,7 @@ def slots(draw: st.DrawFn) -> Slot:
 
 @st.composite
 def reservations(draw: st.DrawFn) -> Reservation:
-    """One of few: it waits, mostly; where it holds leases, they are of any slot."""
+    """One of few, mostly pending; if it holds leases, they are on any slot."""
     phase = draw(st.sampled_from(["pending", "pending", "pending", "leased", "failed", "released"]))
     held: dict[str, Any] = {}
     if phase == "leased":
@@ -85,7 +86,7 @@ def reservations(draw: st.DrawFn) -> Reservation:
 
 
 def holds() -> st.SearchStrategy[Hold]:
-    """A quota that is reached, or capacity that is short."""
+    """A quota that is reached, or a lack of capacity."""
     return st.builds(_hold, st.sampled_from(["quota", "throttled"]), VERSIONS, st.sampled_from([-1.0, 20.0]))
 
 
@@ -95,7 +96,7 @@ def _hold(kind: Any, version: int, seconds: float) -> Hold:
 
 
 def accounts() -> st.SearchStrategy[Account]:
-    """One of two, with something left at some level, or forgotten for those who came first."""
+    """One of two, with something left at some level, or forgotten for earlier reservations."""
     balances = st.sampled_from([(0.0, 9.0, 0.0, 0.0, 0.0), (50.0, 0.0, 0.0, 0.0, 0.0), (-1.0, 0.0, 0.0, 0.0, 0.0)])
     return st.builds(
         Account,
@@ -108,7 +109,7 @@ def accounts() -> st.SearchStrategy[Account]:
 
 
 def changes() -> st.SearchStrategy[Change]:
-    """Any row in any version, or that one is gone."""
+    """Any row in any version, or its removal."""
     row = st.one_of(slots(), reservations(), reservations(), holds(), accounts())
     gone = row.map(lambda each: Gone(KINDS[type(each)], each.id, each.version + 1))
     return st.one_of(row, row, row, row, gone)
@@ -116,18 +117,18 @@ def changes() -> st.SearchStrategy[Change]:
 
 @QUICKLY
 @given(st.lists(st.lists(changes(), max_size=12), min_size=1, max_size=5), st.sampled_from(RULES))
-def test_a_view_that_was_kept_up_plans_as_a_new_one(batches: list[list[Change]], rules: Any) -> None:
-    view = View()
+def test_a_view_that_was_updated_plans_as_a_new_one(batches: list[list[Change]], rules: Any) -> None:
+    view, cache = View(), PlanCache()
     for number, batch in enumerate(batches):
         for change in batch:
             view.apply(change)
         rows = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
-        assert plan(view, rules, NOW + number) == plan(View(rows), rules, NOW + number)
-        assert plan(view, rules, NOW + number) == plan(View(rows[::-1]), rules, NOW + number)
+        assert plan(view, rules, NOW + number, cache) == plan(View(rows), rules, NOW + number)
+        assert plan(view, rules, NOW + number, cache) == plan(View(rows[::-1]), rules, NOW + number)
 
 
 WAITS = some_rules({"scheduler": {"starvation_guard": 2, "confirm_timeout": 7}, "pools": {"linux": {"lease_ttl": 9}}})
-"""Here reservations come to be protected, and much falls due, within seconds."""
+"""Here reservations become protected, and much falls due, within seconds."""
 
 
 @QUICKLY
@@ -135,26 +136,36 @@ WAITS = some_rules({"scheduler": {"starvation_guard": 2, "confirm_timeout": 7}, 
 def test_a_later_tick_on_an_unchanged_view_plans_as_on_a_new_one(
     rows: list[Change], rules: Any, seconds: list[float]
 ) -> None:
-    view = View()
+    view, cache = View(), PlanCache()
     for row in rows:
         view.apply(row)
     kept = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
     for now in sorted(NOW + after for after in (0.0, 1.0, *seconds)):
-        assert plan(view, rules, now) == plan(View(kept), rules, now)
+        assert plan(view, rules, now, cache) == plan(View(kept), rules, now)
 
 
-def test_a_tick_is_planned_again_once_anything_has_changed_or_other_rules_hold() -> None:
+def test_a_tick_is_planned_again_when_a_row_or_the_rules_have_changed() -> None:
     view, rules = View([a_slot("linux-1", state="empty"), a_reservation("r1", priority=0)]), RULES[1]
-    first = plan(view, rules, NOW)
-    assert plan(view, rules, NOW + 1) is first
-    assert plan(view, RULES[0], NOW + 1) is not first
-    first = plan(view, rules, NOW + 1)
+    cache = PlanCache()
+    first = plan(view, rules, NOW, cache)
+    assert plan(view, rules, NOW + 1, cache) is first
+    assert plan(view, RULES[0], NOW + 1, cache) is not first
+    first = plan(view, rules, NOW + 1, cache)
     view.apply(a_reservation("r1", version=2, priority=1))
-    assert plan(view, rules, NOW + 1).decisions != first.decisions
+    assert plan(view, rules, NOW + 1, cache).decisions != first.decisions
+
+
+def test_a_cache_that_follows_another_view_starts_empty() -> None:
+    """Also where both views have taken over as many changes."""
+    rows: list[Row] = [a_slot("linux-1"), a_reservation("r1")]
+    cache = PlanCache()
+    plan(View([rows[0]]), RULES[1], NOW, cache)
+    for other in ([a_slot("linux-2")], rows):
+        assert plan(View(other), RULES[1], NOW, cache) == plan(View(other), RULES[1], NOW)
 
 
 def test_a_row_that_leaves_and_comes_back_as_the_same_object_waits_once() -> None:
-    """A search for a change lays a row over the view and puts the old one back, at times without a plan in between."""
+    """A search for a change lays a row over the view and restores the old one, sometimes without a plan in between."""
     row = a_reservation("r1", version=1)
     waiters = PendingQueue(pending := {"r1": row})
     for _ in range(2):

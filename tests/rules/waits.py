@@ -1,4 +1,4 @@
-"""Generated fleets, as scenarios, with reservations that wait for one reason or another."""
+"""Generated fleets, as scenarios, with reservations that wait for various reasons."""
 
 from random import Random
 
@@ -11,13 +11,15 @@ from scheduler.simulation.scenario import read_scenario
 from tests.rules.playing import Document, a_pool, a_scenario, a_wish, play_out, tick
 
 SLOW = {"launch": 0, "boot": 10_000, "bind": 0, "terminate": 10_000}
-"""Nothing arrives while we look."""
+"""No machine becomes ready while the test looks."""
 Look = tuple[View, Rules, float]
-"""What a fleet has come to, and when."""
+"""The state of a fleet, and its time."""
 
 
 def a_fleet(random: Random) -> Document:
-    """A small fleet after its first ticks: an elastic pool, hosts, another pool; some hold leases, some wait."""
+    """A small fleet after its first ticks: an elastic pool, hosts, another pool; some reservations are leased, some
+    wait.
+    """
     linux, slots = _elastic(random), [*_hosts(random)]
     pools = {"linux": linux, "hosts": a_pool(provider="static", max_slots=None, **_sizes(random))}
     larger = [_offering("huge", 20, 64), _offering("vast", 30, 128)] if random.random() < 0.6 else []
@@ -44,7 +46,7 @@ def a_fleet(random: Random) -> Document:
 
 
 def _outage(random: Random, pool: Document) -> list[Document]:
-    """EC2 refuses what is launched in some fleets, for a moment or for longer than we look."""
+    """EC2 refuses launches in some fleets, for a moment or for longer than the test looks."""
     if random.random() < 0.5:
         return []
     outage = {"pool": "linux", "until": random.choice([1, 5, 5])}
@@ -130,7 +132,7 @@ def look_at(fleet: Document) -> Look:
 
 
 def list_waiting(look: Look) -> list[Waiting]:
-    """Those who wait then, not for what is on its way."""
+    """Reservations that wait then, except for capacity in flight."""
     return [each for each in plan(*look).waiting if each.code != "booting"]
 
 

@@ -1,4 +1,4 @@
-"""A player that looks at every tick: at what was planned, at what came of it, and at what the next would do."""
+"""A player that shows every tick: the plan, its result, and the plan of the next tick."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,16 +30,16 @@ class Seen:
 
     @property
     def view_after(self) -> View:
-        """The truth right after the commit, as a view."""
+        """The rows right after the commit, as a view."""
         return View(self.after)
 
     def replan(self, rows: list[Row], now: float) -> Plan:
-        """What a tick on these rows would decide."""
+        """The decisions of a tick on these rows."""
         return plan(View(rows), self.rules, now)
 
 
 class _WatchedClockwork(EventLoop):
-    """Says when a tick begins."""
+    """Reports when a tick begins."""
 
     begin: Callable[[], None]
 
@@ -75,7 +75,7 @@ class WatchedPlayer(Runner):
 
 
 def watch(document: Document, *looks: Look, prepare: Callable[[WatchedPlayer], None] = lambda _: None) -> Runner:
-    """Play a scenario to its end, every tick looked at; `prepare` gets the player before that."""
+    """Play a scenario to its end, and show every tick; `prepare` gets the player before that."""
 
     def look(seen: Seen) -> None:
         for each in looks:

@@ -1,4 +1,4 @@
-"""Builders of the cases of Zoe's page: applications of essential and elastic components on slots of `units`."""
+"""Builders of Zoe's cases: applications of essential and elastic components on slots of `units`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +18,7 @@ LAB: Document = {
 
 
 def component(name: str, count: int, units: float = 1, kind: str = "essential", **fields: Any) -> Document:
-    """`count` instances of so many units."""
+    """`count` instances of this number of units."""
     return {"name": name, "count": count, "kind": kind, "resources": {"units": units}, **fields}
 
 
@@ -31,14 +31,14 @@ def an_application(name: str, core: int, more: int = 0, units: float = 1, **fiel
 
 
 def submitted(at: float, *applications: Document) -> Document:
-    """Producers ask for these."""
+    """Producers submit these."""
     return {"at": at, "submit": list(applications)}
 
 
 def a_lab(
     *timeline: Document, elastic: str = "yielding", slots: Iterable[float | Document] = (10,), **parts: Any
 ) -> Document:
-    """Slots lab-1, lab-2, … with so many units (or other records), no grace, played with kicks."""
+    """Slots lab-1, lab-2, … with these units (or other records), without a grace period, played with kicks."""
     records = [
         {"id": f"lab-{number}", "pool": "lab", "resources": {"units": each}} if not isinstance(each, dict) else each
         for number, each in enumerate(slots, 1)
@@ -61,7 +61,7 @@ def on_slot(name: str, units: float, *leases: tuple[str, str], **fields: Any) ->
 
 
 def holdings(played: Played) -> dict[str, list[str]]:
-    """What each reservation holds in the end, as `component@slot`."""
+    """The leases of each reservation at the end, as `component@slot`."""
     return {
         row["id"]: sorted(f"{lease['component']}@{lease['slot']}" for lease in row["leases"])
         for row in played.state["reservations"]

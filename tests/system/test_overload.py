@@ -18,7 +18,7 @@ from tests.system.processes import wait_for
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.timeout(240)
-QUESTIONS = 600
+QUERIES = 600
 """Two workers answer them in several seconds, on any machine."""
 SUBMITS = 20
 COPIES = 3
@@ -60,7 +60,7 @@ def test_a_queue_that_is_too_long_is_answered_come_again_and_loses_nothing(stack
     run = uuid4().hex[:8]
     with standing_still(stack):
         questions = [
-            send(stack, "leases", f"{run}-q{number}", slot="nowhere", machine="m1") for number in range(QUESTIONS)
+            send(stack, "leases", f"{run}-q{number}", slot="nowhere", machine="m1") for number in range(QUERIES)
         ]
         submits = [
             send(stack, "submit", f"{run}-s{number}", COPIES, id=f"{run}-s{number}", pool="linux", priority=0)
@@ -99,7 +99,7 @@ def test_a_client_is_answered_though_its_request_was_put_off(stack: Stack) -> No
     with Client(stack.redis_url("leasehold")) as client:
         asking = threading.Thread(target=lambda: found.append(client.recall("nobody", timeout=200)))
         with standing_still(stack):
-            for number in range(QUESTIONS):
+            for number in range(QUERIES):
                 send(stack, "leases", f"{uuid4().hex}-{number}", slot="nowhere", machine="m1")
             asking.start()
         asking.join()

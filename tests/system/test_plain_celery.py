@@ -20,7 +20,7 @@ from tests.system.stack import ROOT, Stack
 
 SUBMIT = "leasehold.reservations.submit"
 REFUSED = "leasehold_messages_refused_total"
-PAGE = Path(ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+PAGE = Path(ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The commands of docs/simulation.md and of the README work as they are typed, in a folder like a checkout."""
+"""The commands of docs/how-to/simulation.md and of the README work as they are typed, in a folder like a checkout."""
 
 import shlex
 import shutil
@@ -11,7 +11,7 @@ from leasehold.cli.failures import run_safely
 from scheduler.simulation.metrics import Summary
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "simulation.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
     line.removeprefix("$ ")

@@ -27,7 +27,7 @@ class Time:
 
 
 class Database(MemoryStore):
-    """Counts the looks; can be out of reach."""
+    """Counts the reads; can be unreachable."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
@@ -77,7 +77,7 @@ class Rig:
         return True
 
 
-def test_a_signed_message_is_its_principals() -> None:
+def test_a_signed_message_belongs_to_its_principal() -> None:
     rig = Rig()
     found = rig.access.verify(rig.sign(), queue=QUEUE, task=TASK, message_id=MESSAGE)
     assert found == Principal(name="alice", role="producer", accounts=("ci",))
@@ -118,7 +118,7 @@ def test_a_missing_header_is_refused(missing: str) -> None:
 @pytest.mark.parametrize(
     "consumed", [{"queue": "ticks"}, {"task": "leasehold.reservations.cancel"}, {"message": "m-2"}, {"message": ""}]
 )
-def test_what_the_worker_consumed_counts(consumed: dict[str, str]) -> None:
+def test_headers_that_the_worker_consumed_count(consumed: dict[str, str]) -> None:
     rig = Rig()
     assert rig.refuses(rig.sign(), **consumed)
 
@@ -139,7 +139,7 @@ def test_a_signature_is_valid_within_an_hour_of_cluster_time(seconds: float, *, 
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "soon", "", "1e400"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     rig = Rig()
     key = read_key(rig.alice.key)
     fields = SignedFields("alice", rig.store.read_cluster().identity, QUEUE, TASK, MESSAGE, text, hash_body(BODY))

@@ -46,7 +46,7 @@ def test_between_looks_the_monotonic_clock_carries_the_time() -> None:
 
 
 def test_a_first_look_that_opens_a_connection_is_repeated_for_an_exact_time() -> None:
-    """Half of the 0.6 s that the connection took would be the error of the clock."""
+    """Otherwise half of the 0.6 s that the connection took would be the error of the clock."""
     world = World()
 
     def connect_and_look() -> float:
@@ -62,7 +62,7 @@ def test_a_first_look_that_opens_a_connection_is_repeated_for_an_exact_time() ->
     assert world.looks == 2 + FIRST_LOOKS
 
 
-def test_an_answer_that_took_long_corrects_no_more_than_it_proves() -> None:
+def test_a_slow_answer_corrects_no_more_than_it_proves() -> None:
     world = World()
     clock = world.make_clock()
     clock.now()

@@ -1,4 +1,4 @@
-"""leasehold.toml as a whole: what is refused, what is warned of, and the commented one with every key."""
+"""leasehold.toml as a whole: what is refused, what is warned of, and the template with every key."""
 # ruff: noqa: E501  an expected line of output is one line here
 
 import os
@@ -21,17 +21,17 @@ from workers.configuration import (
     find_warnings,
     load_settings,
     read_configuration,
-    write_commented,
+    write_template,
 )
 from workers.settings import Settings
 
 A_PERIOD = 'a duration > 0 (seconds, or like "30s", "15m", "1h")'
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "configuration.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable of ours and an empty working folder."""
+    """No variable of the product and an empty working folder."""
     for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -42,7 +42,7 @@ def faults_of(text: str | bytes) -> list[str]:
     return [str(fault) for fault in check_configuration()]
 
 
-def test_the_environment_goes_before_the_file_and_the_file_before_the_defaults(
+def test_the_environment_overrides_the_file_and_the_file_the_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Path("leasehold.toml").write_text("[ticks]\ninterval = 3\nlock_seconds = 20\n", encoding="utf-8")
@@ -58,7 +58,9 @@ def test_without_a_file_all_is_default_and_there_are_no_pools() -> None:
     assert (found.rules, found.cloud) == (read_rules({}), CloudDocument())
 
 
-def test_the_file_is_the_one_given_else_named_else_in_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_the_option_else_the_variable_else_the_one_in_the_working_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert find_configuration() is None
     Path("leasehold.toml").touch()
     assert find_configuration() == Path("leasehold.toml")
@@ -71,7 +73,7 @@ def test_the_file_is_the_one_given_else_named_else_in_the_working_folder(monkeyp
     ("text", "lines"),
     [
         ("", []),
-        # what is no TOML, and where
+        # invalid TOML, and its position
         ("[ticks]\ninterval = \n", ['leasehold.toml, line 2, column 12: expected valid TOML, got "Invalid value"']),
         (
             "[ticks",
@@ -81,7 +83,7 @@ def test_the_file_is_the_one_given_else_named_else_in_the_working_folder(monkeyp
         ),
         ("a = 1\na = 2", ['leasehold.toml, end of document: expected valid TOML, got "Cannot overwrite a value"']),
         (b"a = \xff", ['leasehold.toml: expected a text in UTF-8, got "byte 4"']),
-        # unknown tables, of whichever kind
+        # unknown tables of every kind
         ("[poools.linux]", ['poools: expected a known key (did you mean "pools"?), got "poools"']),
         ("[clout]", ['clout: expected a known key (did you mean "cloud"?), got "clout"']),
         ('"two\\nlines" = 1', ['two\\nlines: expected a known key, got "two\\nlines"']),
@@ -102,12 +104,12 @@ def test_the_file_is_the_one_given_else_named_else_in_the_working_folder(monkeyp
         ("pools = 1", ["pools: expected a table, got 1"]),
         ("[pools]\nlinux = 1", ["pools.linux: expected a table, got 1"]),
         ("cloud = 1", ["cloud: expected a table, got 1"]),
-        # a date is nothing that an account can hold
+        # an account cannot contain a date
         (
             "[accounts.ci]\nsince = 2020-01-01",
             ['accounts.ci.since: expected a known key, got "since"'],
         ),
-        # user data: the file, and what is in it
+        # user data: the file, and its content
         (
             "[pools.a]\nsystem = 'x'\nmax_slots = 1\nec2.user_data_file = 'none.sh'",
             ['pools.a.ec2.user_data_file: expected a file that can be read, got "none.sh": No such file or directory'],
@@ -139,7 +141,7 @@ def test_a_file_is_checked_as_a_whole(text: str | bytes, lines: list[str]) -> No
     assert faults_of(text) == lines
 
 
-def test_a_file_that_is_named_and_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_file_that_is_missing_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     line = 'other.toml: expected a file that can be read, got "No such file or directory"'
     assert [str(fault) for fault in check_configuration(Path("other.toml"))] == [line]
     monkeypatch.setenv("LEASEHOLD_CONFIG", "other.toml")
@@ -181,9 +183,9 @@ def test_user_data_is_read_relative_to_the_file_that_names_it() -> None:
     assert read_rules(found.rules_document) == found.rules
 
 
-def test_the_commented_file_says_the_defaults_and_one_pool() -> None:
+def test_the_template_contains_the_defaults_and_one_pool() -> None:
     path = Path("leasehold.toml")
-    assert write_commented(path) == path.read_text(encoding="utf-8")
+    assert write_template(path) == path.read_text(encoding="utf-8")
     found = read_configuration()
     assert (found.settings, found.cloud) == (Settings(), CloudDocument())
     assert (found.rules.scheduler, found.rules.accounts) == (Scheduler(), {})
@@ -197,7 +199,7 @@ def test_the_commented_file_says_the_defaults_and_one_pool() -> None:
 
 
 def test_the_commented_file_holds_every_key_and_its_examples_are_good() -> None:
-    text = write_commented()
+    text = write_template()
     # The two that stand for the same thing: one of them is enough.
     live = re.sub(r"(?m)^#(?=[a-z_]+ = |\[)(?!user_data_file)", "", text)
     Path("leasehold.toml").write_text(live, encoding="utf-8")
@@ -211,14 +213,14 @@ def test_the_commented_file_holds_every_key_and_its_examples_are_good() -> None:
         assert names <= set(table[0] if section.is_list else table), section.path
 
 
-def test_a_file_that_is_there_is_not_overwritten() -> None:
+def test_an_existing_file_is_not_overwritten() -> None:
     path = Path("leasehold.toml")
     path.write_text("mine", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r'leasehold\.toml: expected no file there yet, got "a file"'):
-        write_commented(path)
+        write_template(path)
     assert path.read_text(encoding="utf-8") == "mine"
     with pytest.raises(InvalidInputError, match="expected a file that can be written"):
-        write_commented(Path("nowhere") / "leasehold.toml")
+        write_template(Path("nowhere") / "leasehold.toml")
 
 
 def test_the_page_about_configuration_lists_every_key() -> None:
@@ -227,7 +229,7 @@ def test_the_page_about_configuration_lists_every_key() -> None:
     assert page.partition("<!-- keys -->\n\n")[2].partition("\n<!-- end of keys -->")[0] == format_tables()
 
 
-def test_every_key_has_its_line_of_documentation() -> None:
+def test_every_key_has_a_line_of_documentation() -> None:
     assert [key.path for section in list_sections() for key in list_keys(section) if not key.meaning] == []
 
 
@@ -252,7 +254,7 @@ def test_every_key_has_its_line_of_documentation() -> None:
         ("[metrics]\nhost = '10.0.0.1'", ['metrics.host: expected a loopback address (there is no password), got "10.0.0.1"']),
     ],
 )  # fmt: skip
-def test_what_is_hardly_meant_is_warned_of(text: str, warnings: list[str]) -> None:
+def test_a_likely_mistake_is_warned_of(text: str, warnings: list[str]) -> None:
     image = "" if "ec2" in text or "static" in text else "ec2.image = 'ami-1'\n"
     pool = f"[pools.a]\nsystem = 'x'\nmax_slots = 2\n{image}{text}" if text else ""
     Path("leasehold.toml").write_text(pool, encoding="utf-8")
@@ -292,7 +294,7 @@ OUR_TAG = '"leasehold:pool"'
             "[pools.a.ec2.tags]\n'leasehold:pool' = 'b'\n[pools.b]\nsystem = 'x'\nmax_slots = 1",
             ["pools.a.ec2.tags.leasehold:pool: expected a tag that does not begin with leasehold:, got " + OUR_TAG],
         ),
-        # hosts say themselves what they have
+        # hosts report their resources themselves
         ("provider = 'static'\nresources.cpus = 4\ndefault_resources = { cpus = 8 }", []),
     ],
 )
@@ -301,11 +303,11 @@ def test_a_contradiction_is_refused(text: str, faults: list[str]) -> None:
     assert [str(fault) for fault in check_configuration()] == faults
 
 
-# No deadline: how long an example takes is the machine's business.
+# No deadline: how long an example takes depends on the machine.
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.one_of(st.binary(max_size=60), st.text("[]{}=.,'\"\\#\n 01ae-+:ticksintervalpools", max_size=80).map(str.encode))
 )
-def test_junk_in_the_file_is_refused_in_our_words_or_read(text: bytes) -> None:
+def test_junk_in_the_file_is_refused_with_our_messages_or_read(text: bytes) -> None:
     lines = faults_of(text)
     assert len("\n".join(lines).encode().split(b"\n")) == max(len(lines), 1)

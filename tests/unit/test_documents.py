@@ -1,4 +1,4 @@
-"""The forms in which a plain producer may send a document; what is said of a message that is refused."""
+"""The forms in which a plain producer may send a document, and the message for a refused one."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def test_a_document_without_a_request_has_the_id_of_its_message(arguments: list[
 
 
 @pytest.mark.parametrize("junk", [None, 7, "r1", [DOCUMENT], []])
-def test_what_is_no_document_is_left_to_who_reads_it(junk: object) -> None:
+def test_a_body_that_is_no_document_is_left_to_its_reader(junk: object) -> None:
     assert read_request([junk], {}, "m1") == junk
     assert read_request([], {NAME: junk}, "m1") == junk
 
@@ -60,7 +60,7 @@ def test_a_token_in_a_keyword_document_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("fault", "got"),
     [
-        # what came, where it is harmless
+        # the body, where it is harmless
         (Fault("resources.cpus", "a number >= 0", '"two"'), '"two"'),
         (Fault("headers.task", "a task of the queue ticks", '"os.system"'), '"os.system"'),
         (Fault("body", "at most 33554432 bytes", "33554433 bytes"), "33554433 bytes"),
@@ -77,9 +77,9 @@ def test_a_token_in_a_keyword_document_is_not_shown() -> None:
         (Fault("body[2]", "no links to other tasks", '{"a": "987654"}'), "a table"),
     ],
 )
-def test_what_came_is_shown_without_secrets_and_without_the_body(fault: Fault, got: str) -> None:
+def test_a_refused_message_is_shown_without_secrets_and_without_its_body(fault: Fault, got: str) -> None:
     assert conceal(fault) == got
 
 
-def test_the_queues_that_are_counted_are_all_queues() -> None:
+def test_the_counted_queues_are_all_queues() -> None:
     assert set(QUEUES) == set(QUEUE_NAMES)

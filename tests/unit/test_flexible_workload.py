@@ -1,4 +1,4 @@
-"""The workload of `bench.flexible` is the one that its page tells, and a play of it comes to its end."""
+"""The workload of `bench.flexible` is the one that its page describes, and a play of it ends."""
 
 from collections import Counter
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_instances_follow_from_tasks_by_class() -> None:
 
 
 @pytest.mark.parametrize("quantiles", [TASKS, CPUS, MEMORY_GIB])
-def test_between_two_quantiles_it_is_linear_and_above_the_last_one_nothing_grows(
+def test_between_two_quantiles_it_is_linear_and_above_the_last_one_it_is_constant(
     quantiles: tuple[tuple[float, float], ...],
 ) -> None:
     for (low, least), (high, most) in pairwise(quantiles):
@@ -70,7 +70,7 @@ def test_between_two_quantiles_it_is_linear_and_above_the_last_one_nothing_grows
     assert interpolate(quantiles, 1.0) == quantiles[-1][1]
 
 
-def test_an_instance_asks_for_seven_tenths_of_what_the_trace_has() -> None:
+def test_an_instance_requests_seven_tenths_of_the_trace() -> None:
     found = draw("batch")
     for values, table in (([each.cpus for each in found], CPUS), ([each.memory_gib for each in found], MEMORY_GIB)):
         at = quantiles(values, n=20)
@@ -83,14 +83,14 @@ def test_a_size_counts_one_two_or_three_dimensions_and_may_be_wrong() -> None:
     assert sizes == [100.0, 1200.0, 1200.0, 2400.0]
 
 
-def test_who_does_not_fit_on_the_empty_cluster_is_left_out() -> None:
-    """64 instances of half a cpu fit on one machine of 32, as far as memory goes."""
+def test_an_application_that_does_not_fit_on_the_empty_cluster_is_not_played() -> None:
+    """64 instances of half a cpu fit on one machine of 32 by cpus."""
     assert fits_empty_cluster(replace(AN_APPLICATION, elastic=62), 1)
     assert not fits_empty_cluster(replace(AN_APPLICATION, elastic=63), 1)
 
 
 def test_a_seed_gives_the_same_workload_and_its_rate_is_the_load() -> None:
-    """Twenty-five machines take what comes in bursts of five."""
+    """Twenty-five machines get bursts of five."""
     workload = draw_workload(3, 25, 2000)
     assert workload == draw_workload(3, 25, 2000)
     assert set(Counter(workload.arrivals).values()) == {5}

@@ -1,4 +1,4 @@
-"""The value of a heartbeat: what each form states, and what is none; and the version of what a host is told."""
+"""The value of a heartbeat: the meaning of each form, invalid values, and the version of an answer to a host."""
 
 import msgspec
 import pytest

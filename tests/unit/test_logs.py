@@ -1,4 +1,4 @@
-"""What the processes write: one line an event, and no secret in any of them, whoever wrote it."""
+"""The logs of the processes: one line an event, and no secret in any of them."""
 
 import io
 import json
@@ -15,7 +15,7 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """What was written; logging is as it was afterwards."""
+    """The written lines; the logging configuration is restored afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
@@ -41,7 +41,7 @@ def test_a_line_of_text_is_one_line(stream: io.StringIO) -> None:
     assert stream.getvalue().count("\n") == 1
 
 
-def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
+def test_an_event_below_the_level_is_not_written(stream: io.StringIO) -> None:
     configure_logging("text", "warning", stream)
     get_logger("a").info("Ticked.", action="tick.done")
     assert stream.getvalue() == ""
@@ -73,11 +73,11 @@ def test_no_secret_is_written(stream: io.StringIO, form: str) -> None:
     "text",
     ["redis://127.0.0.1:6379/0", "the token of r1 is stale", "http://host:80/a@b", "2 tokens: see below"],
 )
-def test_what_is_no_secret_is_left_as_it_is(text: str) -> None:
+def test_a_text_without_a_secret_is_unchanged(text: str) -> None:
     assert mask_text(text) == text
 
 
-def test_a_text_that_is_too_long_is_cut() -> None:
+def test_a_text_that_is_too_long_is_shortened() -> None:
     assert len(mask_text("x" * 1_000_000)) < 5000
 
 

@@ -1,4 +1,4 @@
-"""Who and what a machine says it is."""
+"""The identity and resources that a machine reports."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from leasehold.agent.machine import find_machine_id, find_resources, find_slot_name, find_state_folder
 
 
-def test_the_id_is_the_machines_own_and_tells_only_a_digest(tmp_path: Path) -> None:
+def test_the_id_is_the_machines_own_and_shows_only_a_digest(tmp_path: Path) -> None:
     source = tmp_path / "machine-id"
     source.write_text("b08dfa6083e7567a1921a715000001fb\n")
     found = find_machine_id(tmp_path / "state", source)
@@ -19,7 +19,7 @@ def test_the_id_is_the_machines_own_and_tells_only_a_digest(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
-def test_without_one_a_random_id_is_made_once_and_kept(content: str | None, tmp_path: Path) -> None:
+def test_without_a_machine_id_a_random_one_is_made_once_and_kept(content: str | None, tmp_path: Path) -> None:
     source = tmp_path / "machine-id"
     if content is not None:
         source.write_text(content)
@@ -29,21 +29,21 @@ def test_without_one_a_random_id_is_made_once_and_kept(content: str | None, tmp_
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["machine-id"]
 
 
-def test_a_kept_id_that_was_emptied_is_made_anew(tmp_path: Path) -> None:
+def test_an_emptied_id_file_gets_a_new_id(tmp_path: Path) -> None:
     (tmp_path / "machine-id").touch()
     found = find_machine_id(tmp_path, tmp_path / "none")
     assert found
     assert found == find_machine_id(tmp_path, tmp_path / "none")
 
 
-def test_its_state_is_where_the_user_keeps_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_id_file_is_in_the_users_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert find_state_folder() == tmp_path / "leasehold"
     monkeypatch.delenv("XDG_STATE_HOME")
     assert find_state_folder() == Path.home() / ".local" / "state" / "leasehold"
 
 
-def test_resources_are_what_the_process_may_use() -> None:
+def test_the_resources_are_those_that_the_process_may_use() -> None:
     found = find_resources()
     assert found["cpus"] == len(os.sched_getaffinity(0))
     assert 64 < found["memory_mib"] < 2**30

@@ -1,4 +1,4 @@
-"""The one rule that takes secrets out of URLs: whatever characters they have, no part of one is left."""
+"""The one rule that removes secrets from URLs: whatever characters they have, no part of one is left."""
 
 import json
 from typing import Final
@@ -15,7 +15,7 @@ from workers.logs import mask_text
 
 ODD: Final = "@:/?#&=%+\"'[]{}()<>|\\^`~!$*,;._- äß€"
 MARK: Final = "sesame"
-"""Stands in every secret below, whole, so that a part that is left is found."""
+"""A part of every secret below, so that a part that is left is found."""
 SECRETS = st.tuples(st.text(ODD, max_size=4), st.text(ODD, max_size=4)).map(lambda ends: f"{ends[0]}{MARK}{ends[1]}")
 WORDS = st.text("abcXYZ019", min_size=1, max_size=6)
 DATABASES = st.sampled_from(["redis", "rediss", "postgresql", "postgresql+psycopg", "mysql", "amqp"])
@@ -81,7 +81,7 @@ def test_no_part_of_a_secret_is_left_in_a_text(scheme: str, secret: str, in_quer
         ("redis:/:secret@h", "(hidden)", "(hidden)"),
     ],
 )
-def test_what_is_no_secret_stays(url: str, shown: str, masked: str) -> None:
+def test_a_text_without_a_secret_stays(url: str, shown: str, masked: str) -> None:
     assert (show_url(url), mask_url(url)) == (shown, masked)
     if "://" in url:
         assert mask_urls(f"see {url} there") == f"see {masked} there"

@@ -5,7 +5,7 @@ import pytest
 from scheduler.model.command_schemas import WISHES
 from scheduler.policy.load_shedding import (
     LONGEST_RETRY,
-    QUESTIONS,
+    QUERIES,
     SHORTEST_RETRY,
     TIMES_LONGER,
     QueueGauge,
@@ -16,13 +16,13 @@ from scheduler.policy.load_shedding import (
 HOLDERS = ("renew", "release", "confirm", "surrender", "fail", "decline")
 
 
-@pytest.mark.parametrize("verb", [*WISHES, *sorted(QUESTIONS)])
+@pytest.mark.parametrize("verb", [*WISHES, *sorted(QUERIES)])
 def test_nothing_is_put_off_while_the_queue_is_answered_in_time(verb: str) -> None:
     assert find_retry(verb, 0.9, longest=1.0) is None
 
 
 def test_questions_and_registrations_are_put_off_first_and_holders_last() -> None:
-    assert {find_rank(verb) for verb in (*QUESTIONS, "register")} == {0}
+    assert {find_rank(verb) for verb in (*QUERIES, "register")} == {0}
     assert find_rank("submit") == 1
     assert {find_rank(verb) for verb in (*HOLDERS, "drain", "cordon", "leave")} == {2}
 
@@ -35,12 +35,12 @@ def test_each_rank_has_a_limit_of_its_own(verb: str, rank: int) -> None:
 
 
 @pytest.mark.parametrize(("wait", "seconds"), [(0.2, SHORTEST_RETRY), (9.0, 9.0), (900.0, LONGEST_RETRY)])
-def test_a_caller_comes_again_when_the_queue_is_worked_off_within_bounds(wait: float, seconds: float) -> None:
+def test_a_caller_retries_when_the_queue_is_worked_off_within_bounds(wait: float, seconds: float) -> None:
     assert find_retry("leases", wait, longest=0.1) == seconds
 
 
 def a_gauge(seconds: float, concurrency: int = 2) -> QueueGauge:
-    """One that has measured many requests, each of which took so long."""
+    """A worker that has measured many requests of this duration."""
     gauge = QueueGauge(concurrency)
     for _ in range(200):
         gauge.note_run(seconds)
@@ -53,8 +53,8 @@ def test_the_wait_follows_from_depth_and_the_time_that_requests_take() -> None:
     assert gauge.wait == pytest.approx(10.0)
 
 
-def test_requests_that_were_taken_do_not_wait_any_more() -> None:
-    """Otherwise a worker would put off many more than it has to until it looks again."""
+def test_requests_that_were_taken_wait_no_more() -> None:
+    """Otherwise a worker would put off too many until it reads the queue again."""
     gauge = a_gauge(0.02)
     gauge.note_sample(3, 0, 0)
     for _ in range(5):
@@ -69,7 +69,7 @@ def test_other_workers_of_the_queue_make_the_wait_shorter() -> None:
     assert gauge.wait == pytest.approx(10.0 / 4)
 
 
-def test_counts_that_redis_lost_are_counted_from_there() -> None:
+def test_counts_that_redis_lost_start_again() -> None:
     gauge = a_gauge(0.02)
     gauge.note_sample(1000, 100, 300)
     gauge.note_sample(1000, 200, 50)

@@ -21,7 +21,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def fire(monkeypatch: pytest.MonkeyPatch, found: Exception | None) -> None:
-    """One due entry, where a check of the membership finds this."""
+    """One due entry; a check of the membership has this result."""
 
     def check() -> None:
         if found is not None:
@@ -36,7 +36,7 @@ def fire(monkeypatch: pytest.MonkeyPatch, found: Exception | None) -> None:
 def test_beat_fires_also_without_a_database(
     monkeypatch: pytest.MonkeyPatch, sent: list[str], found: Exception | None
 ) -> None:
-    """Its messages expire, and the first one that is carried out after an outage is a tick."""
+    """Its messages expire, and the first one that is executed after an outage is a tick."""
     fire(monkeypatch, found)
     assert sent == ["a tick"]
 

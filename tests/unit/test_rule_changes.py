@@ -19,7 +19,7 @@ def rules(**changes: Any) -> dict[str, Any]:
     [
         (rules(), rules(), []),
         (rules(), rules(max_slots=2), ["pools.linux.max_slots: 4 -> 2"]),
-        # a default that is written out, and a duration that is written otherwise, are no change
+        # a default that is written out, and a duration in another form, are no change
         (rules(), rules(idle_scale_down="5m", price_factor=1.5), []),
         (rules(idle_scale_down=60), rules(), ["pools.linux.idle_scale_down: 60 -> 300"]),
         ({}, {"scheduler": {"queue": "quota"}}, ['scheduler.queue: "fifo" -> "quota"']),
@@ -36,14 +36,14 @@ def rules(**changes: Any) -> dict[str, Any]:
                 "accounts.ci.charge_rate: [1.0, 0.0, 0.0, 0.0, 0.0] -> [2.0, 0.0, 0.0, 0.0, 0.0]",
             ],
         ),
-        # offerings by what tells them apart, in any order
+        # offerings by their keys, in any order
         (rules(offerings=[SMALL, LARGE]), rules(offerings=[LARGE, SMALL]), []),
         (
             rules(offerings=[SMALL, LARGE]),
             rules(offerings=[{**SMALL, "price": 2}]),
             ["pools.linux.offerings.large/spot: removed", "pools.linux.offerings.small/spot.price: 1 -> 2"],
         ),
-        # its text is not for a line
+        # its text does not fit on a line
         (
             rules(ec2={"user_data": "#!/bin/sh"}),
             rules(ec2={"user_data": "#!/bin/bash"}),
@@ -58,7 +58,7 @@ def test_each_key_that_differs_is_named_with_both_values(
 ) -> None:
     found = [str(change) for change in list_changes(before, after)]
     if before == {"pools": 3}:
-        # What it cannot complete by defaults is compared as it is written.
+        # Keys that it cannot complete by defaults are compared as they are written.
         assert "pools: 3 -> {}" in found
     else:
         assert found == lines

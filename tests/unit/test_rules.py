@@ -1,4 +1,4 @@
-"""Rules from outside: what is refused, in which words, and what their defaults mean."""
+"""Rules from outside: what is refused, with which message, and the meaning of their defaults."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def scheduler(**keys: Any) -> dict[str, Any]:
         ({"[key]": 1}, 'config.[key]: expected a known key, got "[key]"'),
         # keys that are no texts
         ({1: 2}, "config[1]: expected a text as key, got 1"),
-        # words of a list
+        # names of a list
         (
             scheduler(queue="fifoo"),
             (
@@ -168,7 +168,7 @@ def test_every_fault_is_reported_in_the_order_of_the_document() -> None:
     ]
 
 
-def test_all_that_is_at_odds_in_one_table_is_reported() -> None:
+def test_all_faults_of_one_table_are_reported() -> None:
     twice = [{"name": "a"}, {"name": "a"}]
     assert [line.partition(":")[0] for line in refusal(a_pool(min_slots=3, offerings=twice))] == [
         "config.pools.linux.min_slots",
@@ -182,7 +182,7 @@ def test_an_empty_document_is_all_defaults() -> None:
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
-    """As docs/configuration.md shows them; durations in seconds."""
+    """As docs/reference/configuration.md shows them; durations in seconds."""
     pool = read_rules(a_pool()).pools["linux"]
     assert Scheduler().model_dump() == {
         "queue": "fifo",
@@ -333,7 +333,7 @@ junk = st.recursive(
 pool_junk = st.dictionaries(st.sampled_from(list(Pool.model_fields)), junk, max_size=6)
 
 
-# No deadline: how long an example takes is the machine's business.
+# No deadline: how long an example takes depends on the machine.
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(junk, st.builds(lambda keys: a_pool(**keys), pool_junk)))
 def test_junk_is_read_or_refused_with_lines_that_can_be_printed(document: object) -> None:
@@ -342,7 +342,7 @@ def test_junk_is_read_or_refused_with_lines_that_can_be_printed(document: object
 
 
 def list_refused(document: object) -> list[str]:
-    """The lines of a refusal; [] if it is none. Any other error is one of ours."""
+    """Return the lines of a refusal, or []. Any other error is a fault of the product."""
     try:
         read_rules(document)
     except InvalidInputError as error:

@@ -1,4 +1,4 @@
-"""The settings of the processes and the environment: what is refused, what goes first, what is never shown."""
+"""The settings of the processes and the environment: what is refused, the precedence, what is never shown."""
 
 import os
 from typing import Any
@@ -16,7 +16,7 @@ A_PERIOD = 'a duration > 0 (seconds, or like "30s", "15m", "1h")'
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of ours."""
+    """No variable of the product."""
     for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
         monkeypatch.delenv(name)
 
@@ -67,7 +67,7 @@ def test_the_view_is_in_the_brokers_redis_unless_it_has_its_own() -> None:
         ("LEASEHOLD_CELERY__CONCURRENCY", '{"launch": 3}', "celery.concurrency.launch", 3),
         # an empty variable sets nothing
         ("LEASEHOLD_TICKS__INTERVAL", "", "ticks.interval", 5.0),
-        # a container platform's own
+        # a variable of a container platform
         ("LEASEHOLD_PORT", "tcp://10.0.0.1:80", "ticks.interval", 5.0),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_variable_is_laid_over_a_table_given_as_json(monkeypatch: pytest.Monke
         ),
         ("LEASEHOLD_SCHEDULER__QUEUE", "size", 'LEASEHOLD_SCHEDULER__QUEUE: expected a known key, got "scheduler"'),
         ("LEASEHOLD___", "2", 'LEASEHOLD___: expected a known key, got ""'),
-        # not what the key takes
+        # an invalid value of the key
         ("LEASEHOLD_TICKS__INTERVAL", "soon", f'LEASEHOLD_TICKS__INTERVAL: expected {A_PERIOD}, got "soon"'),
         ("LEASEHOLD_METRICS__PORT", "99999", "LEASEHOLD_METRICS__PORT: expected a port of at most 65535, got 99999"),
         (
@@ -118,7 +118,7 @@ def test_a_variable_is_laid_over_a_table_given_as_json(monkeypatch: pytest.Monke
         ),
         # a key below a key
         ("LEASEHOLD_TICKS__INTERVAL__X", "2", f'LEASEHOLD_TICKS__INTERVAL__X: expected {A_PERIOD}, got {{"x": "2"}}'),
-        # what stands for a table is not shown: it may be a secret
+        # a value in place of a table is not shown: it may be a secret
         ("LEASEHOLD_AWS", SECRET, "LEASEHOLD_AWS: expected a table, got something else"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_wrong_variable_is_refused_by_its_name(
     [
         ({"tick": {}}, 'tick: expected a known key (did you mean "ticks"?), got "tick"'),
         ({"two\nlines": 1}, 'two\\nlines: expected a known key, got "two\\nlines"'),
-        # an option of pydantic-settings, not of ours
+        # an option of pydantic-settings, not of the product
         ({"_env_file": ".env"}, '_env_file: expected a known key, got "_env_file"'),
         (
             {"celery": {"concurrency": {"lunch": 1}}},
@@ -165,7 +165,7 @@ def test_a_wrong_variable_is_refused_by_its_name(
             'aws.endpoint_url: expected a URL like http://host:port, got "(hidden)"',
         ),
         ({"metrics": {"host": "two words"}}, 'metrics.host: expected the name or address of a host, got "two words"'),
-        # what does not go together
+        # settings that exclude each other
         ({"ticks": {"interval": 10}}, "ticks.lock_seconds: expected at least 2 × ticks.interval (20), got 15"),
         ({"sweep_interval": 11}, "recover_interval: expected at least sweep_interval (11), got 10"),
         (
@@ -197,7 +197,7 @@ def test_flower_on_loopback_needs_no_password(host: str) -> None:
     assert read_settings({"flower": {"host": host}}).flower.basic_auth is None
 
 
-def test_all_that_does_not_go_together_is_reported() -> None:
+def test_all_settings_that_exclude_each_other_are_reported() -> None:
     assert len(refusal({"ticks": {"interval": 10}, "sweep_interval": 11, "flower": {"host": "10.0.0.1"}})) == 3
 
 
@@ -253,16 +253,16 @@ junk = st.recursive(
 )
 
 
-# No deadline: how long an example takes is the machine's business.
+# No deadline: how long an example takes depends on the machine.
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.one_of(st.sampled_from(list(Settings.model_fields)), keys), junk, max_size=5))
-def test_junk_in_settings_is_refused_in_our_words_or_read(document: dict[str, Any]) -> None:
+def test_junk_in_settings_is_refused_with_our_messages_or_read(document: dict[str, Any]) -> None:
     lines = list_refused(document)
     assert len("\n".join(lines).encode().split(b"\n")) == max(len(lines), 1)
 
 
 def list_refused(document: dict[str, Any]) -> list[str]:
-    """The lines of a refusal; [] if it is none. Any other error is one of ours."""
+    """Return the lines of a refusal, or []. Any other error is a fault of the product."""
     try:
         read_settings(document)
     except InvalidInputError as error:

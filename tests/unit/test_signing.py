@@ -23,7 +23,7 @@ from leasehold.common.signing import (
 )
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
-"""With digits, colons and commas often, since the canonical form uses them; with lone surrogates, too."""
+"""Digits, colons and commas are frequent, since the canonical form uses them; lone surrogates too."""
 TEXTS = st.one_of(ANY_TEXT, st.text(st.sampled_from("012:,a"), max_size=8))
 TUPLES = st.lists(TEXTS, max_size=9).map(tuple)
 FIELDS = st.builds(SignedFields, *[TEXTS] * 7)
@@ -36,8 +36,10 @@ def test_no_two_different_tuples_have_the_same_canonical_bytes(one: tuple[str, .
 
 
 @given(fields=TUPLES, cuts=st.lists(st.integers(0, 60), min_size=1, max_size=4))
-def test_the_same_characters_cut_elsewhere_have_other_canonical_bytes(fields: tuple[str, ...], cuts: list[int]) -> None:
-    """What plain concatenation would confuse."""
+def test_the_same_characters_split_differently_have_other_canonical_bytes(
+    fields: tuple[str, ...], cuts: list[int]
+) -> None:
+    """Plain concatenation would confuse them."""
     text = "".join(fields)
     places = sorted({min(cut, len(text)) for cut in cuts})
     other = tuple(text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True))
@@ -118,7 +120,7 @@ def test_a_key_is_read_in_every_form_of_base64(key: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "a" * 20, "ä" * 43, "!" * 43, "a b" * 20])
-def test_what_is_no_key_is_refused_without_being_shown(text: str) -> None:
+def test_a_text_that_is_no_key_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(ValueError, match=r"not base64|fewer than 32 bytes") as refused:
         read_key(text)
     assert not text or text not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Workload logs: what is read, what is refused and how that is said; the log that ships."""
+"""Workload logs: what is read, what is refused and with which message; the log of the examples."""
 
 import gzip
 from collections import Counter
@@ -63,9 +63,9 @@ def test_a_gzipped_log_is_known_by_its_content_not_by_its_name(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("allocated", "requested", "processors"),
     [
-        (4, 8, 4),  # what it got counts
-        (-1, 8, 8),  # what it asked for stands in
-        (4, -1, 4),  # nobody wrote down what it asked for
+        (4, 8, 4),  # the allocated processors count
+        (-1, 8, 8),  # else the requested ones
+        (4, -1, 4),  # the log does not contain the requested ones
     ],
 )
 def test_processors_are_the_allocated_else_the_requested(
@@ -86,7 +86,7 @@ def test_an_unknown_requested_time_is_none(tmp_path: Path) -> None:
     assert job.requested_seconds is None
 
 
-def test_a_job_cancelled_before_it_ran_is_left_out(tmp_path: Path) -> None:
+def test_a_job_cancelled_before_it_ran_is_not_played(tmp_path: Path) -> None:
     left_out: list[int] = []
     log = write_log(
         tmp_path,

@@ -1,4 +1,4 @@
-"""What the Celery side promises without a broker: names and routes, alarms, arguments for people, start conditions."""
+"""Celery without a broker: names and routes, alarms, readable arguments, start conditions."""
 
 import os
 import socket
@@ -60,7 +60,7 @@ def test_every_beat_entry_names_a_task_and_expires() -> None:
 
 
 def test_beat_sleeps_until_the_next_task_is_due_and_no_less() -> None:
-    """What asked too early would have to ask again and again."""
+    """A task that is due later would make beat wake up again and again."""
     now = [datetime(2026, 1, 1, tzinfo=UTC)]
     every = schedule(run_every=2.0, nowfun=lambda: now[0], app=app)
     entry = PunctualScheduler.Entry(name="a tick", schedule=every, last_run_at=now[0], app=app)
@@ -94,7 +94,7 @@ def test_nothing_uses_an_eta_a_result_or_pickle() -> None:
     assert "eta=" not in source
 
 
-def test_the_surroundings_do_not_choose_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_does_not_choose_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere:1/0")
     made = make_app(read_settings({"broker": {"url": "redis://here:1/0"}}))
     assert made.connection_for_write().hostname == "here"
@@ -139,12 +139,12 @@ def test_connections_log_in_and_no_setting_of_celery_has_the_password_in_a_url(
         (["x" * 1000], f"{'x' * 200}…"),
     ],
 )
-def test_arguments_are_shown_for_people_and_without_tokens(arguments: list[Any], shown: str) -> None:
+def test_arguments_are_shown_readably_and_without_tokens(arguments: list[Any], shown: str) -> None:
     assert describe_arguments(arguments) == shown
 
 
 class _Message:
-    """What of a kombu message a request looks at."""
+    """The part of a kombu message that a request reads."""
 
     delivery_info = properties = headers = None
 
@@ -182,7 +182,7 @@ def _a_dispatcher() -> CeleryDispatcher:
     return CeleryDispatcher(made, tick_seconds=5, resend_seconds=10, sweep_seconds=2)
 
 
-def test_a_callback_that_the_broker_does_not_take_is_a_connection_error() -> None:
+def test_a_callback_that_the_broker_does_not_accept_is_a_connection_error() -> None:
     callback = Callback(task="producer.leased", queue="producer")
     with pytest.raises(ConnectionError):
         _a_dispatcher().send_callback(OutboxMessage(id="r1/leased", callback=callback, payload={}, created_at=0))
@@ -202,7 +202,7 @@ def test_without_a_broker_a_send_fails_by_its_name(send: Callable[[CeleryDispatc
         send(_a_dispatcher())
 
 
-def test_nothing_to_send_needs_no_broker() -> None:
+def test_without_a_message_to_send_no_broker_is_needed() -> None:
     dispatcher = _a_dispatcher()
     dispatcher.send_launches([])
     dispatcher.send_terminations([])
@@ -220,7 +220,7 @@ def test_nothing_to_send_needs_no_broker() -> None:
         (None, "fine"),
     ],
 )
-def test_what_a_task_runs_into_is_a_word_and_not_an_exception(error: Exception | None, result: str) -> None:
+def test_a_failure_in_a_task_is_a_result_and_not_an_exception(error: Exception | None, result: str) -> None:
     def run(name: str) -> str:
         if error is not None:
             raise error
@@ -241,7 +241,7 @@ class _Unmeasured(LeaseholdTask):
         """As above."""
 
 
-def test_a_fault_of_ours_is_not_swallowed() -> None:
+def test_a_fault_of_the_product_is_raised() -> None:
     def run() -> str:
         raise LookupError("ours")
 
@@ -301,7 +301,7 @@ def test_the_procfile_starts_a_worker_for_each_queue(name: str) -> None:
         (["tasks.monitor"], {"LEASEHOLD_BROKER__URL": UNREACHABLE}, 1, "flower.basic_auth"),
     ],
 )
-def test_what_cannot_start_says_why_in_one_line(
+def test_a_process_that_cannot_start_prints_why_in_one_line(
     words: list[str], variables: dict[str, str], status: int, said: str, tmp_path: Path
 ) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
@@ -344,7 +344,7 @@ def test_task_names_are_readable() -> None:
 
 
 def test_notices_are_read_only_where_a_queue_is_set() -> None:
-    """So often as it is set, and a message that waited for two such times is dropped."""
+    """At the set interval; a message that waited for two intervals is dropped."""
     assert "interruptions" not in make_schedule(read_settings())
     aws = {"interruption_queue": "https://sqs.us-east-1.amazonaws.com/1/x", "interruption_interval": 3}
     entry = make_schedule(read_settings({"aws": aws}))["interruptions"]

@@ -1,4 +1,4 @@
-"""What the door in front of the queues lets pass."""
+"""The middleware in front of the queues: which messages it passes on."""
 
 import time
 from contextlib import closing
@@ -25,7 +25,7 @@ __all__ = ["redis_client", "redis_server", "redis_url"]
 
 
 class Clock:
-    """Cluster time: the wall clock of this host is wrong by so many seconds."""
+    """Cluster time: the wall clock of this host is wrong by this number of seconds."""
 
     def __init__(self) -> None:
         self.wrong_by = 0.0
@@ -49,14 +49,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> MemoryMeter:
-    """What this process counts."""
+    """The counters of this process."""
     meter = MemoryMeter()
     monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter))
     return meter
 
 
 def deliver(**headers: Any) -> list[dict[str, Any]]:
-    """What comes through of one message to the queue of ticks that has these headers."""
+    """Return which messages pass of one message with these headers to the queue of ticks."""
     envelope = an_envelope(TICKS, task_name(TICKS, "tick"), [[], {}, None], "one")
     envelope["headers"] |= headers
     transport: Any = Transport(Connection("redis://127.0.0.1:1"))
@@ -67,9 +67,9 @@ def deliver(**headers: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("meter")
-@pytest.mark.parametrize("zone", [UTC, None], ids=["with its zone", "in UTC without saying so"])
+@pytest.mark.parametrize("zone", [UTC, None], ids=["with its zone", "in UTC without a zone"])
 @pytest.mark.parametrize(("seconds", "passes"), [(-3600, False), (-1, False), (3600, True)])
-def test_what_came_too_late_is_left_at_the_door(zone: Any, seconds: float, passes: bool) -> None:
+def test_a_message_that_is_too_late_is_discarded(zone: Any, seconds: float, passes: bool) -> None:
     expires = (datetime.now(UTC) + timedelta(seconds=seconds)).replace(tzinfo=zone)
     assert bool(deliver(expires=expires.isoformat())) is passes
 
@@ -80,7 +80,7 @@ def test_a_senders_time_limits_are_discarded(limits: Any) -> None:
     assert "timelimit" not in passed["headers"]
 
 
-def test_what_never_expires_passes() -> None:
+def test_a_message_without_an_expiry_passes() -> None:
     assert deliver(expires=None)
     assert deliver()
 
@@ -95,7 +95,7 @@ def test_a_wrong_wall_clock_of_the_worker_neither_expires_nor_keeps_a_message(cl
 
 
 @pytest.mark.parametrize("wrong_by", [-600, 600])
-def test_what_is_sent_bears_cluster_time(clock: Clock, wrong_by: float) -> None:
+def test_sent_messages_have_cluster_time(clock: Clock, wrong_by: float) -> None:
     clock.wrong_by = wrong_by
     by_wall = datetime.fromtimestamp(time.time() + 10, UTC)
     headers = {"expires": by_wall.isoformat()}
@@ -120,10 +120,10 @@ def test_expired_messages_are_counted_by_queue(meter: MemoryMeter, clock: Clock)
 
 
 @pytest.mark.parametrize("wrong_by", [-600.0, 600.0])
-def test_what_a_worker_holds_is_given_back_by_cluster_time(
+def test_messages_that_a_worker_holds_are_given_back_by_cluster_time(
     redis_client: redis.Redis, redis_url: str, clock: Clock, wrong_by: float
 ) -> None:
-    """A message that another worker holds is neither taken from it too early nor kept from the others for ever."""
+    """A message that another worker holds is neither taken from it too early nor kept from the others without end."""
     redis_client.flushall()
     clock.wrong_by = wrong_by
     options = {"visibility_timeout": 60, "unacked_restore_interval": 1}
@@ -142,7 +142,7 @@ def test_what_a_worker_holds_is_given_back_by_cluster_time(
 
 
 @pytest.mark.parametrize("wrong_by", [-600.0, 600.0])
-def test_questions_are_abandoned_by_cluster_time(
+def test_queries_are_abandoned_by_cluster_time(
     redis_client: redis.Redis, redis_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, wrong_by: float
 ) -> None:
     monkeypatch.setattr(services, "settings", read_settings({"broker": {"url": redis_url}}))
@@ -159,7 +159,7 @@ def test_questions_are_abandoned_by_cluster_time(
 def test_a_queue_and_the_notes_of_messages_with_a_wrong_type_are_set_aside_and_made_again(
     redis_client: redis.Redis, redis_url: str
 ) -> None:
-    """Sending, waiting for a message and noting it go on; without that a worker ended with each of them."""
+    """Sending, waiting for a message and noting it continue; otherwise a worker would end with each of them."""
     redis_client.flushall()
     with Connection(redis_url, transport=Transport, transport_options={"unacked_restore_interval": 1}) as connection:
         channel: Any = connection.channel()
@@ -191,7 +191,7 @@ def hold(connection: Connection, channel: Any, body: str = "x") -> Any:
 def test_a_message_is_acknowledged_or_given_back_where_its_note_has_a_wrong_type(
     redis_client: redis.Redis, redis_url: str, key: str, end: str
 ) -> None:
-    """The worker goes on, and other messages that it holds stay noted: another worker gets them if this one dies."""
+    """The worker continues, and other messages that it holds stay noted: another worker gets them if this one dies."""
     redis_client.flushall()
     with Connection(redis_url, transport=Transport) as connection:
         channel: Any = connection.channel()

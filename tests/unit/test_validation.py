@@ -91,6 +91,6 @@ def test_a_duration_is_seconds_or_a_text(text: object, seconds: float) -> None:
     "text",
     ["", "s", "30", " 30s", "30 s", "30s ", "-1s", "1e3s", "30S", "1h-5m", "\u0663s", "9" * 400 + "s", None, True, []],
 )
-def test_what_is_no_duration_is_refused(text: object) -> None:
+def test_an_invalid_duration_is_refused(text: object) -> None:
     with pytest.raises(PydanticCustomError, match="a duration >= 0"):
         parse_duration(text)

@@ -1,8 +1,8 @@
-"""EC2 behind the `Fleet` port: boto3 calls, the table of errors, user data, and an emulator to try it on."""
+"""EC2 behind the `Fleet` port: boto3 calls, the categories of errors, user data, and an emulator for trials."""
 
 from typing import Final
 
 EMULATOR_SECRET_VARIABLE: Final = "EC2_EMULATOR_SECRET"  # noqa: S105 - a name
-"""The emulator's secret. A variable, since every user of the host can read a command line. With `LEASEHOLD_` before it
-every other command would refuse it as an unknown setting.
+"""The variable with the emulator's secret. A command line could be read by every user of the host. The name has no
+`LEASEHOLD_` prefix, because other commands would refuse it as an unknown setting.
 """

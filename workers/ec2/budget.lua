@@ -1,10 +1,10 @@
--- Takes a token of each of these buckets, or of none.
+-- Takes one token from each of the given buckets, or from none of them.
 --
--- KEYS[1] ec2:<region>  hash  "<bucket>" -> its tokens, "<bucket>:at" -> when it had them (ms); a bucket that is
---                             missing is full, and all are full before the hash expires
--- ARGV of each bucket: its name, tokens gained a second, its size, tokens that this call has to leave in it
+-- KEYS[1] ec2:<region>  hash  "<bucket>" -> its tokens, "<bucket>:at" -> when it had them (ms). A missing bucket is
+--                             full; all buckets are full before the hash expires.
+-- ARGV for each bucket: name, tokens gained a second, size, tokens that must be left in it
 --
--- Returns 0 when they were taken, else after how many ms to ask again.
+-- Returns 0 if the tokens were taken, else the number of ms after which to try again.
 
 local FULL_AFTER_MS = 60000
 local time = redis.call('TIME')
@@ -15,7 +15,7 @@ for first = 1, #ARGV, 4 do
   local size, left = tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3])
   local held = redis.call('HMGET', KEYS[1], name, name .. ':at')
   local level = size
-  -- A time that is yet to come was written before the clock was put back: nobody knows what has been gained since.
+  -- A time in the future was written before the clock was set back: the gain since then is unknown, so count none.
   if held[1] and tonumber(held[2]) <= now then
     level = math.min(size, held[1] + (now - held[2]) / 1000 * gained)
   end

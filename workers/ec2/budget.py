@@ -1,10 +1,10 @@
-"""What all processes together ask of EC2: one budget in Redis, so that no worker makes EC2 throttle the others.
+"""One budget in Redis for the EC2 calls of all processes, so that no worker's calls get those of others throttled.
 
-EC2 keeps token buckets for an account in a region and refuses whoever comes to an empty one: a launch too many holds a
-pool, and calls that only look can use up what a termination needs. So every attempt of a call takes its tokens here
-first and waits for them if need be. Terminations go before launches and launches before looks: each leaves in the
-common bucket what the ones before it may need. Source: EC2's own request limits (100 reads, 20 a second; RunInstances
-5, 2 a second; TerminateInstances 100, 5 a second).
+EC2 has token buckets for each account and region, and refuses a call that finds its bucket empty. One launch too many
+puts a pool into launch back-off, and reading calls can use up the tokens that a termination needs. So every attempt of
+a call first takes its tokens from this budget, and waits for them if necessary. Terminations have precedence over
+launches, and launches over reading calls: each kind leaves in the common bucket what the kinds before it may need.
+Source: EC2's request limits (100 reads, 20 a second; RunInstances 5, 2 a second; TerminateInstances 100, 5 a second).
 """
 
 import time
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 CALLS_PER_SECOND: Final = 20.0
-"""What EC2 grants an account that has asked for no more."""
+"""EC2's default limit for the calls of an account."""
 PATIENCE: Final = 10.0
-"""Seconds that a call waits for its tokens at most; then EC2 decides."""
+"""Longest wait of a call for its tokens, in seconds. Then it is sent, and EC2 decides."""
 LAUNCHES: Final = ("RunInstances", "CreateFleet")
 TERMINATIONS: Final = ("TerminateInstances",)
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What a kind of call takes its tokens from, each for one call a second that the account is granted.
+    """The buckets of a kind of call, scaled to an account with one call a second.
 
-    `gain` and `size` are of the kind's own bucket, None where it has none but the common one.
+    `gain` and `size` describe a bucket of its own, beside the common one. `bucket` None: there is none.
     """
 
     left: float
-    """What it leaves in the common bucket, which gains 1 and holds 5."""
+    """Tokens that it leaves in the common bucket, which gains 1 a second and holds 5."""
     bucket: str | None = None
     gain: float = 0.0
     size: float = 0.0
@@ -49,10 +49,10 @@ SHARES: Final = {
 
 
 class CallBudget:
-    """The budget of one cluster's account, shared through Redis; safe for any number of threads and processes.
+    """The budget of a cluster in one AWS account, shared through Redis. Safe for threads and processes.
 
-    `per_second`: how many calls EC2 grants the account; the buckets grow with it. Without Redis nobody counts, and
-    nobody waits. `pause` lets so many seconds pass, `clock` is monotonic.
+    `per_second`: calls that EC2 grants the account; all buckets are scaled by it. Without Redis no call waits. `pause`
+    sleeps, `clock` is monotonic.
     """
 
     def __init__(
@@ -69,21 +69,21 @@ class CallBudget:
         self._pause, self._clock = pause, clock
 
     def guard(self, client: "EC2Client") -> None:
-        """Have every attempt of this client's calls take its tokens first."""
+        """Let every attempt of this client's calls take its tokens first."""
         region = client.meta.region_name
 
-        def await_turn(event_name: str, **_request: Any) -> None:
-            self.await_turn(event_name.rpartition(".")[2], region)
+        def await_tokens(event_name: str, **_request: Any) -> None:
+            self.await_tokens(event_name.rpartition(".")[2], region)
 
-        client.meta.events.register("before-send.ec2", await_turn)
+        client.meta.events.register("before-send.ec2", await_tokens)
 
-    def await_turn(self, action: str, region: str) -> None:
-        """Take the tokens of this call, and wait for them, though not for longer than PATIENCE."""
-        key, words = f"{self._prefix}ec2:{region}", self._buckets(SHARES.get(action, LOOK))
+    def await_tokens(self, action: str, region: str) -> None:
+        """Take the tokens of a call; wait for them for PATIENCE at most."""
+        key, arguments = f"{self._prefix}ec2:{region}", self._buckets(SHARES.get(action, LOOK))
         end = self._clock() + PATIENCE
         while (left := end - self._clock()) > 0:
             try:
-                wait = int(self._take([key], words)) / 1000
+                wait = int(self._take([key], arguments)) / 1000
             except redis.RedisError:
                 return
             if not wait:
@@ -92,7 +92,7 @@ class CallBudget:
 
     def _buckets(self, share: Share) -> list[Any]:
         rate = self._per_second
-        # A bucket that could not hold one token would let nothing through.
+        # At least one token: a smaller bucket could never be taken from.
         size = max(1.0, COMMON_SIZE * rate)
         common = ["calls", rate, size, min(share.left * rate, size - 1)]
         own = [share.bucket, share.gain * rate, max(1.0, share.size * rate), 0] if share.bucket else []

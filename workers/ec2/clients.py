@@ -1,4 +1,4 @@
-"""boto3 clients with every wait bounded: connect 3 s, read 15 s (launches 60 s), 3 attempts.
+"""boto3 clients with a limit for every wait: connect 3 s, read 15 s (launches 60 s), 3 attempts.
 
 They sign with the time of AWS (`workers/ec2/signing_time.py`).
 """
@@ -22,10 +22,10 @@ CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 15.0
 LAUNCH_READ_SECONDS: Final = 60.0
 LONGEST_POLL: Final = 20
-"""Seconds that SQS lets a call wait for a message at most."""
+"""Longest wait of an SQS call for a message, in seconds."""
 ATTEMPTS: Final = 3
 CONNECTIONS: Final = 32
-"""Of one client: the threads of a launch or health worker share it."""
+"""Connections of one client: the threads of a launch or health worker share it."""
 
 
 def make_client(
@@ -38,10 +38,10 @@ def make_client(
     profile: str | None = None,
     read_seconds: float = READ_SECONDS,
 ) -> "EC2Client":
-    """An EC2 client; without keys boto3's own chain finds the credentials (environment, profile, role);
-    `profile` names the one of its configuration to use.
+    """Return an EC2 client. Without keys boto3's own chain finds the credentials (environment, profile, role);
+    `profile` names a profile of its configuration.
 
-    Raises CloudError (auth, misconfigured) when boto3 cannot make one. Thread-safe once made.
+    Raises CloudError (auth, misconfigured) if boto3 cannot make one. The client is thread-safe.
     """
     keys = _keys(access_key_id, secret_access_key, session_token)
     with cloud_errors():
@@ -60,7 +60,7 @@ def make_queue_client(
     session_token: str | None = None,
     profile: str | None = None,
 ) -> "SQSClient":
-    """An SQS client, as `make_client` makes one for EC2; it waits as much longer as a long poll may last."""
+    """Return an SQS client, like `make_client`. Its read timeout is longer by the time of a long poll."""
     keys, config = _keys(access_key_id, secret_access_key, session_token), _bounded(READ_SECONDS + LONGEST_POLL)
     with cloud_errors():
         client = _open_session(region, profile).client("sqs", endpoint_url=endpoint_url, config=config, **keys)
@@ -69,7 +69,7 @@ def make_queue_client(
 
 
 def _open_session(region: str | None, profile: str | None) -> boto3.session.Session:
-    """One for each client: boto3's default one may not be shared between threads while it makes clients."""
+    """Open a session for one client. boto3's default session must not be shared by threads that make clients."""
     session = botocore.session.get_session()
     session.register_component("data_loader", _find_loader())
     return boto3.session.Session(botocore_session=session, region_name=region, profile_name=profile)
@@ -77,13 +77,13 @@ def _open_session(region: str | None, profile: str | None) -> boto3.session.Sess
 
 @cache
 def _find_loader() -> Loader:
-    """Of all sessions: it keeps what it has read, and that, how EC2 is spoken to, is most of the making of a client."""
+    """Return the loader of all sessions. It caches EC2's API description, whose reading takes long."""
     loader: Loader = botocore.session.get_session().get_component("data_loader")
     return loader
 
 
 def _keys(key: str | None, secret: str | None, token: str | None) -> dict[str, Any]:
-    """Of the client, not of its session: half a pair is refused only there."""
+    """Return the keys for a client. A session would accept a key without its secret; a client refuses it."""
     return {"aws_access_key_id": key, "aws_secret_access_key": secret, "aws_session_token": token}
 
 

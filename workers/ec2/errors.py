@@ -1,6 +1,6 @@
-"""What each error of EC2 means to us: by its code first, by the HTTP status second.
+"""The category of each EC2 error: by its code, else by its HTTP status.
 
-The reaction to a category is `scheduler.ports.CloudError`'s; the table is printed in docs/ec2-errors.md.
+`scheduler.ports.CloudError` describes the reaction to a category. docs/reference/ec2-errors.md has the table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ CODES: Final[Mapping[str, Category]] = {
     "UnauthorizedOperation": "auth",
     "AuthFailure*": "auth",
     "ExpiredToken*": "auth",
-    # EC2's own word for credentials that ran out, and for a clock that is off.
+    # EC2's code for expired credentials and for a wrong clock.
     "RequestExpired": "auth",
     "OptInRequired": "auth",
     "PendingVerification": "auth",
@@ -44,10 +44,10 @@ CODES: Final[Mapping[str, Category]] = {
     "InvalidGroup*": "misconfigured",
     "MissingParameter": "misconfigured",
     "InvalidInstanceID.NotFound": "not_found",
-    # No machine can ever bear such an id.
+    # No machine can have such an id.
     "InvalidInstanceID.Malformed": "not_found",
 }
-"""EC2's code (or its beginning, where it ends in `*`) → category; all others go by the HTTP status."""
+"""EC2's code, or its beginning before a `*` → category. Other codes are judged by the HTTP status."""
 
 _PREFIXES: Final = tuple((code[:-1], category) for code, category in CODES.items() if code.endswith("*"))
 
@@ -71,7 +71,7 @@ _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
             aws.ConnectionError,
             aws.HTTPClientError,
             aws.IncompleteReadError,
-            # What a proxy in between says is not EC2's XML.
+            # The answer is not EC2's XML: it comes from a proxy.
             ResponseParserError,
         ),
         "transient",
@@ -87,17 +87,18 @@ _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
         "misconfigured",
     ),
 )
-"""Errors of botocore that carry no code: nothing was sent (auth, misconfigured), or no answer came back."""
+"""Errors of botocore without a code. No request was sent (auth, misconfigured), or no answer came (transient)."""
 
 
 Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
-"""Everything that a call of boto3 raises."""
+"""All errors that a call of boto3 raises."""
 
 
 def classify(code: str, http_status: int) -> Category:
-    """The category of an error: by its code, else transient for a 5xx, else unknown.
+    """Return the category of an error: by its code, else transient for a 5xx, else unknown.
 
-    The code goes first, for RequestLimitExceeded comes as a 503. The table: docs/ec2-errors.md.
+    The code has precedence, because RequestLimitExceeded comes with status 503. The table:
+    docs/reference/ec2-errors.md.
     """
     exact = CODES.get(code)
     if exact is not None:
@@ -105,11 +106,11 @@ def classify(code: str, http_status: int) -> Category:
     for prefix, category in _PREFIXES:
         if code.startswith(prefix):
             return category
-    return "transient" if http_status >= 500 else "unknown"  # noqa: PLR2004 - HTTP's own figure
+    return "transient" if http_status >= 500 else "unknown"  # noqa: PLR2004 - HTTP server errors
 
 
 def describe_failure(error: Failure) -> CloudError:
-    """An error of boto3 as the port's CloudError; the code is EC2's, or botocore's name for it."""
+    """Return an error of boto3 as CloudError, with EC2's code or else botocore's class name."""
     if isinstance(error, aws.ClientError):
         found = error.response.get("Error", {})
         code = found.get("Code", "Unknown")
@@ -123,7 +124,7 @@ def describe_failure(error: Failure) -> CloudError:
 
 @contextmanager
 def cloud_errors() -> Iterator[None]:
-    """Turns what boto3 raises in the block into CloudError."""
+    """Turn the errors of boto3 in this context into CloudError."""
     try:
         yield
     except (aws.ClientError, aws.BotoCoreError, ResponseParserError) as error:
@@ -131,13 +132,13 @@ def cloud_errors() -> Iterator[None]:
 
 
 def describe_shortfall(errors: Sequence[Mapping[str, Any]]) -> CloudError:
-    """Why a CreateFleet that was answered with 200 gave no instance.
+    """Return why an accepted CreateFleet gave no instance.
 
-    Of several errors the last capacity error is reported, else the last; none at all counts as capacity.
-    Sources: Arvados; EC2's CreateFleet, which delivers short without an error.
+    Of several errors the last capacity error is reported, else the last one; without errors it is a capacity error.
+    Sources: Arvados; EC2's CreateFleet, which may deliver fewer instances without an error.
     """
     if not errors:
-        return CloudError("capacity", "UnfulfillableCapacity", "the fleet was answered without an instance")
+        return CloudError("capacity", "UnfulfillableCapacity", "the answer to the fleet request has no instance")
     read = [(classify(code := error.get("ErrorCode", "Unknown"), 200), code, error) for error in errors]
     category, code, chosen = next((row for row in reversed(read) if row[0] == "capacity"), read[-1])
     return CloudError(category, code, chosen.get("ErrorMessage", ""))

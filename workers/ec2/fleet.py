@@ -1,7 +1,7 @@
-"""The `Fleet` port on EC2: boto3 calls, in batches that EC2 takes, each error as a CloudError.
+"""The `Fleet` port on EC2: boto3 calls in batches, with each error as a CloudError.
 
-How a launch is asked for, and why with two different calls, stands in `workers/ec2/requests.py`. Ids and
-paging exclude each other in EC2: ids (at most 100 a call) for the young ones, tags with paging for the sweep.
+`workers/ec2/requests.py` describes the two calls that launch. EC2 does not combine ids and paging: new machines are
+described by id (at most 100 in a call), the sweep uses tags with paging.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ Answer = TypeVar("Answer")
 
 
 class Ec2Fleet:
-    """Reality on EC2, for one cluster in one region; see `scheduler.ports.Fleet` for the contract.
+    """The machines of one cluster in one region of EC2; see `scheduler.ports.Fleet` for the contract.
 
-    `launcher` is the client that launches: it waits longer for its answer than the other one (60 s, 15 s).
+    `launcher` is the client for launches, with a longer read timeout than `client` (60 s, 15 s).
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Ec2Fleet:
         return freeze_request(order, rules, self._cluster, self._client.meta.region_name)
 
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Carry out a frozen request; its client token makes EC2 answer a repeat with the same machine."""
+        """Carry out a frozen request. Because of its client token, EC2 answers a repeat with the same machine."""
         parameters = request["parameters"]
         match request["api"]:
             case "RunInstances":
@@ -63,7 +63,7 @@ class Ec2Fleet:
                 raise CloudError("misconfigured", "UnknownRequest", f"no such call: {unknown}")
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """Machines by id, those that run with their status checks; unknown ids are left out."""
+        """Return machines by id, running ones with their status checks. Unknown ids are missing in the result."""
         found = {machine.id: machine for machine in self._each_batch(machines, self._describe_batch)}
         running = [machine.id for machine in found.values() if machine.state == "running"]
         for machine, health in self._each_batch(running, self._check_batch):
@@ -71,15 +71,15 @@ class Ec2Fleet:
         return found
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """This cluster's machines that bear the launch id, terminated ones left out."""
+        """Return this cluster's machines with the launch id, except terminated ones."""
         return list(self._find({f"tag:{TAG_LAUNCH}": [launch_id]}))
 
     def sweep(self) -> Iterator[Machine]:
-        """This cluster's machines, page by page; status checks are not asked for (`healthy` is None)."""
+        """Yield this cluster's machines page by page, without status checks (`healthy` is None)."""
         return self._find({})
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Tag these machines with the cluster's identity; where EC2 knows one of them not, one by one."""
+        """Tag these machines with the cluster's identity. If EC2 does not know one of them, tag them one by one."""
 
         def tag(ids: list[str]) -> list[str]:
             with cloud_errors():
@@ -90,7 +90,7 @@ class Ec2Fleet:
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """End these machines, 100 a call; where EC2 knows one of them not, one by one."""
+        """Terminate these machines, 100 in a call. If EC2 does not know one of them, terminate them one by one."""
         for _ in self._each_batch(machines, self._terminate_batch):
             pass
 
@@ -140,7 +140,7 @@ class Ec2Fleet:
             yield from read_machines(page["Reservations"])
 
     def _each_batch(self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
-        """The answers for all ids; one bad id fails its whole batch, which is then asked one by one."""
+        """Yield the answers for all ids. One unknown id fails its whole batch, whose ids are then sent one by one."""
         unread = iter(dict.fromkeys(ids))
         while batch := list(islice(unread, MOST_IDS)):
             try:
@@ -162,7 +162,7 @@ class Ec2Fleet:
 
 
 class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach EC2. Without keys boto3's own chain finds the credentials."""
+    """Region, URL and credentials of EC2. Without keys boto3's own chain finds the credentials."""
 
     region: str | None = None
     """None: boto3's own chain finds it."""
@@ -171,17 +171,17 @@ class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
     secret_access_key: str | None = None
     session_token: str | None = None
     profile: str | None = None
-    """Of boto3's configuration; None: its own choice."""
+    """Profile of boto3's configuration; None: boto3's choice."""
 
     def __repr__(self) -> str:
-        """Without the keys: it may end up in a log."""
+        """Return a text without the keys, because it may get into a log."""
         return f"Ec2Access(region={self.region!r}, endpoint_url={self.endpoint_url!r})"
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:
-    """The fleet of a cluster, with a patient client for launches and a quick one for the rest, both within `budget`."""
-    ways = msgspec.structs.asdict(access)
-    client, launcher = make_client(**ways), make_client(**ways, read_seconds=LAUNCH_READ_SECONDS)
+    """Return the fleet of a cluster. It has a client for launches and one for other calls, both within `budget`."""
+    options = msgspec.structs.asdict(access)
+    client, launcher = make_client(**options), make_client(**options, read_seconds=LAUNCH_READ_SECONDS)
     if budget is not None:
         budget.guard(client)
         budget.guard(launcher)

@@ -1,7 +1,7 @@
 """Interruption and rebalance notices: EventBridge's events, read from an SQS queue by long polling.
 
-The queue is this cluster's alone, so what cannot be read is deleted like the rest, after one log line: kept, it
-would come again for days.
+Only this cluster reads the queue. A message that is no notice is logged and deleted as well, because SQS would deliver
+it again for days.
 """
 
 import datetime as dt
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MOST_MESSAGES: Final = 10
-"""In one answer of SQS."""
+"""Messages in one answer of SQS."""
 HIDDEN_SECONDS: Final = 30
-"""A message that is given out and not deleted comes again after so long, whatever the queue's own setting is."""
+"""Time after which a received message is delivered again if it was not deleted. It overrides the queue's setting."""
 
 INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
 REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
@@ -36,7 +36,7 @@ class _Detail(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """The parts of an event that count (EC2 user guide: "Spot interruption notices", "Rebalance recommendations")."""
+    """The used fields of an event (EC2 user guide: "Spot interruption notices", "Rebalance recommendations")."""
 
     source: Literal["aws.ec2"]
     kind: Literal["EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"] = msgspec.field(
@@ -47,9 +47,9 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 def read_notice(body: str) -> Notice:
-    """The notice in the body of a message.
+    """Return the notice in the body of a message.
 
-    Raises msgspec.DecodeError (of which ValidationError is a kind) for anything but one of the two events.
+    Raises msgspec.DecodeError, or its subclass ValidationError, unless the body is one of the two events.
     """
     event = msgspec.json.decode(body, type=_Event)
     return Notice(machine=event.detail.instance_id, kind=KINDS[event.kind], at=event.time.timestamp())
@@ -96,5 +96,5 @@ def _read(message: str, body: str) -> Notice | None:
 
 
 def make_feed(url: str, access: Ec2Access) -> SqsFeed:
-    """The feed of this queue. Raises CloudError (auth, misconfigured) when boto3 cannot make a client."""
+    """Return the feed of this queue. Raises CloudError (auth, misconfigured) if boto3 cannot make a client."""
     return SqsFeed(make_queue_client(**msgspec.structs.asdict(access)), url)

@@ -1,4 +1,4 @@
-"""Reading: EC2's descriptions as the port's `Machine`."""
+"""Convert EC2's descriptions into the port's `Machine`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -19,17 +19,17 @@ STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated
     "shutting-down": "stopping",
     "terminated": "terminated",
 }
-"""EC2's state → ours. A stopped machine serves nobody: it is on its way out like a stopping one."""
+"""EC2's state → ours. A stopped machine cannot serve, so it counts as stopping."""
 
 
 MOST_DIGITS: Final = 16
-"""Of a number below 2**53."""
+"""Digits of the largest number below 2**53."""
 INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
-"""Reasons of a state that mean that EC2 took the spot capacity back."""
+"""State reasons of machines whose spot capacity EC2 has taken back."""
 
 
 def read_machine(instance: "InstanceTypeDef") -> Machine:
-    """One instance of DescribeInstances or RunInstances; `healthy` is not known from there."""
+    """Return the machine of one instance in an answer of DescribeInstances or RunInstances; `healthy` is None."""
     tags = {tag.get("Key"): tag.get("Value") for tag in instance.get("Tags", ())}
     launched = instance.get("LaunchTime")
     return Machine(
@@ -46,14 +46,14 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
 
 
 def read_machines(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Machine]:
-    """The instances of the reservations of one answer (EC2's word for a batch of instances)."""
+    """Yield the machines of EC2's "reservations", which are batches of instances."""
     for reservation in reservations:
         for instance in reservation.get("Instances", ()):
             yield read_machine(instance)
 
 
 def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
-    """One entry of CreateFleet's `Instances`: EC2 says no more than id, type, market and override."""
+    """Return the machine of one entry of CreateFleet's `Instances`, which has only id, type, market and override."""
     override = instance.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     return Machine(
         id=instance["InstanceIds"][0],
@@ -66,7 +66,7 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
 
 
 def read_health(status: "InstanceStatusTypeDef") -> bool | None:
-    """EC2's two status checks: True when both are ok, False when one is impaired, else not known yet."""
+    """Return the result of EC2's two status checks: True if both are ok, False if one is impaired, else None."""
     checks = {
         status.get("InstanceStatus", {}).get("Status"),
         status.get("SystemStatus", {}).get("Status"),
@@ -77,7 +77,7 @@ def read_health(status: "InstanceStatusTypeDef") -> bool | None:
 
 
 def with_health(machine: Machine, health: bool | None) -> Machine:  # noqa: FBT001 - a value, not a switch
-    """The machine with what its status checks say."""
+    """Return the machine with the result of its status checks."""
     return msgspec.structs.replace(machine, healthy=health)
 
 
@@ -95,7 +95,7 @@ def _read_tags(tags: Mapping[Any, str | None]) -> dict[str, Any]:
 
 
 def _read_number(text: str) -> int:
-    """The number of a tag; 0 for anything else, because anybody in the account may write tags."""
+    """Return the number in a tag, or 0 for other texts: every user of the AWS account may write tags."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else 0
 
 

@@ -1,6 +1,6 @@
-"""What the credentials of this process may do, found out without doing it: EC2's DryRun, and one look at each list.
+"""Find out what the credentials of this process permit, by EC2's DryRun and by reading each list once.
 
-EC2 answers a call with `DryRun` by the error DryRunOperation where it would have carried it out.
+EC2 answers a permitted call with `DryRun` by the error DryRunOperation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,51 +22,51 @@ if TYPE_CHECKING:
 
 PERMITTED: Final = "DryRunOperation"
 LEAST_RESULTS: Final = 5
-"""The fewest that DescribeInstances takes."""
+"""The least MaxResults that DescribeInstances accepts."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who AWS takes us for."""
+    """The AWS identity of the credentials."""
 
     account: str
     arn: str
 
 
 class Permissions:
-    """Tries what the workers do. Each method raises CloudError where EC2 would refuse, or cannot be reached.
+    """Tries the calls of the workers. Each method raises CloudError if EC2 refuses the call or is not reachable.
 
-    Each call gets `seconds` to connect and `seconds` to answer, once.
+    A call has one attempt, with `seconds` to connect and `seconds` for the answer.
     """
 
     def __init__(self, access: Ec2Access, seconds: float) -> None:
         self._access, self._seconds = access, seconds
 
     def identify(self) -> Identity:
-        """Who we are; needs no permission."""
+        """Return the identity of the credentials, which needs no permission."""
         with cloud_errors():
             answer = self._open("sts").get_caller_identity()
         return Identity(answer["Account"], answer["Arn"])
 
     def find_region(self) -> str:
-        """The region that calls go to."""
+        """Return the region of the calls."""
         with cloud_errors():
             return str(self._ec2.meta.region_name)
 
     def try_launch(self, request: Mapping[str, Any]) -> None:
-        """A frozen request, with its tags, its profile and its template."""
+        """Try a launch with a frozen request, including its tags, profile and template."""
         with cloud_errors():
             client = self._ec2
         call = client.create_fleet if request["api"] == "CreateFleet" else client.run_instances
         _expect_refusal(lambda: call(**request["parameters"], DryRun=True))
 
     def try_terminate(self, instance: str) -> None:
-        """The end of this instance, which must be there: its tags decide."""
+        """Try to terminate this instance. It must exist, because the permission may depend on its tags."""
         with cloud_errors():
             client = self._ec2
         _expect_refusal(lambda: client.terminate_instances(InstanceIds=[instance], DryRun=True))
 
     def look(self, cluster: str) -> int:
-        """How many of the first few instances are this cluster's; status checks are read as well."""
+        """Read the first few instances and their status checks; return how many belong to this cluster."""
         with cloud_errors():
             client = self._ec2
             pages = client.describe_instances(
@@ -76,7 +76,7 @@ class Permissions:
         return count_instances(pages["Reservations"])
 
     def look_at_queue(self, url: str) -> int:
-        """About how many messages wait in this SQS queue."""
+        """Return about how many messages wait in this SQS queue."""
         with cloud_errors():
             name = "ApproximateNumberOfMessages"
             answer = self._open("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=[name])
@@ -84,7 +84,7 @@ class Permissions:
 
     @cached_property
     def _ec2(self) -> "EC2Client":
-        # Made once: it takes a while.
+        # Cached, because making a client takes long.
         client: EC2Client = self._open("ec2")
         return client
 
@@ -92,7 +92,7 @@ class Permissions:
         access = self._access
         session = boto3.session.Session(region_name=access.region, profile_name=access.profile)
         client = session.client(
-            service,  # type: ignore[call-overload]  # the stubs want each name spelt out
+            service,  # type: ignore[call-overload]  # the stubs know only literal names
             endpoint_url=access.endpoint_url,
             aws_access_key_id=access.access_key_id,
             aws_secret_access_key=access.secret_access_key,
@@ -108,12 +108,12 @@ class Permissions:
 
 
 def count_instances(reservations: Sequence[Mapping[str, Any]]) -> int:
-    """The instances of an answer of DescribeInstances."""
+    """Return the number of instances in an answer of DescribeInstances."""
     return sum(len(each.get("Instances", ())) for each in reservations)
 
 
 def _expect_refusal(call: Callable[[], object]) -> None:
-    """Every call with DryRun is refused: by DryRunOperation where all else was well."""
+    """Run a call with DryRun. EC2 always refuses it: with DryRunOperation if it is permitted, else raise CloudError."""
     try:
         with cloud_errors():
             call()

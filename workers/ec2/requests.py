@@ -1,8 +1,8 @@
-"""Freezing: the whole request to EC2 as JSON values, built from the rules alone, to be replayed as it is.
+"""Freeze launches: build the whole request to EC2 as JSON values from the rules, so that it can be repeated unchanged.
 
-Two calls, because EC2 has two: CreateFleet (type instant) chooses the zone with the best chance among all
-of a pool's subnets, but takes a launch template only; RunInstances takes an image, and one subnet. So a pool
-with a launch template uses the first, a pool with only an image the second. Both replay under a client token.
+There are two calls. CreateFleet (type instant) chooses the zone with the best chance among all subnets of a pool, but
+requires a launch template. RunInstances takes an image and one subnet. So a pool with a launch template uses the first,
+and a pool with only an image the second. A client token makes both repeatable.
 """
 
 import base64
@@ -27,14 +27,14 @@ TAG_LAUNCH: Final = "leasehold:launch"
 TAG_OFFERING: Final = "leasehold:offering"
 
 ROOT_DEVICE: Final = "/dev/xvda"
-"""The root device of Amazon Linux, which `volume_gib` sizes; other images need a launch template for that."""
+"""The root device of Amazon Linux, whose size is `volume_gib`. Other images need a launch template for it."""
 
 MOST_TOKEN: Final = 64
 METADATA_OPTIONS: Final = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"}
 
 
 class _Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one launch is made of, looked up in the rules."""
+    """The parts of one launch, taken from the rules."""
 
     order: LaunchOrder
     pool: Pool
@@ -53,9 +53,9 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
-    """`{"api": "RunInstances" | "CreateFleet", "parameters": …}` for one machine; same input, same output.
+    """Return `{"api": "RunInstances" | "CreateFleet", "parameters": …}` for one machine; equal input, equal output.
 
-    Raises CloudError(misconfigured) naming the key of the rules that is wrong or missing.
+    Raises CloudError(misconfigured) with the key of the rules that is wrong or missing.
     """
     launch = _look_up(order, rules, cluster, region)
     if launch.pool.ec2.launch_template:
@@ -66,7 +66,7 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
 
 
 def client_token(launch_id: str, generation: int) -> str:
-    """EC2's idempotency token for this generation of this launch: at most 64 ASCII characters."""
+    """Return EC2's idempotency token for this generation of this launch: at most 64 ASCII characters."""
     token = f"{launch_id}.{generation}"  # promise: one-machine-per-launch
     if len(token) <= MOST_TOKEN and token.isascii():
         return token
@@ -74,13 +74,13 @@ def client_token(launch_id: str, generation: int) -> str:
 
 
 def subnets_for(subnets: tuple[str, ...], zone: str | None) -> tuple[str, ...]:
-    """The ids of the subnets that an offering of this zone may use, in the order that is configured.
+    """Return the ids of the subnets that an offering of this zone may use, in the configured order.
 
-    A subnet is written `subnet-…`, or `ZONE:subnet-…`, which lets offerings of a zone choose it without
-    asking EC2. One without its zone suits any offering: EC2 itself refuses it where the zones differ.
+    A subnet is written as `subnet-…` or as `ZONE:subnet-…`, which is used for offerings of this zone only. One without
+    a zone is used for any offering; EC2 refuses the launch if the zones differ.
     """
     pairs = [entry.rpartition(":") for entry in subnets]
-    return tuple(subnet for place, _, subnet in pairs if not place or zone in {None, place})
+    return tuple(subnet for subnet_zone, _, subnet in pairs if not subnet_zone or zone in {None, subnet_zone})
 
 
 def _look_up(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> _Launch:
@@ -144,7 +144,7 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
         "MetadataOptions": METADATA_OPTIONS,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "TagSpecifications": _tag_specifications(launch.tags, *kinds),
-        **dict(_shape(launch)),
+        **dict(_common_parameters(launch)),
     }
     if spot:
         parameters["InstanceMarketOptions"] = {
@@ -152,7 +152,7 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
             "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
         }
     if launch.user_data is not None:
-        # Plain: botocore encodes this parameter of this call itself.
+        # Not base64: botocore encodes this parameter of this call.
         parameters["UserData"] = launch.user_data
     if ec2.security_groups:
         parameters["SecurityGroupIds"] = list(ec2.security_groups)
@@ -163,8 +163,8 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
     return parameters
 
 
-def _shape(launch: _Launch) -> Iterator[tuple[str, Any]]:
-    """What both calls take under the same names."""
+def _common_parameters(launch: _Launch) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters that have the same names in both calls."""
     ec2 = launch.pool.ec2
     if launch.offering:
         yield "InstanceType", launch.offering.instance_type
@@ -187,7 +187,7 @@ def _create_fleet(launch: _Launch) -> dict[str, Any]:
             "TotalTargetCapacity": 1,
             "DefaultTargetCapacityType": launch.market,
         },
-        # EC2 lets a fleet tag no spot requests; the machine's tags are what the sweep goes by.
+        # A fleet cannot tag spot requests. The sweep finds machines by their own tags.
         "TagSpecifications": _tag_specifications(launch.tags, "instance", "volume", "fleet"),
     }
     if launch.market == "spot":
@@ -212,13 +212,13 @@ def _template(launch: _Launch) -> dict[str, Any]:
 
 
 def _overrides(launch: _Launch) -> list[dict[str, Any]]:
-    """One for each place that the machine may go to; EC2 takes the best."""
-    shape: dict[str, Any] = {"MetadataOptions": METADATA_OPTIONS, **dict(_shape(launch))}
+    """Return an override for each subnet or zone that the machine may get; EC2 chooses the best."""
+    common: dict[str, Any] = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(launch))}
     if launch.pool.ec2.image:
-        shape["ImageId"] = launch.pool.ec2.image
+        common["ImageId"] = launch.pool.ec2.image
     if launch.subnets:
-        return [{**shape, "SubnetId": subnet} for subnet in launch.subnets]
-    return [{**shape, "AvailabilityZone": launch.zone} if launch.zone else shape]
+        return [{**common, "SubnetId": subnet} for subnet in launch.subnets]
+    return [{**common, "AvailabilityZone": launch.zone} if launch.zone else common]
 
 
 def _refuse(pool: str, key: str, wanted: str, got: object) -> CloudError:

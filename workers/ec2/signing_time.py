@@ -1,8 +1,8 @@
-"""Requests to AWS are signed with the time of AWS, whatever the wall clock of this host says.
+"""Sign requests to AWS with the time of AWS instead of this host's wall clock.
 
 AWS refuses a request whose signing time is minutes off. Each of its answers has a `Date` header: the time of AWS is the
-last one, advanced by the monotonic clock. A first request, which has no answer to go by, is signed with the wall clock;
-when it is refused and the answer's date is far from its signing time, it is signed again and repeated once.
+last date, advanced by the monotonic clock. The first request is signed with the wall clock. If it is refused and the
+answer's date is far from its signing time, it is signed again and repeated once.
 """
 
 import time
@@ -17,14 +17,14 @@ from botocore.client import BaseClient
 
 SIGNATURE: Final = "v4-time-of-aws"
 TOLERANCE: Final = 60.0
-"""Seconds. AWS allows minutes; a `Date` header is as old as its answer took, and whole seconds."""
+"""Seconds. AWS allows minutes; a `Date` header is in whole seconds and as old as the answer took."""
 _PLAIN_SIGNATURE: Final = "v4"
 _CLOCK: Final = "time_of_aws"
 _REFUSED: Final = range(400, 500)
 
 
 class AwsClock:
-    """The time of AWS. For any number of threads."""
+    """The time of AWS. Safe for threads."""
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._monotonic = wall, monotonic
@@ -33,18 +33,18 @@ class AwsClock:
         """The time of AWS minus the monotonic clock."""
 
     def now(self) -> float:
-        """Seconds since the epoch: by the last answer, or by the wall clock before the first one."""
+        """Return seconds since the epoch: by the last answer, or by the wall clock before the first one."""
         with self._guard:
             return self._wall() if self._ahead is None else self._ahead + self._monotonic()
 
     def note(self, date: float) -> None:
-        """Take over the date of an answer that has just come."""
+        """Set the clock by the date of an answer that has just arrived."""
         with self._guard:
             self._ahead = date - self._monotonic()
 
     def guard(self, client: BaseClient) -> None:
-        """Sign every request of this client by this clock."""
-        # The stubs know no handler that answers.
+        """Sign every request of this client with this clock."""
+        # The stubs know no handlers with a result.
         events: Any = client.meta.events
         service = client.meta.service_model.service_id.hyphenize()
         events.register(f"choose-signer.{service}", self._choose_signer)
@@ -66,6 +66,7 @@ class AwsClock:
         self, response: Any, attempts: int, request_dict: Mapping[str, Any], **_event: Any
     ) -> float | None:
         """0 (repeat at once) for a refusal whose reason is the signing time; None: leave the decision to others."""
+        """Return 0 (repeat at once) if the signing time explains the refusal, else None (botocore decides)."""
         signed_at = request_dict["context"].get("timestamp")
         if attempts > 1 or response is None or signed_at is None or response[0].status_code not in _REFUSED:
             return None
@@ -77,7 +78,7 @@ class _TimedAuth(SigV4Auth):
     """Signature version 4 with the time of the client's AwsClock."""
 
     def _modify_request_before_signing(self, request: Any) -> None:
-        # Called after botocore has set the timestamp by the wall clock, and before anything is made from it.
+        # Called after botocore has set the timestamp by the wall clock, and before it signs with it.
         now = datetime.fromtimestamp(request.context[_CLOCK].now(), UTC)
         request.context["timestamp"] = now.strftime(SIGV4_TIMESTAMP)
         super()._modify_request_before_signing(request)  # type: ignore[misc]  # the stubs list public methods only
@@ -87,7 +88,7 @@ AUTH_TYPE_MAPS[SIGNATURE] = _TimedAuth
 
 
 def read_date(headers: Mapping[str, str]) -> float | None:
-    """The `Date` of an answer in seconds since the epoch; None where it is missing or unreadable."""
+    """Return the `Date` of an answer in seconds since the epoch; None if it is missing or unreadable."""
     try:
         return parsedate_to_datetime(headers["Date"]).timestamp()
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""User data: what a machine runs when it boots, rendered from the pool's template. It is not secret."""
+"""User data: the script that a machine runs when it boots, rendered from the pool's template. It is not secret."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -11,7 +11,7 @@ from scheduler.model.validation import fault
 from scheduler.ports import LaunchOrder
 
 MOST_BYTES: Final = 16_384
-"""EC2's limit for user data, before it is base64."""
+"""EC2's limit for user data before base64."""
 
 VARIABLES: Final[Mapping[str, str]] = {
     "cluster": "the cluster that the machine belongs to",
@@ -19,24 +19,24 @@ VARIABLES: Final[Mapping[str, str]] = {
     "system": "the pool's system",
     "slot": "its slot",
     "launch_id": "the id of this launch; also the tag `leasehold:launch`",
-    "offering": "key of the offering that it was launched from; empty in a pool that lists none",
+    "offering": "key of its offering; empty in a pool that lists none",
     "market": "`spot` or `on-demand`",
     "region": "the EC2 region",
     "boot_seconds": "the pool's `boot_timeout` and `binding_timeout` together, in whole seconds",
     "silence_seconds": "the pool's `self_end_after` in whole seconds; `0` = off",
 }
-"""Every variable that a template may use → what it holds."""
+"""Variable of a template → its content."""
 
 
 def example_template() -> str:
-    """The template that ships as an example: a boot script that writes down which machine it is, and a watchdog
-    that powers the machine off when nobody hears from it.
+    """Return the example template: a boot script that writes down which machine it is, with a watchdog that powers the
+    machine off when it is silent for too long.
     """
     return files("workers.ec2").joinpath("user_data.sh.tmpl").read_text(encoding="utf-8")
 
 
 def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> dict[str, str]:
-    """The values of VARIABLES for one launch."""
+    """Return the values of VARIABLES for one launch."""
     offering = pool.offering_by_key[order.offering] if order.offering else None
     return {
         "cluster": cluster,
@@ -53,10 +53,10 @@ def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> d
 
 
 def render_user_data(template: str, values: Mapping[str, str], path: str = "user_data") -> str:
-    """The template with each `$name` or `${name}` replaced by its value; `$$` is a dollar sign.
+    """Return the template with each `$name` or `${name}` replaced by its value; `$$` is a dollar sign.
 
-    Raises InvalidInputError, naming `path`, for a variable that is none of VARIABLES, for a lone `$`, and
-    for a result that is longer than EC2 takes.
+    Raises InvalidInputError with `path` for an unknown variable, for a single `$`, and for a result that is longer than
+    EC2 allows.
     """
     try:
         text = Template(template).substitute(values)
@@ -64,7 +64,7 @@ def render_user_data(template: str, values: Mapping[str, str], path: str = "user
         known = ", ".join(VARIABLES)
         raise fault(path, f"variables among {known}", f"${{{unknown.args[0]}}}") from None
     except ValueError as error:
-        raise fault(path, "`$$` for a dollar sign that begins no variable", str(error)) from None
+        raise fault(path, "`$$` for a dollar sign without a variable", str(error)) from None
     if (size := len(text.encode())) > MOST_BYTES:
         raise fault(path, f"at most {MOST_BYTES} bytes once rendered", size)
     return text

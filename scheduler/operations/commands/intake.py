@@ -1,7 +1,7 @@
 """Intake: requests are accepted when they are committed, then published, kicked for, and answered.
 
 A request id and its answer are a row written with the change: a repeat changes nothing, whatever came in
-between; it is answered again, published and kicked for again. docs/consistency.md, "Requests".
+between; it is answered again, published and kicked for again. docs/reference/consistency.md, "Requests".
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,6 +11,7 @@ import msgspec
 
 from scheduler.model.accounts import Account
 from scheduler.model.command_schemas import HOST_VERBS, OPERATOR_VERBS, WISHES, PriorityDocument, ReservationDocument
+from scheduler.model.decisions import Reason
 from scheduler.model.events import Event
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation, usable_cores
@@ -40,7 +41,6 @@ from scheduler.operations.feasibility import foresee_misfits
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.cycle.ttl import expiry_of_pending
-from scheduler.policy.queueing.feasibility import Told
 from scheduler.ports import StoredAnswer
 
 Answer = dict[str, Any]
@@ -85,7 +85,7 @@ def _accept(ports: Ports, verb: str, document: object, *, operator: bool, princi
         # The same whenever it is asked again: there is nothing to write for it.
         return _join([_refuse_word(word, index) for index, word in enumerate(words)], single=is_single)
     rules = ports.rules()
-    misfits: Mapping[str, Told] = {}
+    misfits: Mapping[str, Reason] = {}
     if verb == "submit":
         words = [_check_limits(_find_served(word, rules), rules) for word in words]
         misfits = _foresee(ports, rules, words)
@@ -201,7 +201,7 @@ def _check_limits(word: Word, rules: Rules) -> Word:
     return word if excess is None else InvalidInputError([excess])
 
 
-def _foresee(ports: Ports, rules: Rules, words: Sequence[Word]) -> dict[str, Told]:
+def _foresee(ports: Ports, rules: Rules, words: Sequence[Word]) -> dict[str, Reason]:
     """What is told of those that nothing could hold. Of all that are alike one is looked at: lists are long."""
     good = {word.id: word for word in reversed(words) if isinstance(word, ReservationDocument)}
     alike: dict[Hashable, list[str]] = {}
@@ -256,7 +256,7 @@ def submit(
     work: UnitOfWork,
     rules: Rules,
     words: Sequence[Word],
-    misfits: Mapping[str, Told] | None = None,
+    misfits: Mapping[str, Reason] | None = None,
     admission: Admission | None = None,
 ) -> tuple[list[Answer], ChangeSet]:
     """Store what producers ask for; an id that is known already, in any phase, changes nothing.
@@ -298,7 +298,7 @@ def _answer_submitted(
     rules: Rules,
     word: ReservationDocument,
     row: Reservation,
-    warned: Mapping[str, Told],
+    warned: Mapping[str, Reason],
     index: int,
     *,
     is_known: bool,

@@ -1,6 +1,6 @@
 """The tick: load, plan, commit, publish and dispatch, by whoever holds the lock and the term.
 
-docs/consistency.md, "Decisions" and "Belief", says what each line guards against.
+docs/reference/consistency.md, "Decisions" and "Belief", says what each line guards against.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,6 +16,7 @@ from scheduler.model.view import Gone, View
 from scheduler.operations.account_metrics import describe_account_waits
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.metrics import describe_waits
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import hear_before_judging
@@ -24,6 +25,7 @@ from scheduler.operations.tick.outage import forgive_outage
 from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderTerm, ViewUnavailableError
 
 TRUSTED_SHARE = 0.4
@@ -56,6 +58,7 @@ class Leader:
     audited_at: float = 0.0
     lag: float = 0.0
     """What the last look or audit found: see Mended.lag."""
+    plan_cache: PlanCache = field(default_factory=PlanCache)
     lost: set[tuple[str, int]] = field(default_factory=set)
     """(row id, version) of those who lost in the last tick: they raise no second kick. Version 0: it is gone."""
 
@@ -155,7 +158,9 @@ def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
     hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
-    return Ticked(plan(view, rules, now), rules, leader_term.term, now, view, mended=mended)
+    with PausedGC():
+        outcome = plan(view, rules, now, leader.plan_cache)
+    return Ticked(outcome, rules, leader_term.term, now, view, mended=mended)
 
 
 def load_view(ports: Ports, leader: Leader) -> View:

@@ -15,14 +15,16 @@ AT_REST: Final = frozenset({"ready", "empty"})
 """A slot may stay in these states for any time."""
 
 
-def open_slots(view: View, name: str, pool: Pool) -> list[CachedSlot]:
-    """Return the cached facts of a pool's slots, in slot order; facts made under other rules are replaced."""
-    noted = view.noted
+def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:
+    """Return the cached facts of a pool's slots, in slot order.
+
+    Slots that are not in `cached`, or were cached under other rules, are added to it.
+    """
     found: list[CachedSlot] = []
     for slot in view.list_slots(name):
-        known: CachedSlot | None = noted.get(slot.id)
+        known = cached.get(slot.id)
         if known is None or known.slot_info.pool is not pool:
-            known = noted[slot.id] = _open(view, slot, pool)
+            known = cached[slot.id] = _open(view, slot, pool)
         found.append(known)
     return found
 

@@ -12,27 +12,27 @@ from scheduler.policy.capacity.requests import Demand
 
 @dataclass(slots=True)
 class Queue:
-    """Who waits, and what each needs; in lists as long as each other, because there may be a million."""
+    """Pending reservations in order, and what each needs. Parallel lists, because there may be a million of them."""
 
     _rows: list[Reservation] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
     oldest: float = inf
-    """When the one that waits longest was created."""
+    """`created_at` of the oldest reservation."""
     _stays: Sequence[object] | None = None
-    """Which of the rows are meant, where that was not looked at yet: who is left over is mostly asked for its id."""
+    """Which of `_rows` remain after a filter, while `reservations` has not been used: most steps need the ids alone."""
     _different: set[Demand] | None = None
 
     @property
     def reservations(self) -> list[Reservation]:
-        """Their rows; not to be changed by who asks."""
+        """The rows. Callers must not change the list."""
         if self._stays is not None:
             self._rows, self._stays = list(compress(self._rows, self._stays)), None
         return self._rows
 
     @property
     def different(self) -> set[Demand]:
-        """What all of them need, each demand once; not to be changed by who asks."""
+        """All demands, each once. Callers must not change the set."""
         if self._different is None:
             self._different = set(self.demands)
         return self._different
@@ -41,12 +41,14 @@ class Queue:
         return zip(self.reservations, self.demands, strict=True)
 
     def sort(self, rank: Callable[[Reservation], Any]) -> "Queue":
-        """Another one, sorted by this, less first; equal ones stay as they are."""
+        """Return a queue sorted by rank, smallest first; reservations of equal rank keep their order."""
         ranks = list(map(rank, self.reservations))
         return self._arrange(sorted(range(len(ranks)), key=ranks.__getitem__))
 
     def sort_groups(self, numbers: Sequence[int], ranks: Sequence[float]) -> "Queue":
-        """The same by the rank of the group that each is in, of which there are few different ones."""
+        """Return a queue sorted by the rank of each reservation's group: `numbers` has the group of each, `ranks` the
+        rank of each group. Faster than `sort`, because few ranks differ.
+        """
         found: dict[float, list[int]] = {rank: [] for rank in sorted(ranks)}
         if len(found) <= 1:
             return self
@@ -64,6 +66,6 @@ class Queue:
         )
 
     def filter(self, stays: Sequence[object]) -> "Queue":
-        """Another one, of those for whom this is true."""
+        """Return a queue of the reservations for which `stays` is true."""
         ids, demands = list(compress(self.ids, stays)), list(compress(self.demands, stays))
         return Queue(self.reservations, ids, demands, self.oldest, stays)

@@ -1,9 +1,9 @@
-"""The draft: the scratch copy of the view that all steps of a tick spend from, and what they decided so far."""
+"""The state of one scheduling cycle: a scratch copy of the view, which all steps spend from, and decisions so far."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import compress
-from math import inf, nextafter
+from math import inf
 from operator import attrgetter
 
 import msgspec
@@ -21,8 +21,10 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import CachedSlot, Leases, SlotInfo
 from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.queue import Queue
+from scheduler.policy.cycle.timers import Timers
 from scheduler.policy.cycle.ttl import Terms
 from scheduler.policy.cycle.work_budget import WorkBudget
+from scheduler.policy.plan_cache import PlanCache
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
@@ -30,7 +32,7 @@ _age = attrgetter("created_at", "sequence")
 
 
 class _Demands(dict[Shape, Demand]):
-    """By shape, made when one is asked for the first time."""
+    """By shape. A demand is made when its shape is looked up for the first time."""
 
     def __init__(self, make: Callable[[Shape], Demand]) -> None:
         super().__init__()
@@ -42,68 +44,56 @@ class _Demands(dict[Shape, Demand]):
 
 
 class CycleState:
-    """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
+    """What one cycle knows and has decided: slots by pool, pending reservations, decisions, waits and wake-ups.
 
-    def __init__(self, view: View, rules: Rules, now: float) -> None:  # noqa: PLR0915  a statement for each attribute
+    `cache`: see `PlanCache` (default: an empty one).
+    """
+
+    def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:
         self.view, self.rules, self.now = view, rules, now
+        self.cache = PlanCache() if cache is None else cache
         self.decisions: list[Decision] = []
         self.waiting: dict[str, Reason] = {}
-        """By id of the reservation."""
+        """Reservation id -> why it waits."""
         self.requeued: dict[str, Reservation] = {}
-        """Those whose leases are over and who are pending again."""
+        """Reservations whose leases this cycle ended and that are pending again."""
         self.returning: dict[str, Reservation] = {}
-        """Interrupted ones that keep their leases for a grace: demand for a launch, not yet for a lease."""
+        """Revoked reservations that keep their leases for a grace: they may cause launches, and get no lease yet."""
         self.balances = Balances({})
-        """What quota accounts have left, once they were charged; none exist where no queue is `quota`."""
+        """What the quota accounts have left after `charge`; empty if no queue is `quota`."""
         self.charged: tuple[str, ...] = ()
-        """The accounts that this tick charges."""
+        """The accounts that this cycle charges."""
         self.preempted: list[Reservation] = []
-        """Those who are pending again because better work took their place at once: others come first in this tick."""
+        """Reservations that were preempted without a grace. They are pending again and are served last in this cycle.
+        """
         self.over: set[str] = set()
-        """Reservations whose time or leases this tick has ended."""
-        self.terms: set[Terms] = set()
-        """For how long those may hold on to whom this tick gives leases."""
+        """Reservations that this cycle has ended or requeued."""
+        self.timers = Timers(now)
         self.slot_infos: dict[str, SlotInfo] = {}
         self.pools: dict[str, list[SlotInfo]] = {}
         self._restless: dict[int, SlotInfo] = {}
         self.unsound: set[str] = set()
-        """Slots, known ones or not, that leases name which do not stand there."""
+        """Ids of slots, existing or not, that a lease names although it belongs to another machine."""
         self.vanished: list[Slot] = []
-        """Slots with machines of ours whose pool the rules no longer list, in their order."""
-        self.ready, self.coming, self.launched = SlotIndex(), SlotIndex(), SlotIndex()
-        """Where instances may go: at once, when it arrives, and what this tick launches."""
-        self.kept: dict[str, SlotIndex] = {}
-        """Ready ones that the starvation guard keeps, by the gang that it protects, under "" for all others together:
-        nothing else is left for these to take.
-        """
-        self.protected: set[str] = set()
-        """Gangs that the starvation guard protects: what could serve them is launched for nobody behind them."""
-        self.deferred: set[str] = set()
-        """Those whose room is looked for when a gang before them has been seen to."""
+        """Slots with EC2 machines whose pool the rules no longer list, in slot order."""
+        self._indexes: list[SlotIndex] = []
+        self.ready: SlotIndex
+        """Ready slots that take instances. This and the next two are there from `open_indexes` on."""
+        self.coming: SlotIndex
+        """Slots in flight."""
+        self.launched: SlotIndex
+        """Slots that this cycle launches."""
         self.vacated: set[tuple[str, str]] = set()
-        """(reservation, component) of elastic leases that this tick has ended while their reservation stays leased."""
-        self.stretching: list[tuple[Reservation, Demand, int]] = []
-        """Elastic instances for which there is no room, where they may cause launches, and how many of them are alike,
-        each with its reservation, which has its lease or waits; in rank order.
-        """
-        self.withheld: list[Demand] = []
-        """Who would get a launch but for quota or `max_slots`, in queue order."""
-        self.withheld_launches: dict[str, int] = {}
-        """By pool: how many launches that comes to."""
-        self.spared: set[str] = set()
-        """Slots without leases that they would use besides."""
-        self.failed_boots: dict[str, list[str]] = {}
-        """By pool: the slots whose boots this tick ended."""
-        self.turns = WorkBudget(view.turns, rules.limits.work_per_tick)
-        """What gangs and elastic components may cost in this tick."""
+        """(reservation, component) of elastic leases that this cycle ended while their reservation stays leased."""
+        self.turns = WorkBudget(self.cache.turns, rules.limits.work_per_tick)
+        """What gangs and elastic components may cost in this cycle."""
         self._demands = _Demands(self._make_demand)
         self._steps = SharedAmounts()
-        self._wake_at = inf
         self._open_pools()
 
     def _open_pools(self) -> None:
         for name, pool in self.rules.pools.items():
-            opened = open_slots(self.view, name, pool)
+            opened = open_slots(self.view, name, pool, self.cache.slots)
             slot_infos = self.pools[name] = [
                 each.copy(order) for order, each in enumerate(opened, len(self.slot_infos))
             ]
@@ -124,16 +114,16 @@ class CycleState:
             self.unsound.add(slot_info.slot.id)
 
     def leases_on(self, slot: Slot) -> Leases:
-        """The leases of the slot's present epoch, as they were before this tick."""
+        """Return the leases of the slot's present epoch, as they were before this cycle."""
         return find_leases(self.view, slot)
 
     def note_restless(self, slot_info: SlotInfo) -> None:
-        """Something happened to it that heal and wake look after."""
+        """Let `heal`, `retire` and `wake` look at this slot: this cycle changed something on it."""
         self._restless[slot_info.order] = slot_info
 
     def list_restless(self) -> list[SlotInfo]:
-        """In slot order those to which something happened or which do not stay as they are: of most slots nothing is to
-        be looked after.
+        """Return, in slot order, the slots that changed in this cycle or whose state does not last. Most slots of a
+        fleet are not among them and need no look.
         """
         return [self._restless[order] for order in sorted(self._restless)]
 
@@ -142,13 +132,13 @@ class CycleState:
         self.decisions.append(decision)
 
     def assign(self, reservation: Reservation, leases: tuple[Placement, ...], level: int | None = None) -> None:
-        """Give these leases to one whose quota level this is, under that queue."""
+        """Assign these leases. `level`: the quota level that pays for them; None without quota."""
         request = reservation.request
-        self.terms.add(Terms(request.ttl, request.pool, request.system))
+        self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=leases, level=level))
 
     def end(self, reservation: Reservation) -> None:
-        """Its leases are over, and it is no longer pending: nothing in this tick counts it any more."""
+        """End all its leases. It is not pending either: the rest of the cycle ignores it."""
         self.over.add(reservation.id)
         self.requeued.pop(reservation.id, None)
         self.returning.pop(reservation.id, None)
@@ -159,7 +149,7 @@ class CycleState:
                 self.note_restless(slot_info)
 
     def end_instance(self, reservation: Reservation, component: str, slot: str) -> None:
-        """One of its elastic leases is over; it stays leased."""
+        """End one of its elastic leases; the reservation stays leased."""
         self.vacated.add((reservation.id, component))
         slot_info = self.slot_infos.get(slot)
         if slot_info is not None and (reservation.id, component) in slot_info.leases:
@@ -167,22 +157,22 @@ class CycleState:
             self.note_restless(slot_info)
 
     def requeue(self, reservation: Reservation) -> None:
-        """Its leases are over and it is pending again, with its place in the queue."""
+        """End its leases and make it pending again, at the position of its age."""
         self.end(reservation)
         self.requeued[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
 
     def list_in_phase(self, phase: str) -> list[Reservation]:
-        """The reservations of one phase whose leases this tick has not ended, in order of submission."""
+        """Return the reservations of one phase that this cycle has not ended, in order of submission."""
         found = [each for each in self.view.by_phase[phase].values() if each.id not in self.over]
         return sorted(found, key=lambda each: each.sequence)
 
     def list_claimants(self) -> list[Reservation]:
-        """Those who wait for a place that others still have to give back, in order of submission."""
+        """Return the reservations with a claim, in order of submission."""
         found = [each for each in self.view.special.values() if is_claimant(each) and each.id not in self.over]
         return sorted(found, key=lambda each: each.sequence)
 
     def demand_of(self, reservation: Reservation) -> Demand:
-        """What it needs, and the pools that may serve it; one object for all that are alike."""
+        """Return what it needs and the pools that may serve it: one object for all reservations with the same needs."""
         shape = self.view.shapes[reservation.id]
         demand = self._demands[shape]
         if not reservation.declined and not reservation.interruptions:
@@ -194,8 +184,8 @@ class CycleState:
         return replace(demand, declined=declined, impatient=impatient)
 
     def _is_still_there(self, reservation: Reservation, name: str) -> bool:
-        """Whether the machine that it declined is: the next one of that slot is another, or it would be launched for
-        this one and let go for ever. One that was launched and has carried no lease yet is another in any case.
+        """Return whether the declined machine still runs. A later machine of the same slot is not declined: it would be
+        launched for this reservation again and again otherwise. A machine without a lease so far is a later one.
         """
         slot = self.view.slots.get(name)
         if slot is None or slot.state != "ready" or (slot.epoch and not slot.uses):
@@ -203,22 +193,24 @@ class CycleState:
         return slot.since <= reservation.changed_at
 
     def list_waiters(self) -> Queue:
-        """Who is pending, those who were requeued too, the oldest first: each with what it needs."""
+        """Return the pending reservations, requeued ones included, oldest first, each with what it needs."""
         reservations, ids, shapes = self.view.waiters.list()
         if not self.over:
             return self._make_queue(reservations, ids, shapes)
         return self.sort_queue([each for each in reservations if each.id not in self.over] + [*self.requeued.values()])
 
     def group_waiters(self) -> Groups | None:
-        """Those who wait by account and shape, and for each waiter the number of its group; None where that does not
-        tell who is alike: the tick has changed who waits, or some are not placed as their shape says.
+        """Return the pending reservations by account and shape, and for each the number of its group.
+
+        None if the groups of the view are not valid: this cycle changed the queue, or account and shape alone do not
+        determine how each reservation is placed.
         """
         if self.over or self.view.special or not self.balances.are_by_name:
             return None
         return self.view.waiters.group()
 
     def sort_queue(self, reservations: Iterable[Reservation]) -> Queue:
-        """These reservations, the oldest first, each with what it needs."""
+        """Return these reservations, oldest first, each with what it needs."""
         found = sorted(reservations, key=_age)
         ids = [each.id for each in found]
         return self._make_queue(found, ids, [self.view.shapes[each] for each in ids])
@@ -237,31 +229,47 @@ class CycleState:
         pools, settings = self.rules.serving_pools(*asked), self.rules.settings_of(*asked)
         serving = [(name, self.rules.pools[name]) for name in pools]
         needs, elastic = make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
-        is_rigid = settings.elastic == "rigid" and settings.queue != "quota"  # quota gives leases by rules of its own
+        is_rigid = (
+            settings.elastic == "rigid" and settings.queue != "quota"
+        )  # quota grants elastic instances by its own rules
         whole = needs + elastic if is_rigid else needs
         return Demand(shape, pools, self.rules.queue_of(*asked), settings, whole, elastic)
 
     def has_elastic_demand(self) -> bool:
-        """Whether anybody who waits asks for elastic instances."""
+        """Return whether a pending reservation requests elastic instances."""
         return any(demand.elastic for demand in self._demands.values())
 
     def settings_of(self, reservation: Reservation) -> SchedulerKeys:
-        """The scheduler's settings that hold for it."""
+        """Return the scheduler settings of its queue."""
         return self.rules.settings_of(reservation.request.pool, reservation.request.system)
 
     def _find_impatient(self, reservation: Reservation, pools: Iterable[str]) -> tuple[str, ...]:
-        """The pools in which its machines were interrupted so often that it may have an on-demand one."""
+        """Return the pools in which `on_demand_after` interruptions allow it an on-demand machine."""
         limits = {name: self.rules.pools[name].on_demand_after for name in pools}
         return tuple(name for name, most in limits.items() if most and reservation.interruptions >= most)
 
     def wait(self, name: str, code: str, detail: str) -> None:
-        """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
+        """Report why a reservation waits. Of several codes the first in the order of WAITING_CODES is kept."""
         known = self.waiting.get(name)
         if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:
             self.waiting[name] = (code, detail)
 
+    def wait_for(self, name: str, slot_infos: Sequence[SlotInfo]) -> None:
+        """Report that a reservation waits for these slots, on which it has capacity.
+
+        Slots in flight: `booting`. If all of them are ready, the capacity became available during this cycle, or the
+        reservation was preempted in it; the next cycle places it.
+        """
+        awaited = [f"{each.slot.id} ({each.state})" for each in slot_infos if each.state != "ready"]
+        if awaited:
+            self.wait(name, "booting", f"waits for {', '.join(dict.fromkeys(awaited))}")
+        elif any(each.id == name for each in self.preempted):
+            self.wait(name, "no_capacity", "was preempted in this tick; the next one places it")
+        else:
+            self.wait(name, "no_capacity", "capacity became available during this tick; the next one places it")
+
     def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
-        """Say of each of many why it is left unplaced."""
+        """Report why each of many reservations waits."""
         if not self.waiting or self.waiting.keys().isdisjoint(ids):
             self.waiting.update(zip(ids, reasons, strict=False))
         else:
@@ -269,35 +277,21 @@ class CycleState:
                 self.wait(name, *reason)
 
     def is_due(self, instant: float) -> bool:
-        """Whether now >= instant; if not, the next tick is asked for at that instant."""
-        if self.now >= instant:
-            return True
-        self._wake_at = min(self._wake_at, instant)
-        return False
+        """Return whether now >= instant."""
+        return self.now >= instant
 
     def is_past(self, start: float, limit: float) -> bool:
-        """Whether now - start > limit, strictly; if not, a tick is asked for at the first instant after."""
-        if self.now - start > limit:
-            return True
-        instant = nextafter(max(start + limit, self.now), inf)
-        while instant - start <= limit:
-            instant = nextafter(instant, inf)
-        self._wake_at = min(self._wake_at, instant)
-        return False
-
-    def wake_by(self, instant: float | None) -> None:
-        """Ask for a tick at that instant, at once if it is past; None asks for nothing."""
-        if instant is not None:
-            self._wake_at = min(self._wake_at, max(instant, self.now))
+        """Return whether more than `limit` seconds have passed since `start`, strictly."""
+        return self.now - start > limit
 
     def is_offered(self, slot_info: SlotInfo) -> bool:
-        """Whether a slot takes leases: ready, uncordoned, not offline, and nobody unknown runs there."""
+        """Return whether a slot takes leases: ready, not cordoned, not offline, and without an unknown occupant."""
         return slot_info.state == "ready" and not (
             slot_info.slot.cordoned or slot_info.stuck or slot_info.slot.stranger
         )
 
-    def open_rooms(self) -> None:
-        """Let placing begin: whatever heal left in service, ready or on its way."""
+    def open_indexes(self) -> None:
+        """Index the slots that `heal` left in service, ready or in flight. Placement begins with this."""
         slot_infos = [
             slot_info for slot_info in self.all_slots() if not slot_info.slot.cordoned and not slot_info.stuck
         ]
@@ -306,38 +300,41 @@ class CycleState:
         ]
         if self.rules.has_quota:
             ready = [slot_info for slot_info in ready if not self._is_done_with(slot_info)]
-        self.ready = SlotIndex(ready)
-        self.coming = SlotIndex([slot_info for slot_info in slot_infos if slot_info.state in IN_FLIGHT])
-        self.launched, self.kept = SlotIndex([]), {}
+        self.ready = self.make_index(ready)
+        self.coming = self.make_index([slot_info for slot_info in slot_infos if slot_info.state in IN_FLIGHT])
+        self.launched = self.make_index()
+
+    def make_index(self, slot_infos: Iterable[SlotInfo] = ()) -> SlotIndex:
+        """Return an index of these slots. Its searches count as work of the cycle, and `finish` closes it."""
+        self._indexes.append(index := SlotIndex(slot_infos))
+        return index
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
-        """Whether nobody looks at a ready slot any more: a full one, which no guard keeps for those who wait long, and
-        of which nothing elastic can be taken off.
+        """Return whether a ready slot of a quota queue can be left out of the index: it is full, and no elastic
+        instance can be taken off it. Such a queue has no starvation guard that could keep it.
         """
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
         return not slot_info.has_place and self.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
 
     def count_steps(self) -> int:
-        """The work that searches for several instances at once have taken so far in this tick."""
-        return sum(slot_index.steps for slot_index in (self.ready, self.coming, self.launched, *self.kept.values()))
+        """Return the work that searches for several instances at once have taken so far in this cycle."""
+        return sum(index.steps for index in self._indexes)
 
     def all_slots(self) -> Iterable[SlotInfo]:
-        """Every slot of a configured pool, pools as configured, slots in their order."""
+        """Return all slots of the configured pools: pools as configured, slots in slot order."""
         return self.slot_infos.values()
 
-    def finish(self, queue: Queue) -> Plan:
-        """The plan, with those who wait in the order of the queue."""
-        self.wake_by(self.turns.finish(self.now, decided=bool(self.decisions)))
+    def finish(self, queue: Queue, wake_at: float | None) -> Plan:
+        """Return the plan, with the waits in the order of the queue, and close the indexes."""
         ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
         if self.returning:
-            # Who got his claim and was preempted in this very tick holds his slot until his grace is over.
+            # A claimant that got its lease and was preempted in the same cycle keeps the slot until its grace ends.
             ids = [each for each in ids if each not in self.returning]
         reasons = list(map(self.waiting.get, ids))
         waiting = Waits(compress(ids, reasons), filter(None, reasons))
-        wake_at = None if self._wake_at == inf else self._wake_at
-        for slot_index in (self.ready, self.coming, self.launched, *self.kept.values()):
-            slot_index.close()
+        for index in self._indexes:
+            index.close()
         return Plan(tuple(self.decisions), waiting, wake_at, self.charged)
 
 

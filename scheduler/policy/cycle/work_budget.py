@@ -1,62 +1,59 @@
-"""Turns: how much counted work of a tick the gangs and elastic components of one principal may take.
+"""The work budget: how much work of one cycle the gangs and elastic components of one principal may take.
 
-Work is counted in steps, never in seconds, so that a plan does not depend on the speed of a host. A principal whose
-budget is spent waits for the next tick, and no other principal waits for it. Reservations for one instance are not
-counted: what they cost does not grow with their number (`policy/capacity/slot_index.py`).
+Work is counted in steps, not in seconds, so that a plan does not depend on the speed of a host. A principal without
+budget waits for a later cycle and delays no other principal. Single instances are not counted: their cost does not grow
+with their number (`policy/capacity/slot_index.py`). A reservation takes its turn when its search is tried. When the
+budget is spent, a later cycle goes on with the reservations that had no turn.
 """
 
-from collections.abc import Hashable
 from typing import Final
 
 from scheduler.model.reservations import Reservation
+from scheduler.policy.plan_cache import Payer, Turns
 
 LEASE_STEPS: Final = 5
-"""A lease of a gang that is given counts as much: the commit writes it."""
+"""Steps for each assigned lease of a gang: the commit writes it."""
 GRANT_STEPS: Final = 25
-"""An elastic lease that is granted counts as much: each chunk of grants writes all leases of its reservation."""
+"""Steps for each granted elastic lease: each chunk of grants writes all leases of its reservation."""
 CORES_STEPS: Final = 2
-"""A change of the cores that a reservation may use counts as much for each of its leases: all of them are read, and the
-view gets them again.
+"""Steps for each lease of a reservation whose share of the cores changes: the commit reads and publishes all of them.
 """
 PAUSE_SECONDS: Final = 1.0
-"""After a tick that decided nothing, the next turns come after this time."""
+"""Pause until the next turns after a cycle without decisions."""
 NEXT_TURN: Final = (
     "the work that its principal may take in one tick is spent (limits.work_per_tick); its turn comes in a later tick"
 )
 
-Payer = Hashable
-Memory = dict[Payer, set[str]]
-"""By payer: the reservations that had their turn since all of its reservations had one."""
-
 
 def find_payer(reservation: Reservation) -> Payer:
-    """Whose budget pays for it: its principal's; of an unsigned one its account's."""
+    """Return the payer of its work: its principal; its account if it is unsigned."""
     return reservation.principal if reservation.principal is not None else ("account", reservation.request.account)
 
 
 class WorkBudget:
-    """The budgets of one tick. `memory` outlives the tick; without it every reservation has its turn again."""
+    """The budgets of one cycle. `memory` is kept between cycles and holds which reservations had their turn."""
 
-    def __init__(self, memory: Memory, most: int) -> None:
-        """`most`: steps of one payer in one tick; 0 = no bound."""
+    def __init__(self, memory: Turns, most: int) -> None:
+        """`most`: steps of one payer in one cycle; 0: no limit."""
         self._memory, self._most = memory, most
         self._spent: dict[Payer, int] = {}
         self._began = 0
         self._present: Payer | None = None
-        """Whose budget pays for the work at present."""
+        """The payer of the present steps; None: they cost nothing."""
         self._asking: Payer | None = None
-        """Who pays for the leases of the reservation that was asked for last."""
-        self._tried: Memory = {}
+        """The payer of the leases of the reservation of the last `may_try`."""
+        self._tried: Turns = {}
         self._first: dict[Payer, str] = {}
-        """Its first reservation in the order of the queue: it has a turn in every tick and pays for its leases only."""
+        """By payer: its first reservation in queue order. It has a turn in each cycle and pays for its leases alone."""
         self.short: set[Payer] = set()
-        """Payers with work that waits for a later tick."""
+        """Payers with work that waits for a later cycle."""
         self._is_over: set[Payer] = set()
-        """Payers with a reservation that had no turn in this round yet, and gets none in this tick."""
+        """Payers whose round is not over: one of their reservations had no turn yet and gets none in this cycle."""
 
     def may_try(self, reservation: Reservation, steps: int) -> bool:
-        """Whether it has a turn in this tick; to be asked in the order of the queue. `steps`: all that were taken so
-        far. Steps from now on until the next question are charged to it.
+        """Return whether a reservation has a turn in this cycle. Call it in queue order.
+
+        `steps`: the steps of this cycle so far. The steps until the next call are charged to this reservation.
         """
         if not self._most:
             return True
@@ -76,24 +73,24 @@ class WorkBudget:
         return True
 
     def _close(self, steps: int) -> None:
-        """Charge what was taken since the last question."""
+        """Charge the steps since the last call to its payer."""
         self.charge(steps - self._began)
         self._began, self._present = steps, None
 
     def charge_leases(self, count: int) -> None:
-        """The reservation that has its turn gets so many leases. The first one of a payer pays for these, too: the
-        commit writes them. A single lease is not counted.
+        """Charge the leases of the reservation that is tried. The first reservation of a payer pays for these too,
+        because the commit writes them. A single lease is not counted.
         """
         if self._most and count > 1 and self._asking is not None:
             self.spend(self._asking, LEASE_STEPS * count)
 
     def charge(self, steps: int) -> None:
-        """The reservation that has its turn takes so much. The first one of a payer pays nothing for its search."""
+        """Charge steps to the reservation that is tried. The first one of a payer pays nothing for its search."""
         if self._present is not None:
             self.spend(self._present, steps)
 
     def must_wait(self, reservation: Reservation, steps: int) -> bool:
-        """Whether one that had its turn needs another one: nothing is left of the budget for its launches."""
+        """Return whether a reservation needs another turn, because no budget is left for its launches."""
         if not self._most:
             return False
         payer = find_payer(reservation)
@@ -108,13 +105,13 @@ class WorkBudget:
         return True
 
     def begin_launches(self, steps: int) -> None:
-        """From now on launches are charged, from a budget of their own."""
+        """Give each payer a new budget, for the launches of this cycle."""
         self._spent.clear()
         self._began, self._present = steps, None
 
     def may_share(self, reservation: Reservation) -> bool:
-        """Whether the cores of a reservation with several leases may change in this tick; if not, a later tick finds
-        the same change again. These changes have a budget and turns of their own.
+        """Return whether the core shares of a reservation with several leases may change in this cycle; a later cycle
+        finds the same change again. These changes have their own budget and turns.
         """
         if not self._most or len(reservation.leases) <= 1:
             return True
@@ -130,18 +127,18 @@ class WorkBudget:
         return True
 
     def spend(self, payer: Payer, steps: int) -> None:
-        """This much of the payer's budget is spent."""
+        """Take steps from the payer's budget."""
         self._spent[payer] = self._spent.get(payer, 0) + steps
 
     def is_spent(self, payer: Payer) -> bool:
-        """Whether nothing is left of the payer's budget; if so, there will be another tick."""
+        """Return whether the payer has no budget left. If so, the payer gets another cycle."""
         if not self._most or self._spent.get(payer, 0) < self._most:
             return False
         self.short.add(payer)
         return True
 
     def finish(self, now: float, *, decided: bool) -> float | None:
-        """Keep in mind which reservations had their turn. When the next tick is wanted; None = no work waits for it."""
+        """Store which reservations had their turn. Return when the next cycle is needed; None: no work waits."""
         for payer in self._memory.keys() - self._is_over:
             del self._memory[payer]  # all of them had their turn
         for payer in self._is_over:

@@ -11,6 +11,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import ElasticShortage
 from scheduler.policy.elastic.cascade import Cascade
 from scheduler.policy.elastic.decisions import ElasticDecisions
 from scheduler.policy.elastic.instances import ElasticGroup, is_served
@@ -77,22 +78,24 @@ class ElasticStep:
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)
 
-    def finish(self) -> None:
-        """Turn the changes into decisions; note the elastic instances that may cause launches."""
+    def finish(self) -> list[ElasticShortage]:
+        """Turn what has changed into decisions; return the elastic instances for which launches may help."""
         if not self._cascades:
-            return
+            return []
         settlement = ElasticDecisions(self._cycle, self._start)
         for cascade in self._cascades.values():
             settlement.add(list(cascade.elastic_instances()), takes_back=cascade.takes_back)
         settlement.write()
         if any(self._cycle.rules.pools[name].launch_for_elastic for name in self.pools):
-            self._note_missing()
+            return self._list_shortages()
+        return []
 
-    def _note_missing(self) -> None:
-        """Note the elastic instances without a slot in pools with `launch_for_elastic`, in rank order.
+    def _list_shortages(self) -> list[ElasticShortage]:
+        """Return the elastic instances without a slot in pools with `launch_for_elastic`, in rank order.
 
         Pending reservations count too: their essential instances may have capacity that is in flight.
         """
+        shortages: list[ElasticShortage] = []
         groups: dict[str, list[ElasticGroup]] = {}
         for cascade in self._cascades.values():
             for group in cascade.groups:
@@ -103,7 +106,8 @@ class ElasticStep:
                 missing = [(group.need, group.count_unleased()) for group in served]
             else:
                 missing = [] if len(demand.needs) > len(demand.shape.essential) else demand.elastic_runs
-            self._cycle.stretching += [(reservation, *each) for each in self._make_demands(demand, missing)]
+            shortages += [ElasticShortage(reservation, *each) for each in self._make_demands(demand, missing)]
+        return shortages
 
     def _make_demands(
         self, demand: Demand, missing: Iterable[tuple[InstanceRequest, int]]

@@ -1,18 +1,25 @@
-"""Step 1, expire: reservations past their time. Source: the autoscaler's tick."""
+"""Step 1, expire: end the reservations whose time is over. Source: the autoscaler's tick."""
 
 from scheduler.model.decisions import Expire
 from scheduler.model.transitions import ENDED
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Unexpired
 
 
-def expire(cycle: CycleState) -> None:
-    """End every reservation with now >= its expiry; pending and leased ones alike.
+def expire(cycle: CycleState) -> Unexpired:
+    """End each pending or leased reservation with now >= `expires_at`.
 
-    Its leases are given back in the same tick, so that `place` can give their slots to others; it is never
-    assigned in the tick in which it expires.
+    Its leases end in this cycle, so that `place` can give the slots to others. A reservation that expires is never
+    assigned in the same cycle.
     """
-    alive = (each for each in cycle.view.mortal.values() if each.phase not in ENDED)
-    due = [each for each in alive if each.expires_at is not None and cycle.is_due(each.expires_at)]
+    mortal = [
+        (each.expires_at, each)
+        for each in cycle.view.mortal.values()
+        if each.phase not in ENDED and each.expires_at is not None
+    ]
+    due = [each for instant, each in mortal if cycle.is_due(instant)]
+    cycle.timers.add(min((instant for instant, _ in mortal if not cycle.is_due(instant)), default=None))
     for reservation in sorted(due, key=lambda each: each.sequence):
         cycle.decide(Expire(reservation=reservation.id))
         cycle.end(reservation)
+    return Unexpired(cycle)

@@ -1,11 +1,9 @@
-"""Step 2, heal: what went wrong since the last tick, and what was put off until now.
+"""Step 2, heal: repair what was lost, interrupted or stuck since the last cycle, and restart what is due.
 
-In this order: the ends of graces, interrupted slots, slots that are gone or silent, slots that are stuck in a state,
-restarts that are due, assignments that nobody confirmed, slots whose service is over. Sources: the autoscaler's tick;
-Orchard for failures and restarts.
+Sources: the autoscaler's tick; Orchard for failures and restarts.
 """
 
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container
 
 from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Terminate
 from scheduler.model.reservations import Reservation
@@ -14,77 +12,101 @@ from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE
 from scheduler.policy.capacity.cached_slots import AT_REST
 from scheduler.policy.capacity.slot_info import Leases, SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.lifecycle.lost_claims import drop_claims
-from scheduler.policy.lifecycle.lost_instances import end_instances_on, end_lost_instances
+from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
+from scheduler.policy.lifecycle.lost_leases import drop_claims, end_instances_on, end_lost_instances
 from scheduler.policy.lifecycle.retire import retire, retire_vanished
+from scheduler.policy.lifecycle.timeouts import find_deadline, is_silent
 from scheduler.policy.lifecycle.unconfirmed import requeue_unconfirmed
 
 INTERRUPTED = "slot_interrupted"
 
 
-def heal(cycle: CycleState) -> None:
-    """Look after every slot and every reservation that holds one; one that fails spoils nothing else."""
-    _release_those_whose_grace_is_over(cycle)
-    for slot_info in [each for each in cycle.list_restless() if each.slot.interrupted_at is not None]:
-        if slot_info.state not in INACTIVE | {"terminating"}:
-            _heal_interrupted(cycle, slot_info)
-    for slot in cycle.vanished:
-        if slot.interrupted_at is not None:
-            _take_back_from(cycle, cycle.leases_on(slot))
+def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
+    """Repair each slot and each reservation with leases; return the slots whose boot timed out in this cycle.
+
+    The order: ends of graces, interrupted slots, slots that are gone or silent, slots that are stuck in a state,
+    restarts, unconfirmed assignments, slots to retire. A reservation that fails does not affect the others.
+    """
+    _end_graces(cycle)
+    _heal_interrupted(cycle)
     silent = _find_silent(cycle)
-    _fail_those_without_slot(cycle, silent)
+    _fail_lost(cycle, silent)
     end_lost_instances(cycle, silent)
     drop_claims(cycle)
-    for slot_info in [each for each in cycle.list_restless() if each.state not in AT_REST]:
-        _heal_stuck(cycle, slot_info)
+    failed_boots = _heal_stuck(cycle)
     _restart(cycle)
     requeue_unconfirmed(cycle)
     retire(cycle)
-    drop_claims(cycle)  # on what has just been retired
+    drop_claims(cycle)  # again: slots with claims may just have been retired
     retire_vanished(cycle)
+    return Healed(cycle), failed_boots
 
 
-def _heal_interrupted(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """A ready slot drains, one in flight goes at once; who has an essential lease on it is taken back."""
-    slot_info.stuck = True
-    if slot_info.state in IN_FLIGHT:
-        cycle.decide(Terminate(slot=slot_info.slot.id, reason="interrupted"))
-        slot_info.state = "terminating"
-    elif slot_info.state == "ready":
-        cycle.decide(Drain(slot=slot_info.slot.id, reason="interrupted"))
-        slot_info.state = "draining"
-    _take_back_from(cycle, slot_info.leases)
+def _end_graces(cycle: CycleState) -> None:
+    """Requeue each revoking reservation whose grace is over or whose slots are gone already."""
+    for reservation in cycle.list_in_phase("revoking"):
+        revoke_by = reservation.revoke_by
+        over = revoke_by is None or cycle.is_due(revoke_by)
+        if not over:
+            cycle.timers.add(revoke_by)
+        if over or not _has_all_slots(cycle, reservation):
+            cycle.decide(Requeue(reservation=reservation.id, reason=reservation.revoke_reason or "preempted"))
+            cycle.requeue(reservation)
+        else:
+            cycle.returning[reservation.id] = reservation
 
 
-def _take_back_from(cycle: CycleState, leases: Leases) -> None:
-    for reservation in _holders_of(cycle, leases, {"leased"}):
-        if reservation.id not in cycle.returning:
-            _take_back(cycle, reservation)
+def _heal_interrupted(cycle: CycleState) -> None:
+    """Drain interrupted slots that are ready, terminate those in flight, and requeue reservations with essential leases
+    on them.
+    """
+    for slot_info in [each for each in cycle.list_restless() if each.slot.interrupted_at is not None]:
+        if slot_info.state in INACTIVE | {"terminating"}:
+            continue
+        slot_info.stuck = True
+        if slot_info.state in IN_FLIGHT:
+            cycle.decide(Terminate(slot=slot_info.slot.id, reason="interrupted"))
+            slot_info.state = "terminating"
+        elif slot_info.state == "ready":
+            cycle.decide(Drain(slot=slot_info.slot.id, reason="interrupted"))
+            slot_info.state = "draining"
+        _requeue_interrupted(cycle, slot_info.leases)
+    for slot in cycle.vanished:
+        if slot.interrupted_at is not None:
+            _requeue_interrupted(cycle, cycle.leases_on(slot))
 
 
-def _holders_of(cycle: CycleState, leases: Leases, phases: Container[str]) -> list[Reservation]:
-    """The reservations in one of these phases with an essential lease of these, in order of submission."""
+def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
+    """Requeue the leased reservations with essential leases of these, whatever their restart policy: at once, or with a
+    grace. With `on_interruption: fail` they fail.
+    """
+    for reservation in _find_holders(cycle, leases, {"leased"}):
+        if reservation.id in cycle.returning:
+            continue
+        if reservation.request.on_interruption == "fail":
+            _fail(cycle, reservation, INTERRUPTED)
+            continue
+        revoke_by = _find_grace_end(cycle, reservation)
+        cycle.timers.add(revoke_by)
+        cycle.decide(Requeue(reservation=reservation.id, reason=INTERRUPTED, revoke_by=revoke_by))
+        if revoke_by is None:
+            cycle.requeue(reservation)
+        else:
+            cycle.returning[reservation.id] = reservation
+
+
+def _find_holders(cycle: CycleState, leases: Leases, phases: Container[str]) -> list[Reservation]:
+    """Return the reservations in one of these phases with an essential lease of these, in order of submission."""
     owners = {owner for (owner, _), lease in leases.items() if lease.kind == "essential"}
     found = [cycle.view.reservations[owner] for owner in owners]
     holders = [each for each in found if each.phase in phases and each.id not in cycle.over]
     return sorted(holders, key=lambda each: each.sequence)
 
 
-def _take_back(cycle: CycleState, reservation: Reservation) -> None:
-    """Requeue it whatever its restart policy, at once or with a grace that ends with the machine at the latest."""
-    if reservation.request.on_interruption == "fail":
-        _fail(cycle, reservation, INTERRUPTED)
-        return
-    revoke_by = _grace_end(cycle, reservation)
-    cycle.decide(Requeue(reservation=reservation.id, reason=INTERRUPTED, revoke_by=revoke_by))
-    if revoke_by is None:
-        cycle.requeue(reservation)
-    else:
-        cycle.returning[reservation.id] = reservation
-
-
-def _grace_end(cycle: CycleState, reservation: Reservation) -> float | None:
-    """When the holder has to be gone, at the latest with the first of its machines; None = at once."""
+def _find_grace_end(cycle: CycleState, reservation: Reservation) -> float | None:
+    """Return when the holder has to be gone: after `interruption_grace`, at the latest with the first of its machines.
+    None: at once.
+    """
     slots = [cycle.view.slots[lease.slot] for lease in reservation.leases if lease.slot in cycle.view.slots]
     ends = [slot.interrupted_by for slot in slots if slot.interrupted_by is not None]
     if (grace := cycle.settings_of(reservation).interruption_grace) is not None:
@@ -94,37 +116,35 @@ def _grace_end(cycle: CycleState, reservation: Reservation) -> float | None:
     return min(ends)
 
 
-def _release_those_whose_grace_is_over(cycle: CycleState) -> None:
-    """A revoking reservation is pending again when its grace is over, or when its slots are gone already."""
-    for reservation in cycle.list_in_phase("revoking"):
-        over = reservation.revoke_by is None or cycle.is_due(reservation.revoke_by)
-        if over or not all(_is_there(cycle, reservation)):
-            cycle.decide(Requeue(reservation=reservation.id, reason=reservation.revoke_reason or "preempted"))
-            cycle.requeue(reservation)
-        else:
-            cycle.returning[reservation.id] = reservation
-
-
 def _find_silent(cycle: CycleState) -> set[str]:
-    hosts = [slot_infos for name, slot_infos in cycle.pools.items() if not cycle.rules.pools[name].is_elastic]
-    return {slot_info.slot.id for slot_infos in hosts for slot_info in slot_infos if _is_silent(cycle, slot_info)}
+    """Return the static hosts without a heartbeat for longer than `offline_timeout`; they take no lease."""
+    silent = set()
+    for name, slot_infos in cycle.pools.items():
+        pool = cycle.rules.pools[name]
+        for slot_info in () if pool.is_elastic else slot_infos:
+            if slot_info.slot.last_seen is None or slot_info.state not in HOLDING:
+                continue
+            if is_silent(slot_info.slot, pool, cycle.now):
+                slot_info.stuck = True
+                silent.add(slot_info.slot.id)
+            else:
+                cycle.timers.add_after(slot_info.slot.last_seen, pool.offline_timeout)
+    return silent
 
 
-def _fail_those_without_slot(cycle: CycleState, silent: Collection[str]) -> None:
-    """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
+def _fail_lost(cycle: CycleState, silent: Collection[str]) -> None:
+    """Fail each leased reservation with an essential slot that is gone or silent; all its leases end."""
     for reservation in _list_suspects(cycle, silent):
-        essential = [lease for lease in reservation.leases if lease.kind == "essential"]
-        reason = None
-        if any(lease.slot in silent for lease in essential):
-            reason = "slot_offline"
-        if not all(_is_there(cycle, reservation)):
-            reason = "slot_gone"
-        if reason:
-            _fail(cycle, reservation, reason)
+        if not _has_all_slots(cycle, reservation):
+            _fail(cycle, reservation, "slot_gone")
+        elif any(lease.slot in silent for lease in reservation.leases if lease.kind == "essential"):
+            _fail(cycle, reservation, "slot_offline")
 
 
 def _list_suspects(cycle: CycleState, silent: Collection[str]) -> list[Reservation]:
-    """The leased ones on slots where any lease does not stand, in order of submission: of all that hold, few."""
+    """Return the leased reservations on slots that are silent or have a lease of another machine, in order of
+    submission. Most leases are on sound slots, so few reservations are looked at.
+    """
     leases_on, leased = cycle.view.leases_on, cycle.view.by_phase["leased"]
     owners = {owner for slot in cycle.unsound.union(silent) for owner, _ in leases_on.get(slot, ())}
     left = [leased[name] for name in owners if name in leased and name not in cycle.over]
@@ -132,49 +152,45 @@ def _list_suspects(cycle: CycleState, silent: Collection[str]) -> list[Reservati
 
 
 def _fail(cycle: CycleState, reservation: Reservation, reason: str) -> None:
-    """All its leases end; a restart is the following tick's."""
+    """End all its leases. A later cycle restarts it if its policy allows that."""
     cycle.decide(Fail(reservation=reservation.id, reason=reason))
     cycle.end(reservation)
 
 
-def _is_there(cycle: CycleState, reservation: Reservation) -> Iterator[bool]:
-    """For each essential lease, whether its slot still is the one, in the epoch, that it was given on."""
+def _has_all_slots(cycle: CycleState, reservation: Reservation) -> bool:
+    """Return whether each essential lease is still on the machine (slot and epoch) that it was given on."""
     for lease in reservation.leases:
         if lease.kind == "essential":
             slot = cycle.view.slots.get(lease.slot)
-            yield slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
+            if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING:
+                return False
+    return True
 
 
-def _is_silent(cycle: CycleState, slot_info: SlotInfo) -> bool:
-    """Whether a static host was not heard of for longer than its timeout; it takes nothing then."""
-    slot = slot_info.slot
-    if slot.last_seen is None or slot_info.state not in HOLDING:
-        return False
-    is_silent = cycle.is_past(slot.last_seen, slot_info.pool.offline_timeout)
-    slot_info.stuck = slot_info.stuck or is_silent
-    return is_silent
-
-
-def _heal_stuck(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """Whatever has been in its state for its timeout (age >= timeout) does not stay there."""
-    pool, since = slot_info.pool, slot_info.slot.since
-    match slot_info.state:
-        case "launching" if cycle.is_due(since + pool.launch_timeout):
-            _terminate(cycle, slot_info, "timeout")
-        case "booting" if cycle.is_due(since + pool.boot_timeout):
-            _fail_boot(cycle, slot_info)
-        case "binding" if cycle.is_due(since + pool.binding_timeout):
-            _fail_boot(cycle, slot_info)
-        case "launching" | "booting" | "binding" if slot_info.slot.drain_reason:
-            _terminate(cycle, slot_info, "rebalance" if slot_info.slot.drain_reason == "rebalance" else "requested")
-        case "terminating" if slot_info.slot.state == "terminating":
-            if cycle.is_due(since + pool.terminating_timeout):
-                _terminate(cycle, slot_info, "timeout")
-        case "draining" if slot_info.slot.state == "draining":
+def _heal_stuck(cycle: CycleState) -> FailedBoots:
+    """End what has been in its state for the timeout of that state (age >= timeout)."""
+    failed_boots: dict[str, list[str]] = {}
+    for slot_info in [each for each in cycle.list_restless() if each.state not in AT_REST]:
+        slot, pool = slot_info.slot, slot_info.pool
+        if slot_info.state != slot.state:
+            continue  # an earlier step of this cycle decided about it
+        if slot.state == "draining":
             _heal_draining(cycle, slot_info)
-        case "error" if cycle.is_due(since + pool.error_cooldown):
-            cycle.decide(Reset(slot=slot_info.slot.id, reason="cooled_down"))
+            continue
+        deadline = slot.since + pool.error_cooldown if slot.state == "error" else find_deadline(slot, pool)
+        if not cycle.is_due(deadline):
+            cycle.timers.add(deadline)
+            if slot.state in IN_FLIGHT and slot.drain_reason:
+                _terminate(cycle, slot_info, "rebalance" if slot.drain_reason == "rebalance" else "requested")
+        elif slot.state == "error":
+            cycle.decide(Reset(slot=slot.id, reason="cooled_down"))
             slot_info.state = "empty"
+        else:
+            if slot.state in {"booting", "binding"} and not slot.drain_reason:
+                # A machine that was to go anyway shows nothing about the health of its pool.
+                failed_boots.setdefault(slot.pool, []).append(slot.id)
+            _terminate(cycle, slot_info, "timeout")
+    return failed_boots
 
 
 def _terminate(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
@@ -182,29 +198,26 @@ def _terminate(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
     slot_info.state, slot_info.stuck = "terminating", True
 
 
-def _fail_boot(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """It goes, and counts towards what holds its pool, unless it was to go anyway."""
-    if not slot_info.slot.drain_reason:
-        cycle.failed_boots.setdefault(slot_info.slot.pool, []).append(slot_info.slot.id)
-    _terminate(cycle, slot_info, "timeout")
-
-
 def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """Without leases it goes; with leases at its drain timeout (0 = it waits for them)."""
+    """End a draining slot without leases at once, and one with leases at its `drain_timeout` (0: never)."""
     if not slot_info.leases:
-        _let_go(cycle, slot_info, "drained")
+        _end_service(cycle, slot_info, "drained")
         return
-    timeout = slot_info.pool.drain_timeout
-    if timeout and slot_info.slot.interrupted_at is None and cycle.is_due(slot_info.slot.since + timeout):
-        for reservation in _holders_of(cycle, slot_info.leases, {"leased", "revoking"}):
-            cycle.decide(Requeue(reservation=reservation.id, reason="slot_draining"))
-            cycle.requeue(reservation)
-        end_instances_on(cycle, slot_info.leases)
-        _let_go(cycle, slot_info, "timeout")
+    deadline = find_deadline(slot_info.slot, slot_info.pool)
+    if slot_info.slot.interrupted_at is not None:
+        return
+    if not cycle.is_due(deadline):
+        cycle.timers.add(deadline)
+        return
+    for reservation in _find_holders(cycle, slot_info.leases, {"leased", "revoking"}):
+        cycle.decide(Requeue(reservation=reservation.id, reason="slot_draining"))
+        cycle.requeue(reservation)
+    end_instances_on(cycle, slot_info.leases)
+    _end_service(cycle, slot_info, "timeout")
 
 
-def _let_go(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
-    """A machine of ours is terminated; a static host just is not there until it registers again."""
+def _end_service(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
+    """Terminate a machine of an elastic pool. A static host is empty until it registers again."""
     if slot_info.pool.is_elastic:
         _terminate(cycle, slot_info, reason)
     else:
@@ -213,20 +226,33 @@ def _let_go(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
 
 
 def _restart(cycle: CycleState) -> None:
-    """What failed is pending again: at once the first time, then only after the delay since the last restart."""
+    """Make failed reservations pending again: at once the first time, later after `restart_delay`."""
     for reservation in cycle.list_in_phase("failed"):
-        if may_restart_again(reservation, cycle.rules) and is_restart_due(cycle, reservation):
+        if not may_restart_again(reservation, cycle.rules):
+            continue
+        if is_restart_due(cycle, reservation):
             cycle.decide(Restart(reservation=reservation.id))
             cycle.requeue(reservation)
+        else:
+            wake_for_restart(cycle, reservation)
 
 
 def may_restart_again(reservation: Reservation, rules: Rules) -> bool:
-    """Whether its policy asks for restarts and one is left."""
+    """Return whether its policy is to restart and a restart of `max_restarts` (0: no limit) is left."""
     most = rules.settings_of(reservation.request.pool, reservation.request.system).max_restarts
     return reservation.request.restart_policy == "on_failure" and (not most or reservation.restarts < most)
 
 
 def is_restart_due(cycle: CycleState, reservation: Reservation) -> bool:
-    """Whether it was never restarted, or its last restart is longer ago than the delay."""
+    """Return whether it was never restarted, or its last restart is longer ago than `restart_delay`."""
     last = reservation.restarted_at
     return last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)
+
+
+def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
+    """Wake when the restart of a failed reservation is due; at once if it is due now."""
+    last = reservation.restarted_at
+    if last is None or is_restart_due(cycle, reservation):
+        cycle.timers.add(cycle.now)
+    else:
+        cycle.timers.add_after(last, cycle.settings_of(reservation).restart_delay)

@@ -1,7 +1,7 @@
-"""Heal's last part: slots whose service is over, for whatever reason, drain; those on their way go at once.
+"""Retire slots that are no longer to be used: ready ones drain, those in flight are terminated.
 
-Sources: Arvados (changed offerings); `max_uses`, `recycle_unclean` and `unhealthy_after` are ours: a machine that
-nobody can work on must not be fed for ever by `pack`.
+Sources: Arvados for changed offerings. `max_uses`, `recycle_unclean` and `unhealthy_after` are Leasehold's own rules:
+`pack` would otherwise place leases on a broken machine again and again.
 """
 
 from scheduler.model.decisions import Drain, Reset, Terminate
@@ -11,7 +11,7 @@ from scheduler.policy.cycle.state import CycleState
 
 
 def retire(cycle: CycleState) -> None:
-    """Drain what is no longer to be used: nothing new is put on it, and its leases run on."""
+    """Retire slots for the reasons of `find_reason_to_retire`. A draining slot takes no new lease; its leases go on."""
     for slot_info in cycle.list_restless():
         if slot_info.state == "ready":
             reason = find_reason_to_retire(slot_info)
@@ -24,9 +24,7 @@ def retire(cycle: CycleState) -> None:
 
 
 def retire_vanished(cycle: CycleState) -> None:
-    """Let go of the machines of pools that the rules no longer list, or they would run and cost for ever: ready ones
-    drain and their leases run on, those on their way go at once.
-    """
+    """Retire the machines of pools that the rules no longer list; they would run and cost money forever otherwise."""
     for slot in cycle.vanished:  # promise: vanished-pool-ended
         decision = _find_end(slot, is_free=not cycle.leases_on(slot))
         if decision is not None:

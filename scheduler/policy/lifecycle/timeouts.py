@@ -1,6 +1,4 @@
-"""What has lasted too long: a slot in its state, a static host without a heartbeat. Asked of the rows as they now are,
-by the commit and by whoever tells people; what a plan sees falls due in `heal.py`, which also knows when to wake.
-"""
+"""Timeouts of a row as it is now: of a slot in its state, and of a static host without a heartbeat."""
 
 from math import inf
 
@@ -10,16 +8,16 @@ from scheduler.model.transitions import HOLDING
 
 
 def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
-    """Whether a static host that serves was not heard of for longer than `offline_timeout` (Orchard: strictly)."""
+    """Return whether a static host in service sent nothing for longer than `offline_timeout`. Source: Orchard."""
     if pool is None or pool.is_elastic or slot.state not in HOLDING or slot.last_seen is None:
         return False
     return now - slot.last_seen > pool.offline_timeout
 
 
-def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:
-    """Whether it has been in its state for the timeout of that state; a `drain_timeout` of 0 never comes."""
-    if pool is None:
-        return False
+def find_deadline(slot: Slot, pool: Pool) -> float:
+    """Return when the slot has been in its state for the timeout of that state; infinity for a state without one and
+    for a `drain_timeout` of 0.
+    """
     limits = {
         "launching": pool.launch_timeout,
         "booting": pool.boot_timeout,
@@ -27,4 +25,9 @@ def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:
         "draining": pool.drain_timeout or inf,
         "terminating": pool.terminating_timeout,
     }
-    return now >= slot.since + limits.get(slot.state, inf)
+    return slot.since + limits.get(slot.state, inf)
+
+
+def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:
+    """Return whether the slot has been in its state for the timeout of that state."""
+    return pool is not None and now >= find_deadline(slot, pool)

@@ -1,4 +1,4 @@
-"""Heal's part about assignments that nobody confirms: the holder may have died, or the slot may be a black hole."""
+"""Requeue assignments that are not confirmed in time: the holder may have died, or the slot may break each holder."""
 
 from scheduler.model.decisions import Fail, Requeue
 from scheduler.model.reservations import Reservation
@@ -8,25 +8,32 @@ from scheduler.policy.cycle.state import CycleState
 
 
 def requeue_unconfirmed(cycle: CycleState) -> None:
-    """An assignment that nobody confirmed for `confirm_timeout` (age >= it) goes back to the queue, at most
-    `max_unconfirmed` times (0 = no limit); then it fails.
+    """Requeue each reservation that was not confirmed for `confirm_timeout` (age >= timeout); after `max_unconfirmed`
+    times (0: no limit) it fails.
 
-    Nobody is judged while a machine that was found has not answered yet, for `adoption_timeout` at most: the
-    confirmation may be under way from there. Source: Arvados (restart of the scheduler).
+    No reservation is requeued while an adopted machine has not answered, for `adoption_timeout` at most: its holder may
+    be about to confirm from there. Source: Arvados (restart of the scheduler).
     """
     every = (cycle.rules.scheduler, *cycle.rules.scheduler.system.values())
-    if not any(settings.confirm_timeout for settings in every) or _awaits_machines(cycle):
+    if not any(settings.confirm_timeout for settings in every):
+        return
+    adopted_by = _find_end_of_adoption(cycle)
+    if adopted_by is not None and not cycle.is_due(adopted_by):
+        cycle.timers.add(adopted_by)
         return
     for reservation in cycle.list_in_phase("leased"):
         timeout = cycle.settings_of(reservation).confirm_timeout
         if not timeout or reservation.id in cycle.returning or reservation.confirmed_at is not None:
             continue
-        leased_at = cycle.now if reservation.leased_at is None else reservation.leased_at
-        if cycle.is_due(leased_at + timeout):
-            _take_back(cycle, reservation)
+        deadline = (cycle.now if reservation.leased_at is None else reservation.leased_at) + timeout
+        if cycle.is_due(deadline):
+            _requeue(cycle, reservation)
+        else:
+            cycle.timers.add(deadline)
 
 
-def _take_back(cycle: CycleState, reservation: Reservation) -> None:
+def _requeue(cycle: CycleState, reservation: Reservation) -> None:
+    """Requeue the reservation, or fail it after `max_unconfirmed` times. Count the lease against each of its slots."""
     for lease in reservation.leases:
         slot_info = cycle.slot_infos.get(lease.slot)
         if slot_info is not None and lease.kind == "essential":
@@ -41,8 +48,10 @@ def _take_back(cycle: CycleState, reservation: Reservation) -> None:
         cycle.requeue(reservation)
 
 
-def _awaits_machines(cycle: CycleState) -> bool:
-    """Whether an adopted machine still boots, or one runs that no slot knows, and has its time to answer."""
+def _find_end_of_adoption(cycle: CycleState) -> float | None:
+    """Return until when machines that were found running may answer: adopted ones that still boot, and machines that
+    belong to no slot. None if there are none.
+    """
     found = [
         slot_info.slot.last_seen
         for slot_info in cycle.all_slots()
@@ -51,4 +60,4 @@ def _awaits_machines(cycle: CycleState) -> bool:
         and slot_info.slot.last_seen is not None
     ]
     found += [hold.refused_at for hold in cycle.view.holds.values() if hold.kind == "strangers"]
-    return bool(found) and not cycle.is_due(max(found) + cycle.rules.scheduler.adoption_timeout)
+    return max(found) + cycle.rules.scheduler.adoption_timeout if found else None

@@ -32,11 +32,12 @@ from scheduler.model.slots import Slot, slot_order
 from scheduler.model.transitions import HOLDING
 from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Scaled, Shared
 
 CPUS: Final = "cpus"
 
 
-def share(cycle: CycleState) -> None:
+def share(cycle: Scaled) -> Shared:
     """Let each lease of a slot with `cpus` use its own + max(0, the slot's - the sum of the leases') / their number.
 
     There is a decision for each lease with another limit; a new lease starts at its own `cpus`. Leases that this cycle
@@ -44,11 +45,11 @@ def share(cycle: CycleState) -> None:
     stand in order of submission, those of one reservation in slot order.
     """
     if not (cycle.view.has_limits or _has_something_to_share(cycle)):
-        return
+        return Shared(cycle)
     moves = _follow(cycle.decisions)
     arrivals = {name: came for name, came in moves.came.items() if not _is_filled(cycle.slot_infos[name], len(came))}
     touched = moves.list_left(cycle).union(arrivals)
-    unshared = cycle.view.list_unshared(cycle.rules)
+    unshared = cycle.cache.list_unshared(cycle.view, cycle.rules)
     for name in unshared - touched:
         slot = cycle.view.slots.get(name)
         if slot is None or _is_even(slot, list_users(cycle.leases_on(slot).values()), cycle.rules):
@@ -64,6 +65,7 @@ def share(cycle: CycleState) -> None:
     for name, changes in groupby(found, key=attrgetter("reservation")):
         if cycle.turns.may_share(rows[name]):
             cycle.decisions += changes
+    return Shared(cycle)
 
 
 def _has_something_to_share(cycle: CycleState) -> bool:

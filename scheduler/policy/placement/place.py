@@ -14,8 +14,8 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.cycle.step_values import Charged, Protected, Unplaced
 from scheduler.policy.cycle.ttl import Terms
-from scheduler.policy.cycle.waits import wait_for
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
@@ -34,7 +34,7 @@ IS_UNPLACED, IS_LEASED = (bytes(fate == each for each in range(256)) for fate in
 BEHIND = "an earlier reservation in the queue waits, and backfill is off"
 
 
-def place(cycle: CycleState, queue: Queue, limits: LaunchLimits) -> Queue:
+def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
     """Serve each reservation in queue order; return those that fit on nothing that is ready or in flight.
 
     A reservation is leased if all instances fit on ready slots. If not, it keeps capacity that is ready or in flight
@@ -44,18 +44,19 @@ def place(cycle: CycleState, queue: Queue, limits: LaunchLimits) -> Queue:
     uses ready slots together with slots that are launched for it.
     """
     if not (queue.ids or cycle.returning or cycle.view.stretching or cycle.rules.has_quota):
-        return queue
+        return Unplaced(queue, (), Protected((), {}), ())
     waiting = Feasibility(cycle, limits).set_aside(queue)
     by_quota, waiters = split_by_queue(cycle, waiting)
     demanding = place_by_quota(cycle, by_quota)
     waiters = _assign_claims(cycle, waiters)
-    cycle.open_rooms()
+    cycle.open_indexes()
     elastic = ElasticStep(cycle, waiting)
     guard = StarvationGuard(cycle, limits, queue.oldest)
     search = _Search(cycle, waiters, elastic, guard.few)
     unplaced = _serve(cycle, waiters, search, guard)
-    elastic.finish()
-    return _add_late_ones(cycle, search, unplaced, demanding)
+    shortages = elastic.finish()
+    left = _add_late_ones(cycle, search, unplaced, demanding)
+    return Unplaced(left, search.deferred, guard.list_protected(), shortages)
 
 
 def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
@@ -90,7 +91,9 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
             fates[at] = LEASED
             continue
         reservation = waiters.reservations[at]
-        if (len(demand.needs) > 1 or blocked) and (fate := _pass_over(cycle, reservation, demand, blocked)) is not None:
+        if (len(demand.needs) > 1 or blocked) and (
+            fate := _pass_over(cycle, reservation, demand, blocked, search.deferred)
+        ) is not None:
             fates[at] = fate
             continue
         slot_infos = search.find_ready(demand)
@@ -112,18 +115,20 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
         search.note_hopeless(demand, guard)
         if len(hopeless) == search.different:
             break
-    cycle.terms.update(_list_terms(cycle, waiters, fates.translate(IS_LEASED)))
+    cycle.timers.lease_terms.update(_list_terms(cycle, waiters, fates.translate(IS_LEASED)))
     return waiters.filter(fates.translate(IS_UNPLACED))
 
 
-def _pass_over(cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool]) -> int | None:
+def _pass_over(
+    cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], deferred: set[str]
+) -> int | None:
     """Return the result of a reservation that is not tried in this cycle; None if it is tried.
 
     It is not tried behind a gang in a queue without backfill, or if the work budget of its principal is spent (without
     backfill, later reservations wait for it).
     """
     if blocked and blocked.get(demand.queue):
-        cycle.deferred.add(reservation.id)
+        deferred.add(reservation.id)
         cycle.wait(reservation.id, "behind_queue", BEHIND)
         return UNPLACED
     if len(demand.needs) == 1 or cycle.turns.may_try(reservation, cycle.count_steps()):
@@ -174,6 +179,8 @@ class _Search:
         self._cycle, self._elastic, self.different = cycle, elastic, len(waiters.different)
         self.runs = _open_runs(cycle, waiters, elastic.pools)
         """By demand for one instance: the leases of its reservations, one after the other."""
+        self.deferred: set[str] = set()
+        """See `Unplaced.deferred`."""
         self._without_room: set[Demand] = set()
         self._without_cover: set[Demand] = set()
         """Demands that are known to fit on no ready slot; and on nothing that is ready or in flight."""
@@ -223,7 +230,7 @@ class _Search:
         if slot_infos is None:
             self._without_cover.add(demand)
             return False
-        wait_for(self._cycle, reservation.id, slot_infos)
+        self._cycle.wait_for(reservation.id, slot_infos)
         if self._elastic.is_active:
             self._elastic.spend(demand, slot_infos)
         return True

@@ -1,7 +1,4 @@
-"""Step 4, order, under the queue `quota`: the level of each pending reservation, and its place within that level.
-
-Source: qscheduler: the level goes first, then who demands most, then who has waited longest.
-"""
+"""Step 4, order, under the queue `quota`: by level, then by required labels, then by age. Source: qscheduler."""
 
 from collections.abc import Callable
 from typing import Final
@@ -12,11 +9,11 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 
 _MOST_LABELS: Final = 1 << 20
-"""More than any reservation requires: no number of labels outweighs a level."""
+"""More than any reservation requires, so that the level always decides first."""
 
 
 def count_required(shape: Shape) -> int:
-    """How many labels it requires of its slots, in all: the reservation's and its components', each once."""
+    """Count the different labels that the reservation and its components require."""
     required = set(shape_of(shape.labels))
     for component in shape.components:
         required.update(shape_of(component.labels))
@@ -24,7 +21,7 @@ def count_required(shape: Shape) -> int:
 
 
 def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
-    """A number that sorts by level, then by required labels, most first; ties go to the older one, as everywhere."""
+    """Return a rank by level, then by required labels, most first. Ties go to the older reservation."""
     level_of, shapes = cycle.balances.level_of, cycle.view.shapes
     counts: dict[Shape, int] = {}
 
@@ -39,9 +36,9 @@ def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
 
 
 def sort_by_level(cycle: CycleState, queue: Queue) -> Queue:
-    """The waiters of the tick, the oldest first, sorted so."""
+    """Sort the pending reservations, which are in order of age, by that rank."""
     rank, groups = rank_by_level(cycle), cycle.group_waiters()
     if groups is None:
         return queue.sort(rank)
-    alike, numbers = groups
-    return queue.sort_groups(numbers, [rank(group[0]) for group in alike])
+    members, numbers = groups
+    return queue.sort_groups(numbers, [rank(group[0]) for group in members])

@@ -1,10 +1,11 @@
-"""For whom nothing is even tried, and why: in a tick before placing, and at the door before any tick.
+"""Reservations that cannot be placed whatever is free: on hold, without a pool, or larger than any slot or offering.
 
-Source: Arvados (what no instance type could hold).
+Checked before placement in each cycle, and when a request is submitted. Source: Arvados.
 """
 
 from collections.abc import Iterable, Iterator
 
+from scheduler.model.decisions import Reason
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.resources import Resources
@@ -18,51 +19,51 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 _Kind = tuple[Resources | None, Labels]
-Told = tuple[str, str]
-"""A waiting code, and the sentence."""
 
 
 class Feasibility:
-    """Who is on hold, whom no pool serves, and what no slot or offering could hold, even empty."""
+    """Finds reservations that are on hold, that no pool serves, or that no slot or offering could hold, even empty."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
-        self._told: dict[Demand, Told | None] = {}
+        self._reasons: dict[Demand, Reason | None] = {}
         self._kinds: dict[str, list[_Kind]] = {name: [] for name in cycle.pools}
-        """By pool: what was found to be there so far."""
+        """By pool: the kinds of slots that were looked at so far."""
         self._held: dict[tuple[object, ...], bool] = {}
-        """Whether any of that could hold an instance, for all that ask for the same."""
+        """Whether a slot of the pool could hold an instance, by pool, resources and labels."""
         self._more_kinds = {name: _list_kinds(slot_infos) for name, slot_infos in cycle.pools.items()}
 
     def set_aside(self, queue: Queue) -> Queue:
-        """Those for whom something is to be tried; the others are told why they wait."""
-        told = {demand: found for demand in queue.different if (found := self.find(demand)) is not None}
-        if not told and not any(map(is_on_hold, self._cycle.view.special.values())):
+        """Return the reservations that can be placed; report why each of the others waits."""
+        reasons = {demand: found for demand in queue.different if (found := self.find(demand)) is not None}
+        if not reasons and not any(map(is_on_hold, self._cycle.view.special.values())):
             return queue
-        stays = [self._stays(reservation, told.get(demand)) for reservation, demand in queue]
+        stays = [self._stays(reservation, reasons.get(demand)) for reservation, demand in queue]
         return queue.filter(stays)
 
-    def _stays(self, reservation: Reservation, told: Told | None) -> bool:
+    def _stays(self, reservation: Reservation, reason: Reason | None) -> bool:
         if is_on_hold(reservation):
             self._cycle.wait(reservation.id, "on_hold", "on hold until it is resumed, or its priority is above 0")
             return False
-        if told is not None:
-            self._cycle.wait(reservation.id, *told)
-        return told is None
+        if reason is not None:
+            self._cycle.wait(reservation.id, *reason)
+        return reason is None
 
-    def find(self, demand: Demand) -> Told | None:
-        """What is told of all that ask for this; None where a slot or an offering could hold it. Looked up once."""
-        if demand not in self._told:
-            self._told[demand] = self._look_up(demand)
-        return self._told[demand]
+    def find(self, demand: Demand) -> Reason | None:
+        """Return why a demand can never be placed; None if a slot or an offering could hold it. Found once for each
+        demand.
+        """
+        if demand not in self._reasons:
+            self._reasons[demand] = self._look_up(demand)
+        return self._reasons[demand]
 
-    def _look_up(self, demand: Demand) -> Told | None:
-        asked = demand.shape.pool or demand.shape.system or "nothing"
+    def _look_up(self, demand: Demand) -> Reason | None:
+        named = demand.shape.pool or demand.shape.system or "nothing"
         if not demand.pools:
-            return "no_pool", f"no pool serves {asked}"
+            return "no_pool", f"no pool serves {named}"
         for need in dict.fromkeys(demand.needs):
             if not any(self._could_ever_hold(name, need) for name in demand.pools):
-                return "never_fits", f"no slot or offering of {asked} could hold {need.component.name}, even empty"
+                return "never_fits", f"no slot or offering of {named} could hold {need.component.name}, even empty"
         return None
 
     def _could_ever_hold(self, name: str, need: InstanceRequest) -> bool:
@@ -75,7 +76,7 @@ class Feasibility:
         return self._held[key]
 
     def _iterate_kinds(self, name: str) -> Iterator[_Kind]:
-        """All kinds of that pool, found only as far as they are looked at: the first ones hold most that is asked."""
+        """Yield the kinds of slots of a pool. They are found one after the other: the first ones hold most requests."""
         yield from self._kinds[name]
         for kind in self._more_kinds[name]:
             self._kinds[name].append(kind)
@@ -83,7 +84,7 @@ class Feasibility:
 
 
 def _list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
-    """Capacity and labels of the active ones and of hosts that are away, those that are alike once."""
+    """Yield capacity and labels of active slots and of hosts that are away, equal ones once."""
     known: set[tuple[object, object]] = set()
     for slot_info in slot_infos:
         if slot_info.is_active or not slot_info.pool.is_elastic:
@@ -94,12 +95,13 @@ def _list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
                 yield slot_info.capacity, slot_info.labels
 
 
-def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Told]:
-    """By id: those of these that no pool serves, or that none of these slots and no offering could hold, even empty;
-    each with what the next tick tells of it. One that is on hold too: it would not fit when it is taken off.
+def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Reason]:
+    """Return id -> reason for each reservation that no pool serves, or that none of these slots and no offering could
+    hold, even empty. The next cycle reports the same reason. Reservations on hold are included: resumed, they would not
+    fit.
     """
-    asked = list(reservations)
-    cycle = CycleState(View([*slots, *asked]), rules, 0.0)
+    submitted = list(reservations)
+    cycle = CycleState(View([*slots, *submitted]), rules, 0.0)
     misfits = Feasibility(cycle, LaunchLimits(cycle))
-    found = {each.id: misfits.find(cycle.demand_of(each)) for each in asked}
-    return {name: told for name, told in found.items() if told is not None}
+    found = {each.id: misfits.find(cycle.demand_of(each)) for each in submitted}
+    return {name: reason for name, reason in found.items() if reason is not None}

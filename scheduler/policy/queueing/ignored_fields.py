@@ -1,18 +1,18 @@
-"""Which fields of a request a queue does not read: they change nothing there, and the answer to the request says so."""
+"""Fields of a request that a queue does not read. The answer to the request contains a warning for each."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 READ_BY: Final[Mapping[str, str]] = MappingProxyType({"priority": "priority", "account": "quota"})
-"""Field of a request -> the only queue that reads it. A priority of 0 is not among these fields: it puts a reservation
-on hold in every queue.
+"""Field of a request -> the only queue that reads it. A priority of 0 does not count: it puts a reservation on hold in
+each queue.
 """
 DEFAULT_PRIORITY: Final = 1.0
 
 
 def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
-    """Field -> a sentence, for each of these values that is not the default and that this queue does not read."""
+    """Return field -> sentence for each value that is not the default and that this queue does not read."""
     given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
     return {
         field: f"the queue `{queue}` does not read it; only the queue `{reader}` does"

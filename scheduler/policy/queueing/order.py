@@ -1,4 +1,4 @@
-"""Step 4, order: the queue of those who wait, under the setting `queue`."""
+"""Step 4, order: sort the pending reservations by the setting `queue`."""
 
 from collections.abc import Callable, Iterable
 from math import nextafter
@@ -7,14 +7,15 @@ from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Charged
 from scheduler.policy.queueing.account_levels import rank_by_level, sort_by_level
 
 Rank = Callable[[Reservation], float]
 LEAST_SIZE = nextafter(0.0, 1.0)
-"""Of one that has not come to 0 yet, whatever rounding makes of it."""
+"""The rank of a size that has not fallen to 0 yet, even if rounding makes it 0."""
 
 
-def _alike(_: Reservation) -> float:
+def _equal(_: Reservation) -> float:
     return 0.0
 
 
@@ -26,20 +27,23 @@ def _size(reservation: Reservation) -> float:
     return reservation.request.size
 
 
-RANKS: dict[str, Rank] = {"fifo": _alike, "priority": _priority, "size": _size, "quota": _alike}
-"""What sorts the queue, less first; ties go to the older one, then to the order of submission."""
+RANKS: dict[str, Rank] = {"fifo": _equal, "priority": _priority, "size": _size, "quota": _equal}
+"""By queue type: the rank function. The smallest rank is first; ties go to the older reservation, then to the order of
+submission.
+"""
 
 
 def _find_ranks(cycle: CycleState) -> dict[str, Rank]:
-    """The same with those that time, or the balances of accounts, change."""
+    """Return the rank functions, including those that depend on time or on balances."""
     return {**RANKS, "dynsize": _rank_by_present_size(cycle), "quota": rank_by_level(cycle)}
 
 
 def _rank_by_present_size(cycle: CycleState) -> Rank:
-    """max(0, S0 − `dynsize_decay` × seconds since `created_at`): it falls to 0 and never grows again, so that nobody
-    waits behind smaller newcomers for ever. Source: Zoe, whose sizes jump back to their start.
+    """Return the rank max(0, S0 − `dynsize_decay` × seconds since `created_at`).
 
-    All sizes of a queue fall alike, so two change places only when one of them comes to 0: then a tick is asked for.
+    The size falls to 0 and never grows, so that no reservation waits behind smaller newcomers forever. Source: Zoe,
+    whose sizes jump back to their start. All sizes of a queue fall alike, so the order changes only when a size comes
+    to 0: a cycle is then due.
     """
     shapes = cycle.view.shapes
     known: dict[Shape, tuple[float, float]] = {}
@@ -50,17 +54,19 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
             known[shape] = (_find_first_size(cycle, shape), cycle.settings_of(reservation).dynsize_decay)
         size, decay = known[shape]
         begun = reservation.created_at
-        if decay and cycle.is_due(begun + size / decay):
-            return 0.0
+        if decay:
+            if cycle.is_due(begun + size / decay):
+                return 0.0
+            cycle.timers.add(begun + size / decay)
         return max(LEAST_SIZE, size - decay * (cycle.now - begun))
 
     return rank
 
 
 def _find_first_size(cycle: CycleState, shape: Shape) -> float:
-    """S0: (sum of `cpus`) × (sum of `memory_mib`) over all instances; one that none of them asks for counts as 1.
+    """Return S0: (sum of `cpus`) × (sum of `memory_mib`) over all instances; a sum that no instance has counts as 1.
 
-    What a component leaves out is given by the defaults of the first pool that serves it.
+    The first pool that serves the shape gives the defaults of a component.
     """
     pools = cycle.rules.serving_pools(shape.pool, shape.system)
     first = cycle.rules.pools[pools[0]] if pools else None
@@ -73,8 +79,8 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
     return sum_of("cpus") * sum_of("memory_mib")
 
 
-def order(cycle: CycleState) -> Queue:
-    """The pending reservations, first one first; those who return to the queue keep their old place."""
+def order(cycle: Charged) -> Queue:
+    """Return the pending reservations in queue order. A requeued reservation keeps the position of its age."""
     waiters = cycle.list_waiters()
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
         return sort_by_level(cycle, waiters)
@@ -82,12 +88,12 @@ def order(cycle: CycleState) -> Queue:
 
 
 def sort_queue(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
-    """These reservations, first one first, each with what it needs."""
+    """Return these reservations in queue order, each with what it needs."""
     return _rank(cycle, cycle.sort_queue(reservations))
 
 
 def _rank(cycle: CycleState, queue: Queue) -> Queue:
-    """The queue, which has the oldest first, under the setting; equal ones stay as they are."""
+    """Sort a queue that has the oldest first by the setting `queue`; reservations of equal rank keep their order."""
     if cycle.rules.scheduler.system:
         return queue.sort(_find_rank_by_system(cycle))
     if cycle.rules.scheduler.queue != "fifo":
@@ -96,15 +102,16 @@ def _rank(cycle: CycleState, queue: Queue) -> Queue:
 
 
 def _find_rank_by_system(cycle: CycleState) -> Callable[[Reservation], tuple[float, float]]:
-    """Systems with settings of their own have a queue each, behind the common one: they share no slot with it, and
-    of what is left within `max_slots` over all pools the common one takes first.
+    """Return a rank that puts the queue of each system with its own settings behind the common queue.
+
+    They share no slots with it, but `max_slots` over all pools: the common queue launches first.
     """
     rules, ranks = cycle.rules, _find_ranks(cycle)
-    slot_infos = {name: float(slot_info) for slot_info, name in enumerate(("", *rules.scheduler.system))}
+    positions = {name: float(position) for position, name in enumerate(("", *rules.scheduler.system))}
 
     def rank(reservation: Reservation) -> tuple[float, float]:
         request = reservation.request
         queue = cycle.settings_of(reservation).queue
-        return (slot_infos[rules.queue_of(request.pool, request.system)], ranks[queue](reservation))
+        return (positions[rules.queue_of(request.pool, request.system)], ranks[queue](reservation))
 
     return rank

@@ -1,6 +1,6 @@
-"""The starvation guard: who has waited for too long is not overtaken on the slots that could serve it.
+"""The starvation guard: keep the slots that could serve a reservation that has waited for too long.
 
-Without it a big reservation waits for ever while small ones keep every slot half full. Orchard's backfill, bounded.
+Without it a large reservation waits forever while small ones keep each slot half full. It limits Orchard's backfill.
 """
 
 from collections.abc import Iterable
@@ -11,36 +11,51 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestC
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Protected
 from scheduler.policy.scaling.launch_limits import LaunchLimits, first_code
 from scheduler.policy.scaling.trial_launch import TrialLaunch
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
-"""Whom the same slots could serve: shape, pools with on-demand offerings for it, slots that are left out."""
+"""Equal for reservations that the same slots could serve: shape, pools with on-demand offerings for it, declined slots.
+"""
 
 
 class StarvationGuard:
-    """Takes the slots that could serve a protected reservation out of the ready rooms, for all behind it; for these
-    none is launched either that could serve a gang which waits for more than that (`policy/scaling/launch.py`).
+    """Takes the slots that could serve a protected reservation out of `ready`, for all reservations behind it.
+
+    Nothing that could serve a protected gang is launched for these either (`policy/scaling/launch.py`). `oldest`:
+    `created_at` of the oldest reservation in the queue.
     """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, oldest: float) -> None:
         self._cycle, self._limits = cycle, limits
-        self.keeps_any = False
-        """Whether any slot is kept."""
+        self._gangs: set[str] = set()
+        self._kept: dict[str, SlotIndex] = {}
+        """See `Protected`."""
         self._kept_out: dict[Demand, bool] = {}
-        """Of those with one instance: whether it has room on what is kept, from which nothing is taken."""
+        """Whether a single instance would fit on a kept slot. Nothing is placed on these, so the answer lasts."""
         self._oldest = oldest
         self._looked_after: set[_Kind] = set()
-        """For whom all that could serve them is kept already, or need not be."""
+        """Kinds for which all slots are kept already, or need not be."""
         self._kept_for: set[RequestClass] = set()
-        """For instances like these all that could hold one is kept already."""
+        """Classes of instances for which all slots that could hold one are kept already."""
         self.few = Shortage()
-        """Of places that are ready, kept ones too; to be cleared when room is given back."""
+        """The shortage of ready slots, kept ones included; to be cleared when capacity is given back."""
+
+    @property
+    def keeps_any(self) -> bool:
+        """Whether any slot is kept."""
+        return bool(self._kept)
+
+    def list_protected(self) -> Protected:
+        """Return what is kept, for the steps that launch."""
+        return Protected(self._gangs, self._kept)
 
     def protect(self, reservation: Reservation, demand: Demand, *, is_covered: bool) -> None:
-        """Protect it if it has been pending for longer than `starvation_guard` (0 = off), unless what it waits for
-        is not a slot: it is held by `capacity`, or only cordoned slots have room. One that has room on slots that
-        are ready or on their way waits for these.
+        """Protect a reservation that has been pending for longer than `starvation_guard` seconds (0: off).
+
+        Not if it waits for something other than a slot: EC2 lacks capacity, or only cordoned slots could hold it.
+        `is_covered`: it has capacity on slots that are ready or in flight, and waits for these.
         """
         limit = demand.settings.starvation_guard
         if not limit or self._cycle.now - reservation.created_at <= limit:
@@ -50,13 +65,13 @@ class StarvationGuard:
             return
         if is_covered or not self._waits_otherwise(demand):
             if len(demand.needs) > 1:
-                self._cycle.protected.add(reservation.id)
+                self._gangs.add(reservation.id)
             if kind not in self._looked_after:
                 self._keep_slots(reservation, demand)
         self._looked_after.add(kind)
 
     def is_done_with(self, demand: Demand) -> bool:
-        """Whether it does nothing more for those with this demand, however long they have waited."""
+        """Return whether the guard does nothing more for reservations with this demand, however long they wait."""
         limit = demand.settings.starvation_guard
         is_young = not limit or self._cycle.now - self._oldest <= limit
         return is_young or _kind_of(demand) in self._looked_after
@@ -70,25 +85,26 @@ class StarvationGuard:
             if slot_info.slot.id not in demand.declined and _could_hold(needs, slot_info)
         ]
         if kept:
-            slot_index = self._cycle.kept.setdefault(reservation.id if len(demand.needs) > 1 else "", SlotIndex())
+            key = reservation.id if len(demand.needs) > 1 else ""
+            if key not in self._kept:
+                self._kept[key] = self._cycle.make_index()
             for slot_info in kept:
                 self._cycle.ready.remove(slot_info)
-                slot_index.add(slot_info)
-            self.keeps_any = True
+                self._kept[key].add(slot_info)
         if not demand.declined:
             self._kept_for.update(need.likeness for need in needs)
         self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
-        """Whether one that found nothing ready would have got a lease but for the slots that are kept for others."""
+        """Return whether a reservation without a ready slot would fit if no slots were kept for others."""
         if len(demand.needs) > 1:
-            return has_room(demand, (self._cycle.ready, *self._cycle.kept.values()), self.few)
+            return has_room(demand, (self._cycle.ready, *self._kept.values()), self.few)
         if demand not in self._kept_out:
-            self._kept_out[demand] = has_room(demand, tuple(self._cycle.kept.values()))
+            self._kept_out[demand] = has_room(demand, tuple(self._kept.values()))
         return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:
-        if len(demand.alike) > 1:  # what one of them takes may be what another lacks
+        if len(demand.alike) > 1:  # one kind of instance may take what another one lacks
             there = [self._cycle.ready, self._cycle.coming]
             return TrialLaunch(self._cycle, self._limits, demand, there).foresee_code() in {"capacity", "cordoned"}
         needs = dict.fromkeys(demand.needs)
@@ -107,6 +123,6 @@ def _kind_of(demand: Demand) -> _Kind:
 
 
 def _could_hold(needs: Iterable[InstanceRequest], slot_info: SlotInfo) -> bool:
-    """Whether the slot, if it were empty, could hold one of these instances."""
+    """Return whether the empty slot could hold one of these instances."""
     pool, capacity, labels = slot_info.slot.pool, slot_info.capacity, slot_info.labels
     return any(pool in need.given and need.could_hold(pool, capacity, labels) for need in needs)

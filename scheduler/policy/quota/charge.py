@@ -10,16 +10,17 @@ from typing import cast
 from scheduler.model.accounts import FREE, PAID, Levels, find_account
 from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.quota.accounting import charge as charge_account
 
 
-def charge(cycle: CycleState) -> None:
+def charge(cycle: Healed) -> Charged:
     """Charge every account up to now, if any queue is `quota`; one that was charged at this instant is unchanged.
 
     Leases that ended earlier in this cycle are paid for: they ran until now.
     """
     if not cycle.rules.has_quota:
-        return
+        return Charged(cycle)
     used = _sum_used(cycle)
     found = sorted(cycle.view.accounts.items())
     accounts = {
@@ -29,6 +30,7 @@ def charge(cycle: CycleState) -> None:
     }
     cycle.balances = Balances(accounts)
     cycle.charged = tuple(name for name in accounts if cycle.view.accounts[name].charged_at < cycle.now)
+    return Charged(cycle)
 
 
 def _sum_used(cycle: CycleState) -> dict[str, Levels]:

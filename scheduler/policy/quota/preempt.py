@@ -10,7 +10,7 @@ from scheduler.model.accounts import Levels
 from scheduler.model.decisions import Preempt
 from scheduler.model.labels import has_labels
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import name_placements
+from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex
 from scheduler.policy.quota.run import QuotaRun, make_leases
 from scheduler.policy.quota.running import RunningWork
@@ -55,15 +55,15 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
     }
     found: dict[SlotInfo, list[RunningWork]] = {}
     for run in quota_run.running.runs.values():
-        if (
-            run.level > level
-            and run.state == "held"
-            and run.reservation.request.preemptible
-            and _has_run(quota_run, run)
-        ):
-            for slot in {lease.slot: None for lease in run.leases}:
-                if (slot_info := slot_infos.get(slot)) is not None and slot_info not in quota_run.preempted:
-                    found.setdefault(slot_info, []).append(run)
+        if run.level <= level or run.state != "held" or not run.reservation.request.preemptible:
+            continue
+        earliest = _find_earliest_end(quota_run.cycle, run)
+        if not quota_run.cycle.is_due(earliest):
+            quota_run.cycle.timers.add(earliest)
+            continue
+        for slot in {lease.slot: None for lease in run.leases}:
+            if (slot_info := slot_infos.get(slot)) is not None and slot_info not in quota_run.preempted:
+                found.setdefault(slot_info, []).append(run)
     for runs in found.values():
         runs.sort(key=lambda run: run.rank)
     return sorted(
@@ -71,10 +71,10 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
     )
 
 
-def _has_run(quota_run: QuotaRun, run: RunningWork) -> bool:
-    """Return whether all leases of a reservation are as old as `min_run_time`."""
-    least = quota_run.cycle.settings_of(run.reservation).min_run_time
-    return not least or quota_run.cycle.is_due(max(lease.assigned_at for lease in run.leases) + least)
+def _find_earliest_end(cycle: CycleState, run: RunningWork) -> float:
+    """Return when all its leases are `min_run_time` old; it is not preempted before. 0: any time."""
+    least = cycle.settings_of(run.reservation).min_run_time
+    return max(lease.assigned_at for lease in run.leases) + least if least else 0.0
 
 
 class _Preemption:

@@ -1,91 +1,107 @@
-"""Step 6, launch: machines for those for whom nothing is ready or on its way.
+"""Step 6, launch: slots for reservations for which none is ready or in flight.
 
-Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice of the offering, holds).
+Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice of the offering, back-offs).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import Final
 
 from scheduler.model.reservations import Reservation
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.waits import wait_for
+from scheduler.policy.cycle.step_values import ElasticShortage, Healed, Shortfall, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN, find_payer
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.trial_launch import TrialLaunch
 
-WITHHELD = {"at_max_slots", "at_quota"}
-"""With one of these codes it is only room that a launch lacks."""
+WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
+"""With one of these codes the launch lacks nothing but a slot within `max_slots` or EC2's quota."""
 
 
-def launch(cycle: CycleState, unplaced: Queue, limits: LaunchLimits) -> None:
-    """In queue order: room on slots launched before it in this tick, else launches for all that it lacks.
+def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:
+    """Launch what each reservation lacks, in queue order, and return the launches that were withheld.
 
-    n reservations for which p places are on their way ask for ceil((n - p) / places of a slot) launches.
-    What cannot be launched whole launches nothing and waits with the code of what holds it back. Behind a gang of which
-    this is true and which the starvation guard protects nothing is launched that could serve it.
+    A reservation uses capacity on slots launched earlier in this cycle before it causes a launch: n reservations with p
+    places in flight cause ceil((n - p) / places of a slot) launches. A reservation whose launches are not all possible
+    launches nothing and waits with the code of what holds them back. If the starvation guard protects such a gang,
+    nothing that could serve it is launched for reservations behind it. Elastic instances come last, after all essential
+    ones.
+    """
+    cycle.turns.begin_launches(cycle.count_steps())
+    withheld = _launch_for_all(cycle, unplaced, limits)
+    launch_for_elastic(cycle, unplaced.elastic, limits)
+    return Shortfall(withheld, unplaced.protected.kept)
+
+
+def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits) -> list[Demand]:
+    """Return the demands whose launches are withheld.
+
+    A refusal holds for all reservations with the same demand, so each demand is tried once as long as nothing is
+    launched: the queue may have a million rows.
     """
     refused: dict[Demand | str, _Refusal] = {}
-    cycle.turns.begin_launches(cycle.count_steps())
-    ids, demands, kept = unplaced.ids, unplaced.demands, cycle.kept
-    different = unplaced.different
+    withheld: list[Demand] = []
+    queue, kept = unplaced.queue, unplaced.protected.kept
+    ids, demands, different = queue.ids, queue.demands, queue.different
     open_demands, tried = set(different), 0
     while tried < len(ids) and (open_demands or kept):
         name, demand = ids[tried], demands[tried]
         tried += 1
         kind = name if kept and name in kept else demand
         refusal = refused.get(kind)
-        if refusal is None or (refusal.launches != limits.launches and not refusal.still_stands(limits)):
+        if refusal is None or (refusal.launches != limits.launches and not refusal.still_holds(limits)):
             launches = limits.launches
-            if len(demand.needs) > 1 and _is_postponed(cycle, unplaced.reservations[tried - 1]):
+            if len(demand.needs) > 1 and _is_postponed(cycle, queue.reservations[tried - 1]):
                 continue
-            held, code = _launch_for(cycle, name, demand, limits)
+            held, code = _launch_for(cycle, name, demand, unplaced, limits)
             if limits.launches != launches:
-                open_demands |= different  # that may change it for all
+                open_demands |= different  # the new slot may have capacity for any of them
             if not code:
                 continue
             if refusal is not None:
-                refusal.tell(cycle)
-            refusal = refused[kind] = _Refusal(demand, held, code, limits.describe(code, demand.pools))
-            refusal.note(limits)
-        if name in cycle.protected:
+                cycle.wait_all(refusal.ids, repeat(refusal.reason))
+            refusal = refused[kind] = _Refusal(
+                demand,
+                held,
+                (code, limits.describe(code, demand.pools)),
+                limits.launches,
+                limits.count_launches(demand.pools),
+            )
+        if name in unplaced.protected.gangs:
             limits.reserve(demand)
         open_demands.discard(demand)
         refusal.ids.append(name)
-        if refusal.is_for_room:
-            cycle.withheld.append(demand)
+        if refusal.held in WITHHELD:
+            withheld.append(demand)
     for refusal in refused.values():
-        refusal.tell(cycle)
-    _refuse_all(cycle, refused, ids[tried:], demands[tried:])
+        cycle.wait_all(refusal.ids, repeat(refusal.reason))
+    # From here on nothing is launched: what holds for one reservation holds for all with the same demand.
+    left = demands[tried:]
+    reasons = {demand: refusal.reason for demand, refusal in refused.items()}
+    cycle.wait_all(ids[tried:], map(reasons.__getitem__, left))
+    for_room = {demand for demand, refusal in refused.items() if refusal.held in WITHHELD}
+    withheld += filter(for_room.__contains__, left)
+    return withheld
 
 
 def _is_postponed(cycle: CycleState, reservation: Reservation) -> bool:
-    """Whether nothing is launched for it in this tick, since the budget of its principal is spent."""
+    """Return whether the work budget of its principal is spent; the reservation then waits for a later cycle."""
     if not cycle.turns.must_wait(reservation, cycle.count_steps()):
         return False
     cycle.wait(reservation.id, "behind_queue", NEXT_TURN)
     return True
 
 
-def _refuse_all(
-    cycle: CycleState, refused: Mapping[Demand | str, "_Refusal"], ids: list[str], demands: list[Demand]
-) -> None:
-    """Once nothing is launched any more for any of them, what holds for one holds for all that are alike."""
-    reasons = {demand: (refusal.code, refusal.detail) for demand, refusal in refused.items()}
-    cycle.wait_all(ids, map(reasons.__getitem__, demands))
-    for_room = {demand for demand, refusal in refused.items() if refusal.is_for_room}
-    cycle.withheld += filter(for_room.__contains__, demands)
+def launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
+    """Launch for elastic instances without capacity, in rank order, in pools with `launch_for_elastic`.
 
-
-def launch_for_elastic(cycle: CycleState, limits: LaunchLimits) -> None:
-    """After the essential instances of all who wait: elastic ones that have no place, in rank order, in pools whose
-    `launch_for_elastic` says so; of those who wait only where their essential instances wait for nothing but machines
-    that are on their way. Room that is on its way is set against them first. Source: Zoe.
+    For a pending reservation only if its essential instances wait for slots in flight alone. Elastic instances use
+    capacity in flight before they cause a launch. Source: Zoe.
     """
     hopeless: set[tuple[InstanceRequest, bool]] = set()
-    for reservation, demand, count in cycle.stretching:
+    for reservation, demand, count in shortages:
         waits, [need] = cycle.waiting.get(reservation.id), demand.needs
         if (need, waits is None) in hopeless or (waits is not None and waits[0] != "booting"):
             continue
@@ -102,60 +118,52 @@ def launch_for_elastic(cycle: CycleState, limits: LaunchLimits) -> None:
 
 @dataclass(slots=True)
 class _Refusal:
-    """What keeps back the launch for one demand, and for whom; it stands until something is launched."""
+    """Why nothing is launched for one demand. It holds until something is launched that could change it."""
 
     demand: Demand
     held: str
-    """The code of what holds a launch back; "" if no launch would serve it."""
-    code: str
-    """The code that is reported."""
-    detail: str
-    launches: int = 0
-    own_launches: int = 0
-    """When it was found: in all, and in its pools."""
+    """The code of what holds a launch back; "" if no launch would serve the demand."""
+    reason: tuple[str, str]
+    """The reported code and its sentence."""
+    launches: int
+    own_launches: int
+    """Launches of this cycle when the refusal was found: in all pools, and in the pools of the demand."""
     ids: list[str] = field(default_factory=list)
-    is_for_room: bool = field(init=False)
+    """The reservations that it holds for."""
 
-    def __post_init__(self) -> None:
-        self.is_for_room = self.held in WITHHELD
-
-    def note(self, limits: LaunchLimits) -> None:
-        """It was found now."""
-        self.launches, self.own_launches = limits.launches, limits.count_launches(self.demand.pools)
-
-    def still_stands(self, limits: LaunchLimits) -> bool:
-        """Whether what was launched meanwhile changes nothing: full pools stay full, and it was launched in others."""
+    def still_holds(self, limits: LaunchLimits) -> bool:
+        """Return whether the launches since then change nothing: full pools stay full, and other pools had them."""
         if self.held != "at_max_slots" or self.own_launches != limits.count_launches(self.demand.pools):
             return False
         self.launches = limits.launches
         return True
 
-    def tell(self, cycle: CycleState) -> None:
-        """Say it to all of them."""
-        cycle.wait_all(self.ids, repeat((self.code, self.detail)))
 
-
-def _launch_for(cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits) -> tuple[str, str]:
-    """Give it room on what this tick launches; if nothing is launched for it, return the code of what holds a launch
-    back and the code that is reported.
+def _launch_for(
+    cycle: CycleState, name: str, demand: Demand, unplaced: Unplaced, limits: LaunchLimits
+) -> tuple[str, str]:
+    """Give it capacity on what this cycle launches. If nothing is launched for it, return the code of what holds the
+    launch back and the code to report; else two empty texts.
     """
-    if len(demand.needs) == 1 and name not in cycle.deferred:
+    if len(demand.needs) == 1 and name not in unplaced.deferred:
         return _launch_for_one(cycle, name, demand, limits)
     there = [cycle.ready, cycle.coming]
-    if name in cycle.kept:
-        there.insert(1, cycle.kept[name])
+    if name in unplaced.protected.kept:
+        there.insert(1, unplaced.protected.kept[name])
     attempt = TrialLaunch(cycle, limits, demand, there)
     slot_infos = attempt.fill()
     if slot_infos is None:
         attempt.undo()
         attempt.probe()
         return attempt.held, attempt.find_code()
-    wait_for(cycle, name, slot_infos)
+    cycle.wait_for(name, slot_infos)
     return "", ""
 
 
 def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits) -> tuple[str, str]:
-    """The same for a single instance, as almost all are: nothing is ready or on its way for it, and nothing to undo."""
+    """Do the same for a single instance, without a trial: nothing is ready or in flight for it, and there is nothing
+    to undo. Almost all reservations have a single instance.
+    """
     need, launched = demand.needs[0], cycle.launched
     slot_info = launched.find(need, demand.declined)
     if slot_info is not None:

@@ -1,6 +1,12 @@
-"""Limits: what keeps launches back in a tick. Sources: the autoscaler's tick (counting), Arvados (holds)."""
+"""What holds launches back: `max_slots`, EC2's refusals and failed boots.
 
-from collections.abc import Iterable, Iterator, Sequence
+Sources: the autoscaler's tick (counting), Arvados (back-offs).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from types import MappingProxyType
+from typing import Final
 
 from scheduler.model.decisions import Launch
 from scheduler.model.launch_backoff import Hold, hold_id
@@ -11,31 +17,40 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
 
-DETAILS = {
-    "behind_queue": "one before it has waited for so long that it is not overtaken",
-    "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
-    "at_quota": "a launch would serve it, but EC2's quota is reached",
-    "capacity": "every offering that could serve it is short of capacity",
-    "throttled": "EC2 asked us to slow down; launches of this pool are held",
-    "misconfigured": "the last launch was refused as misconfigured, or for lack of permission",
-    "gang_incomplete": "some of its instances have room, not all of them; it holds none",
-    "cordoned": "only cordoned slots have room for it",
-    "no_capacity": "no slot has room for it, and none can be launched",
-}
-"""Why one waits that no launch serves, in a sentence."""
-ORDER_OF_CODES = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
-"""Which code is told where several hold."""
+DETAILS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "behind_queue": "one before it has waited for so long that it is not overtaken",
+        "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
+        "at_quota": "a launch would serve it, but EC2's quota is reached",
+        "capacity": "every offering that could serve it is short of capacity",
+        "throttled": "EC2 asked us to slow down; launches of this pool are held",
+        "misconfigured": "the last launch was refused as misconfigured, or for lack of permission",
+        "gang_incomplete": "some of its instances have room, not all of them; it holds none",
+        "cordoned": "only cordoned slots have room for it",
+        "no_capacity": "no slot has room for it, and none can be launched",
+    }
+)
+"""Waiting code -> the sentence for a reservation that no launch serves."""
+ORDER_OF_CODES: Final = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
+"""If several codes hold, the first one is reported."""
+_NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
 
 class LaunchLimits:
-    """`max_slots` of each pool and over all, the empty slots that are left, and the holds."""
+    """The limits of one cycle, and its launches so far, which count towards them.
 
-    def __init__(self, cycle: CycleState) -> None:
-        self._cycle = cycle
+    `failed_boots`: boots that ended in this cycle. They hold back their pool although the commit has not counted them.
+    """
+
+    def __init__(self, cycle: CycleState, failed_boots: FailedBoots = _NO_BOOTS) -> None:
+        self._cycle, self._failed_boots = cycle, failed_boots
         self.launches = 0
-        """How many this tick has decided so far."""
+        """Launches that this cycle has decided so far."""
+        self.next_end = inf
+        """When the first of the back-offs ends that were looked at and still last."""
         self._launches_in = dict.fromkeys(cycle.pools, 0)
         self._active = {
             name: sum(p.state not in INACTIVE for p in slot_infos) for name, slot_infos in cycle.pools.items()
@@ -44,10 +59,10 @@ class LaunchLimits:
         self._choices = {name: list_choices(cycle.rules.pools[name]) for name in cycle.pools}
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
-        """What could hold one of these is launched no more for those who wait."""
+        """An offering that could hold one of these is not launched for other reservations."""
         self._cordoned_room: dict[InstanceRequest, bool] = {}
-        self._knows_refusals = bool(cycle.view.holds or cycle.failed_boots)
-        """Whether anything but `max_slots` may keep a launch back."""
+        self._knows_refusals = bool(cycle.view.holds or failed_boots)
+        """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
         self._cordoned = {
@@ -60,7 +75,7 @@ class LaunchLimits:
         }
 
     def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
-        """Every `max_slots` that holds for this pool, each with the pools whose slots it counts."""
+        """Yield each `max_slots` that limits this pool, with the pools whose slots count."""
         rules = self._cycle.rules
         pool, own = rules.pools[name], rules.scheduler.system.get(rules.pools[name].system)
         yield pool.max_slots or 0, (name,)
@@ -70,7 +85,7 @@ class LaunchLimits:
             yield own.max_slots, rules.pools_of_system[pool.system]
 
     def find_code(self, name: str, choice: Choice) -> str | None:
-        """Why this choice cannot be launched in that pool now; None if it can."""
+        """Return the code of what holds this choice back in that pool; None if it can be launched now."""
         if self._is_full(name):
             return "at_max_slots"
         if not self._knows_refusals:
@@ -79,8 +94,8 @@ class LaunchLimits:
             return "at_quota"
         return self._find_refusal(name, choice)
 
-    def lacks_only_room(self, name: str, choice: Choice) -> bool:
-        """Whether, if there were room within `max_slots` and quota, this choice could be launched in that pool."""
+    def lacks_only_slot(self, name: str, choice: Choice) -> bool:
+        """Return whether this choice could be launched if `max_slots` and EC2's quota were higher."""
         return not self.is_probing(name, choice.market) and self._find_refusal(name, choice) is None
 
     def _find_refusal(self, name: str, choice: Choice) -> str | None:
@@ -93,7 +108,7 @@ class LaunchLimits:
         return "misconfigured" if wrong else None
 
     def describe(self, code: str, pools: Sequence[str]) -> str:
-        """The code in a sentence, with what is special about these pools."""
+        """Return the sentence of a code, with the details of these pools."""
         if code == "misconfigured":
             for name in pools:
                 if self._is_unhealthy(name):
@@ -103,12 +118,12 @@ class LaunchLimits:
         return DETAILS[code]
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
-        """What could be launched for one instance, best first: (pool, choice, what holds it back or None)."""
+        """Yield what could be launched for one instance, best first: pool, choice, code of what holds it back."""
         for name, choice in self._find_eligible(demand, need):
             yield name, choice, self._find_code_behind(name, choice)
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
-        """The first of these that nothing holds back; else the code that is told, "" where there is no choice."""
+        """Return the first pool and choice that nothing holds back; else the code to report, "" without any choice."""
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
             code = self._find_code_behind(*each)
@@ -118,8 +133,8 @@ class LaunchLimits:
         return first_code(codes)
 
     def reserve(self, demand: Demand) -> None:
-        """From now on nobody who waits gets a launch that could serve one of its instances: the starvation guard would
-        keep it for this one.
+        """Launch nothing more for other reservations that could serve an instance of this demand: the starvation guard
+        would keep the new slot for it anyway.
         """
         self._reserved += [need for need in dict.fromkeys(demand.needs) if need not in self._reserved]
 
@@ -138,7 +153,7 @@ class LaunchLimits:
         return self._eligible[wanted]
 
     def list_fitting(self, name: str, need: InstanceRequest) -> list[Choice]:
-        """What a new slot of that pool could be and hold one instance, the cheapest first."""
+        """Return what a new slot of that pool could be and still hold one instance, cheapest first."""
         return [each for each in self._choices[name] if need.could_hold(name, each.capacity, each.labels)]
 
     def _list_eligible(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice]]:
@@ -150,8 +165,8 @@ class LaunchLimits:
             yield from ((name, choice) for choice in self._list_fallback(name, demand, fitting, eligible))
 
     def _list_fallback(self, name: str, demand: Demand, fitting: list[Choice], eligible: list[Choice]) -> list[Choice]:
-        """On-demand offerings beyond `price_factor`: after `on_demand_after` interruptions of the reservation, or as
-        many capacity errors in a row on all its eligible spot offerings.
+        """Return on-demand offerings beyond `price_factor`: allowed after `on_demand_after` interruptions of the
+        reservation, or after as many capacity errors in a row on each eligible spot offering.
         """
         most = self.pool(name).on_demand_after
         spot = [choice for choice in eligible if choice.market == "spot"]
@@ -162,12 +177,12 @@ class LaunchLimits:
         return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
 
     def _count_refusals(self, name: str, choice: Choice) -> int:
-        """Capacity errors in a row on that offering."""
+        """Return how many capacity errors in a row that offering had."""
         hold = self._cycle.view.holds.get(hold_id(name, "capacity", choice.key or ""))
         return hold.streak if hold else 0
 
     def launch(self, name: str, choice: Choice, reason: str) -> SlotInfo:
-        """Decide a launch of this choice on the first empty slot of that pool; the place, now in flight."""
+        """Decide a launch of this choice on the first empty slot of that pool, and return the slot, now in flight."""
         slot_info = self._empty[name].pop()
         self._active[name] += 1
         self.launches += 1
@@ -179,11 +194,11 @@ class LaunchLimits:
         return slot_info
 
     def count_launches(self, pools: Iterable[str]) -> int:
-        """How many this tick has decided so far in these pools."""
+        """Count the launches of this cycle in these pools."""
         return sum(self._launches_in[name] for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
-        """Take the last launch back."""
+        """Take the last launch back: it has to be the last decision of the cycle."""
         self._cycle.decisions.pop()
         self._active[name] -= 1
         self.launches -= 1
@@ -208,7 +223,7 @@ class LaunchLimits:
         return found
 
     def has_cordoned_room(self, need: InstanceRequest) -> bool:
-        """Whether a cordoned slot would have room for one instance."""
+        """Return whether one instance would fit on a cordoned slot."""
         if need not in self._cordoned_room:
             self._cordoned_room[need] = any(
                 slot_info.has_place and need.could_hold(name, slot_info.free, slot_info.labels)
@@ -218,76 +233,85 @@ class LaunchLimits:
         return self._cordoned_room[need]
 
     def pool(self, name: str) -> Pool:
-        """The pool of that name."""
+        """Return the rules of a pool."""
         return self._cycle.rules.pools[name]
 
     def find_bound(self, name: str) -> int:
-        """How many slots that pool may have at most."""
+        """Return the lowest `max_slots` that limits this pool."""
         return min(most for most, _ in self._bounds[name])
 
     def count_left(self, name: str) -> int:
-        """How many more slots of that pool could be launched within `max_slots`, quota and holds aside."""
+        """Return how many more slots `max_slots` allows in that pool, whatever else holds launches back."""
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
         return max(0, min(left, len(self._empty[name])))
 
     def _is_full(self, name: str) -> bool:
         if not self._empty[name]:
             return True
-        for most, pools in self._bounds[name]:  # noqa: SIM110  it is asked for every launch: a generator takes twice as long
+        for most, pools in self._bounds[name]:  # noqa: SIM110  called for each launch, and a generator takes twice as long
             if self._count(pools) >= most:
                 return True
         return False
 
     def _count(self, pools: Sequence[str]) -> int:
-        """Active slots of these pools, and machines that no slot knows."""
+        """Count the active slots of these pools, and the machines that belong to no slot."""
         if len(pools) == 1 and not self._strangers:
             return self._active[pools[0]]
         return sum(self._active.get(name, 0) + self._count_strangers(name) for name in pools)
 
     def _count_strangers(self, name: str) -> int:
-        """Machines that run under this pool's tags and that no slot knows, as the last sweep saw them."""
+        """Count the machines with this pool's tags that belong to no slot, as the last sweep found them."""
         hold = self._strangers.get(name)
-        return 0 if hold is None or self._cycle.is_due(hold.until) else hold.active
+        return hold.active if hold is not None and self._lasts(hold.until) else 0
 
     def _is_unhealthy(self, name: str) -> bool:
-        """Whether too many boots in a row failed: nothing is launched for `error_cooldown`, and then one machine
-        alone, until a boot succeeds.
+        """Return whether too many boots in a row failed (`unhealthy_after`). Nothing is launched for `error_cooldown`,
+        then one machine at a time, until a boot succeeds.
         """
         pool, hold = self._cycle.rules.pools[name], self._cycle.view.holds.get(hold_id(name, "unhealthy"))
-        failed_now = self._cycle.failed_boots.get(name, ())
+        failed_now = self._failed_boots.get(name, ())
         streak = (hold.streak if hold else 0) + len(failed_now)
         if not pool.unhealthy_after or streak < pool.unhealthy_after:
             return False
         until = self._cycle.now + pool.error_cooldown if failed_now or hold is None else hold.until
-        return not self._cycle.is_due(until) or any(slot_info.is_coming for slot_info in self._cycle.pools[name])
+        return self._lasts(until) or any(slot_info.is_coming for slot_info in self._cycle.pools[name])
 
     def _describe_boots(self, name: str) -> str:
-        hold, failed_now = self._cycle.view.holds.get(hold_id(name, "unhealthy")), self._cycle.failed_boots.get(name)
+        hold, failed_now = self._cycle.view.holds.get(hold_id(name, "unhealthy")), self._failed_boots.get(name)
         count = (hold.streak if hold else 0) + len(failed_now or ())
         last = f"{failed_now[-1]} timed out" if failed_now else hold.subject if hold else ""
         return f"{count} boots in a row failed (the last one: {last}); launches of {name} rest, then one is tried alone"
 
     def _is_held(self, name: str) -> bool:
         hold = self._cycle.view.holds.get(name)
-        return hold is not None and not self._cycle.is_due(hold.until)
+        return hold is not None and self._lasts(hold.until)
+
+    def _lasts(self, until: float) -> bool:
+        """Return whether a back-off still lasts. `next_end` takes its end in, since a launch may depend on it: a
+        back-off that no launch depends on causes no cycle.
+        """
+        if self._cycle.is_due(until):
+            return False
+        self.next_end = min(self.next_end, until)
+        return True
 
     def is_at_quota(self, name: str, market: str) -> bool:
-        """Whether the quota of this market holds back launches of that pool."""
+        """Return whether EC2's quota of this market holds back launches of that pool."""
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and not self._is_quota_over(name, hold)
 
     def is_probing(self, name: str, market: str) -> bool:
-        """After a quota hold: whether the one launch that probes the quota is unanswered."""
+        """Return whether the single launch that tests the quota after a back-off is not answered yet."""
         return self.may_probe(name, market) and self._is_probed(name, market)
 
     def may_probe(self, name: str, market: str) -> bool:
-        """Whether a quota hold is over and nothing was launched since: the next launch goes alone."""
+        """Return whether a quota back-off is over and no launch succeeded since: the next one goes alone as a test."""
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and self._is_quota_over(name, hold)
 
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
         fewer = hold.active > 0 and self._active_at_first[name] < hold.active
-        return fewer or self._cycle.is_due(hold.until)
+        return fewer or not self._lasts(hold.until)
 
     def _is_probed(self, name: str, market: str) -> bool:
         slot_infos = self._cycle.pools[name]
@@ -295,6 +319,6 @@ class LaunchLimits:
 
 
 def first_code(codes: Iterable[str | None]) -> str:
-    """Which of several codes is told; "" when there is none, or when one of them is None: a launch is possible."""
+    """Return the code to report of several; "" if there is none, or if one is None because a launch is possible."""
     found = set(codes)
     return "" if None in found else next((code for code in ORDER_OF_CODES if code in found), "")

@@ -1,7 +1,7 @@
-"""Steps 6 and 8: at quota or full, unneeded slots make room for launches that are withheld.
+"""Steps 6 and 8, headroom: where EC2's quota or `max_slots` withholds launches, unneeded slots make way for them.
 
-Source: Arvados' "at quota". There the pass stops at the first one over quota and idle machines are shut down; here
-only unneeded slots go, and only as many as launches are withheld.
+Source: Arvados' "at quota". There the pass stops at the first reservation over quota and all idle machines are shut
+down; here only unneeded slots go, and only as many as launches are withheld.
 """
 
 from collections import Counter
@@ -19,70 +19,66 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Headroom, Healed, Scaled, ScaledIn, Shortfall
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import Choice
 
 _MOST: Final = 1 << 32
 """More slots than any pool has."""
-_ROOM_ALONE: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""With one of these codes a launch would be made if there were room enough, for those before it too."""
+_LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
+"""With one of these codes a launch would be made if slots were left; `behind_queue` lacks them too."""
 
 
-def release(cycle: CycleState) -> None:
-    """For each launch that this tick withholds from one who waits, one unneeded slot of that pool goes.
+def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
+    """Count, by pool, the launches that would be made if there were slots left; several small reservations share one.
 
-    Unneeded: no lease, nothing set against it in this tick, not cordoned. Those in flight go first, then the one
-    that is idle longest, then slot order; `idle_scale_down`, `min_slots` and `target_warm_slots` protect none.
-    Slots that drain or terminate already count as room being made.
+    Called before the warm pools are filled, because a pool whose launches are withheld gets no warm slot.
+    """
+    if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
+        return Headroom({}, frozenset())
+    wanted = {slot_info.slot.id for slot_info in cycle.all_slots() if slot_info.wanted}
+    launches = _imagine_launches(cycle, shortfall, limits)
+    spared = set()
+    for slot_info in cycle.all_slots():
+        if slot_info.wanted and slot_info.slot.id not in wanted:
+            slot_info.wanted = False
+            spared.add(slot_info.slot.id)
+    return Headroom(launches, spared)
+
+
+def make_headroom(cycle: ScaledIn, headroom: Headroom) -> Scaled:
+    """Let one unneeded slot of the pool go for each withheld launch.
+
+    Unneeded: elastic, without a lease or a reservation that waits for it, and not cordoned. Slots in flight go first,
+    then the slot that was idle longest, then slot order; `idle_scale_down`, `min_slots` and `target_warm_slots` protect
+    none. Slots that drain or terminate already count.
     """
     for name, slot_infos in cycle.pools.items():
-        if not (count := cycle.withheld_launches.get(name, 0)):
+        if not (count := headroom.launches.get(name, 0)):
             continue
-        in_the_making = sum(slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
-        for slot_info in _list_unneeded(cycle, slot_infos)[: max(0, count - in_the_making)]:
-            _let_go(cycle, slot_info)
-
-
-def _list_unneeded(cycle: CycleState, slot_infos: list[SlotInfo]) -> list[SlotInfo]:
-    """In the order in which they go; what was launched in this very tick is none of them."""
-    unneeded = (
-        slot_info for slot_info in slot_infos if _is_unneeded(slot_info) and slot_info.slot.id not in cycle.spared
-    )
-    return sorted(unneeded, key=lambda slot_info: (not slot_info.is_coming, slot_info.idle_rank, slot_info.order))
+        under_way = sum(slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
+        unneeded = [each for each in slot_infos if _is_unneeded(each) and each.slot.id not in headroom.spared]
+        unneeded.sort(key=lambda slot_info: (not slot_info.is_coming, slot_info.idle_rank, slot_info.order))
+        for slot_info in unneeded[: max(0, count - under_way)]:
+            if slot_info.is_coming:
+                cycle.decide(Terminate(slot=slot_info.slot.id, reason="at_quota"))
+                slot_info.state = "terminating"
+            else:
+                cycle.decide(Drain(slot=slot_info.slot.id, reason="at_quota"))
+                slot_info.state = "draining"
+    return Scaled(cycle)
 
 
 def _is_unneeded(slot_info: SlotInfo) -> bool:
+    """Return whether the slot may make way. A slot that this cycle launches (its row is inactive) may not."""
     if slot_info.wanted:
         return False
     is_coming = slot_info.is_coming and slot_info.slot.state not in INACTIVE and not slot_info.slot.cordoned
     return slot_info.pool.is_elastic and (slot_info.is_idle or is_coming)
 
 
-def _let_go(cycle: CycleState, slot_info: SlotInfo) -> None:
-    if slot_info.is_coming:
-        cycle.decide(Terminate(slot=slot_info.slot.id, reason="at_quota"))
-        slot_info.state = "terminating"
-    else:
-        cycle.decide(Drain(slot=slot_info.slot.id, reason="at_quota"))
-        slot_info.state = "draining"
-
-
-def count_withheld(cycle: CycleState, limits: LaunchLimits) -> None:
-    """Work out, by pool, the launches that would be made if there were room, several small ones sharing one slot;
-    and which slots a gang would use besides. Where launches are withheld, none is made to keep a minimum or reserve.
-    """
-    if not cycle.withheld or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
-        return
-    wanted = {slot_info.slot.id for slot_info in cycle.all_slots() if slot_info.wanted}
-    cycle.withheld_launches = _imagine_launches(cycle, limits)
-    for slot_info in cycle.all_slots():
-        if slot_info.wanted and slot_info.slot.id not in wanted:
-            slot_info.wanted = False
-            cycle.spared.add(slot_info.slot.id)
-
-
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
-    """Whether the pool has a slot to let go, or may launch one that would be the next to go."""
+    """Return whether the pool has an unneeded slot, or may launch a warm slot that would be the next to go."""
     if not slot_infos or not slot_infos[0].pool.is_elastic:
         return False
     pool = slot_infos[0].pool
@@ -90,62 +86,65 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
     return any(map(_is_unneeded, slot_infos)) or (keeps and limits.count_left(slot_infos[0].slot.pool) > 0)
 
 
-def _imagine_launches(cycle: CycleState, limits: LaunchLimits) -> dict[str, int]:
-    most_room = {name: _count_room(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos}
-    wish = _WhatIf(limits, {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}, most_room)
-    slot_index = [cycle.ready, *cycle.kept.values(), cycle.coming, cycle.launched, wish.slot_index]
+def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits) -> dict[str, int]:
+    """Return, by pool, the launches that the withheld demands would cause. A demand that fails once fails again."""
+    most_launches = {
+        name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
+    }
+    trial = _ImaginedLaunches(limits, {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}, most_launches)
+    there = [cycle.ready, *shortfall.kept.values(), cycle.coming, cycle.launched, trial.slot_index]
     most = {name: len(slot_infos) * _could_matter(slot_infos, limits) for name, slot_infos in cycle.pools.items()}
     done: set[Demand] = set()
-    for demand in cycle.withheld:
+    for demand in shortfall.demands:
         if demand in done:
             continue
-        if all(wish.by_quota[name] + wish.by_limit[name] >= most[name] for name in demand.pools):
+        if all(trial.by_quota[name] + trial.by_limit[name] >= most[name] for name in demand.pools):
             done.add(demand)
             continue
-        wish.begin(demand)
-        if fill(demand, slot_index, wish.launch) is None:
-            wish.undo()
+        trial.begin(demand)
+        if fill(demand, there, trial.launch) is None:
+            trial.undo()
             done.add(demand)
-    return wish.count()
+    return trial.count()
 
 
-def _count_room(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
-    """Launches that the pool could hold if all that may go went: more than that no slot that goes would help."""
+def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
+    """Return the launches that the pool could have if all its unneeded slots went. Beyond that none need go."""
     goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
     return min(limits.find_bound(name), limits.count_left(name) + goes)
 
 
 @dataclass
-class _WhatIf:
-    """Launches as they would be made, were it not for `max_slots` and quota."""
+class _ImaginedLaunches:
+    """Launches as they would be made without `max_slots` and EC2's quota."""
 
     limits: LaunchLimits
     orders: dict[str, int]
-    """Where the order of each pool's begins: pools as configured, behind all slots."""
-    most_room: dict[str, int]
-    """By pool: launches that there could be room for."""
+    """By pool: the `order` of its first imagined slot. Pools are in configured order, behind all slots."""
+    most_launches: dict[str, int]
+    """By pool: see `_count_useful_launches`."""
     slot_index: SlotIndex = field(default_factory=lambda: SlotIndex([]))
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
     demand: Demand | None = None
     made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
     made_in: Counter[str] = field(default_factory=Counter)
-    """By pool: how many of them."""
+    """By pool: the launches of the present demand."""
     numbers: Iterator[int] = field(default_factory=count)
-    """Of the places, those that were undone too: no two stand in the same order."""
+    """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 
     def begin(self, demand: Demand) -> None:
-        """The launches from now on are for this one."""
+        """Make the following launches for this demand."""
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """The slot that would be launched for one instance, in the first pool where room is all that it lacks."""
+        """Return the slot that would be launched for one instance, in the first pool that lacks nothing but a slot."""
         assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice, code in self.limits.list_choices(self.demand, need):
-            if code not in _ROOM_ALONE or not self.limits.lacks_only_room(name, choice):
+            if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice):
                 continue
-            if self.made_in[name] >= self.most_room.get(name, 0):
+            if self.made_in[name] >= self.most_launches.get(name, 0):
                 continue
             counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
             slot_info = self._imagine(name, choice)
@@ -165,13 +164,13 @@ class _WhatIf:
         return slot_info
 
     def undo(self) -> None:
-        """The present one cannot be served whole, so nothing would be launched for it."""
+        """Take the launches of the present demand back: it cannot be served whole, so it would launch nothing."""
         for slot_info, counter in self.made:
             counter[slot_info.slot.pool] -= 1
             self.slot_index.remove(slot_info)
 
     def count(self) -> dict[str, int]:
-        """By pool: what a quota withholds, and what goes beyond the slots that are left within `max_slots`."""
+        """Return, by pool, the launches that a quota withholds plus those beyond the slots left within `max_slots`."""
         return {
             name: self.by_quota[name] + max(0, self.by_limit[name] - self.limits.count_left(name))
             for name in {**self.by_quota, **self.by_limit}

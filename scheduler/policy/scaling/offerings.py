@@ -1,6 +1,6 @@
-"""Offerings: what a new slot of a pool could be, and in which order they are tried.
+"""What a new slot of a pool could be, and in which order the offerings are tried.
 
-Source: Arvados' choice of an instance type. A pool that lists no offerings counts as one.
+Source: Arvados' choice of an instance type. A pool without offerings counts as one offering.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from scheduler.model.rules import Pool
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One thing that could be launched in a pool. `key` is None where the pool lists no offerings."""
+    """One offering of a pool. `key` is None if the pool has none."""
 
     key: str | None
     market: str
@@ -22,13 +22,13 @@ class Choice:
 
     @property
     def rank(self) -> tuple[float, float, float, str]:
-        """Cheapest first, then more memory, then more cpus, then by name."""
+        """Sort key: cheapest first, then more memory, then more cpus, then by name."""
         held = self.capacity or {}
         return (self.price, -held.get("memory_mib", 0), -held.get("cpus", 0), self.key or "")
 
 
 def list_choices(pool: Pool) -> list[Choice]:
-    """What a new slot of this pool could be, in the order in which it is tried."""
+    """Return what a new slot of this pool could be, in the order in which it is tried."""
     if not pool.offerings:
         return [Choice(None, "", 0.0, pool.resources, pool.labels)]
     choices = [
@@ -45,8 +45,8 @@ def list_choices(pool: Pool) -> list[Choice]:
 
 
 def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
-    """Of those that fit (cheapest first), each at most `price_factor` times as dear as the cheapest one,
-    held or not.
+    """Return those that cost at most `price_factor` times as much as the cheapest, which is the first of them. The
+    cheapest one counts even while a back-off holds it.
     """
     most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
     return [choice for choice in choices if choice.price <= most]

@@ -1,4 +1,4 @@
-"""Attempts: what is launched for one who waits, and taken back where that does not serve it whole."""
+"""Trial launches: launches for one demand that are undone if they cannot serve it whole."""
 
 from dataclasses import dataclass, field
 
@@ -13,34 +13,36 @@ from scheduler.policy.scaling.offerings import Choice
 
 @dataclass
 class TrialLaunch:
-    """The launches for one demand, which are taken back when they cannot serve it whole."""
+    """The launches for one demand. The caller undoes them if `fill` returns None."""
 
     cycle: CycleState
     limits: LaunchLimits
     demand: Demand
     there: list[SlotIndex]
-    """Where it may find room without a launch, what is kept for it too."""
+    """Where its instances may go without a launch, including slots that are kept for it."""
     launched: list[tuple[str, Choice, SlotInfo]] = field(default_factory=list)
     codes: set[str] = field(default_factory=set)
-    """What held back the launch that it lacked."""
+    """The codes of what held back the launch that it lacked."""
     lacks_one: bool = False
-    """Whether it lacked one; if not, its instances would be in each other's way on all that was launched."""
+    """Whether it lacked a launch. If not, its instances exclude each other on what there is."""
 
     def fill(self) -> list[SlotInfo] | None:
-        """A place for each of its instances, what it lacks launched; None where it is to be undone."""
-        return fill(self.demand, self._list_rooms(), self._launch)
+        """Launch what it lacks, and return a slot for each instance; None if that fails: undo the launches then."""
+        return fill(self.demand, self._list_indexes(), self._launch)
 
     def foresee_code(self) -> str:
-        """The code with which it would wait if its launches were decided now; "" if they would serve it. None is."""
-        is_served = has_room(self.demand, self._list_rooms(), extend=self._launch)
+        """Return the code with which it would wait if its launches were decided now; "" if they would serve it. Undo
+        all of them.
+        """
+        is_served = has_room(self.demand, self._list_indexes(), extend=self._launch)
         self.undo()
         return "" if is_served else self.find_code()
 
-    def _list_rooms(self) -> list[SlotIndex]:
+    def _list_indexes(self) -> list[SlotIndex]:
         return [*self.there, self.cycle.launched]
 
     def _launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """A new place for one instance in the first pool that can launch something; None notes the codes."""
+        """Launch a slot for one instance in the first pool that can, and return it; None keeps the codes."""
         codes: set[str] = set()
         for name, choice, code in self.limits.list_choices(self.demand, need):
             if code is None:
@@ -53,13 +55,13 @@ class TrialLaunch:
         return None
 
     def undo(self) -> None:
-        """Take the launches back, the last one first."""
+        """Take the launches back, last one first."""
         for name, _, slot_info in reversed(self.launched):
             self.cycle.launched.remove(slot_info)
             self.limits.undo(name, slot_info)
 
     def probe(self) -> None:
-        """After a quota hold one launch goes alone: a gang that needs more begins with its first one."""
+        """Launch one slot alone as a test after a quota back-off: a gang that needs several begins with the first."""
         if self.held != "at_quota" or not self.launched:
             return
         name, choice, _ = self.launched[0]
@@ -68,19 +70,19 @@ class TrialLaunch:
 
     @property
     def held(self) -> str:
-        """What holds back the launch that it lacked; "" if no launch would serve it."""
+        """The code of what holds back the launch that it lacked; "" if no launch would serve it."""
         return first_code(self.codes)
 
     def find_code(self) -> str:
-        """Why it waits, once all that was taken for it is given back."""
+        """Return the code with which it waits. Call it after `undo`."""
         if not self.held:
             return self._code_without_launch()
         return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
 
     def _code_without_launch(self) -> str:
-        """Why it waits when no launch would serve it."""
+        """Return the code with which it waits if no launch would serve it."""
         if not self.lacks_one:
             return "gang_incomplete"
-        if has_room_for_some(self.demand, self._list_rooms()):
+        if has_room_for_some(self.demand, self._list_indexes()):
             return "gang_incomplete"
         return "cordoned" if all(map(self.limits.has_cordoned_room, self.demand.needs)) else "no_capacity"

@@ -1,4 +1,4 @@
-"""What one request says about another: if the larger one found no room, the smaller one may still find some."""
+"""What one request implies for another: if the larger one found no capacity, the smaller one may still find some."""
 
 import pytest
 

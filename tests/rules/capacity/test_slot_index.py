@@ -1,4 +1,4 @@
-"""Rooms: a run of leases is what one lease after the other would be; so is what was given and put back."""
+"""The slot index: taking n leases at once equals taking one lease n times, and putting them back restores it."""
 
 from random import Random
 
@@ -16,13 +16,13 @@ from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
 
 
 def a_draft(seed: int) -> tuple[CycleState, Reservation]:
-    """Slots of different sizes and labels, some in use, and one who waits."""
+    """Slots of different sizes and labels, some in use, and one pending reservation."""
     random = Random(seed)
     pool = {"resources": {"cpus": 4}} | random.choice([{}, {"max_leases_per_slot": 3}, {"max_uses": 2}])
     slots = [_slot(random, number) for number in range(1, random.randint(2, 9))]
     waiting = a_reservation("r1", resources={"cpus": random.choice([0, 1, 2])}, prefers={"zone": "b"})
     cycle = CycleState(View([*slots, waiting]), some_rules({"pools": {"linux": pool}}), NOW)
-    cycle.open_rooms()
+    cycle.open_indexes()
     return cycle, waiting
 
 
@@ -48,7 +48,7 @@ def list_names(runs: list[tuple[SlotInfo, int]]) -> list[str]:
 
 @pytest.mark.parametrize("most", [1, 3, 40])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_run_gives_what_one_lease_after_the_other_gives(seed: int, most: int) -> None:
+def test_taking_several_leases_equals_taking_one_after_the_other(seed: int, most: int) -> None:
     cycle, waiting = a_draft(seed)
     [need] = cycle.demand_of(waiting).needs
     runs = cycle.ready.take_run(need, most) + cycle.ready.take_run(need, most)
@@ -57,7 +57,7 @@ def test_a_run_gives_what_one_lease_after_the_other_gives(seed: int, most: int) 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_put_back_is_found_again_as_if_it_had_not_been_taken(seed: int) -> None:
+def test_capacity_that_is_put_back_is_found_as_if_it_had_not_been_taken(seed: int) -> None:
     cycle, waiting = a_draft(seed)
     [need] = cycle.demand_of(waiting).needs
     taken: list[tuple[SlotInfo, RemainingCapacity, int]] = []
@@ -72,7 +72,7 @@ def test_what_is_put_back_is_found_again_as_if_it_had_not_been_taken(seed: int) 
 def find_by_looking_at_all(
     slot_infos: list[SlotInfo], need: InstanceRequest, declined: tuple[str, ...]
 ) -> SlotInfo | None:
-    """Most preferred labels, fewest surplus ones, most leases (fewest where it spreads), slot order."""
+    """Return the order: most preferred labels, fewest surplus ones, most leases (fewest for `spread`), slot order."""
 
     def rank(slot_info: SlotInfo) -> tuple[object, ...]:
         return need.rank_labels(slot_info.labels), slot_info.load if need.spreads else -slot_info.load, slot_info.order
@@ -88,7 +88,7 @@ def find_by_looking_at_all(
 
 
 def a_mixed_draft(random: Random) -> tuple[CycleState, list[InstanceRequest]]:
-    """Slots with up to a dozen kinds of labels, and needs that differ in amounts, labels and what they prefer."""
+    """Slots with up to a dozen classes of labels, and requests that differ in amounts, labels and preferences."""
     labels = [{"zone": zone, "rack": rack} for zone in "ab" for rack in "123456"][: random.choice([2, 4, 12])]
     slots = [
         a_slot(f"linux-{number}", resources={"cpus": random.choice([2, 4, 8])}, labels=random.choice(labels))
@@ -110,13 +110,13 @@ def a_mixed_draft(random: Random) -> tuple[CycleState, list[InstanceRequest]]:
         }
     )
     cycle = CycleState(View([*slots, *waiting]), rules, NOW)
-    cycle.open_rooms()
+    cycle.open_indexes()
     return cycle, [cycle.demand_of(each).needs[0] for each in waiting]
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_rooms_find_what_looking_at_all_places_finds_whatever_came_before(seed: int) -> None:
-    """Takes, takes that are undone, places that leave and come back, and needs that are asked for late."""
+def test_the_index_finds_the_slot_that_a_search_of_all_slots_finds(seed: int) -> None:
+    """Slots are taken, undone, removed and added again, and requests occur late."""
     random = Random(seed)
     cycle, needs = a_mixed_draft(random)
     slot_index, away = cycle.ready, list[SlotInfo]()
@@ -139,7 +139,7 @@ def test_rooms_find_what_looking_at_all_places_finds_whatever_came_before(seed: 
 
 
 def some_gangs(random: Random) -> tuple[CycleState, list[Demand]]:
-    """Slots of two sizes in two zones, and gangs of one or two components; some are alike but for how many they are."""
+    """Slots of two sizes in two zones, and gangs of one or two components; some differ in their count alone."""
     slots = [
         a_slot(
             f"linux-{number}",
@@ -161,12 +161,12 @@ def some_gangs(random: Random) -> tuple[CycleState, list[Demand]]:
             a_reservation(f"r{number}", sequence=number, components=tuple(parts), declined=declined, **asked)
         )
     cycle = CycleState(View([*slots, *waiting]), some_rules({"pools": {"linux": {"resources": {"cpus": 3}}}}), NOW)
-    cycle.open_rooms()
+    cycle.open_indexes()
     return cycle, [cycle.demand_of(each) for each in waiting]
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_what_is_known_of_a_shortage_refuses_only_those_who_would_find_no_room(seed: int) -> None:
+def test_a_known_shortage_refuses_only_gangs_that_would_find_no_capacity(seed: int) -> None:
     cycle, demands = some_gangs(Random(seed))
     shortage = Shortage()
     for demand in demands:
@@ -176,14 +176,14 @@ def test_what_is_known_of_a_shortage_refuses_only_those_who_would_find_no_room(s
         assert (fill(demand, (cycle.ready,), shortage=shortage) is not None) == had_room
 
 
-def test_of_gangs_that_are_alike_the_larger_one_is_not_tried_where_the_smaller_one_had_no_room() -> None:
+def test_of_equal_gangs_the_larger_one_is_not_tried_where_the_smaller_one_had_no_capacity() -> None:
     slots = [a_slot(f"linux-{number}", resources={"cpus": 1}) for number in (1, 2)]
     gangs = [
         a_reservation(f"r{count}", components=(a_component("rank", count=count, resources={"cpus": 1}),))
         for count in (2, 3, 4)
     ]
     cycle = CycleState(View([*slots, *gangs]), some_rules({"pools": {"linux": {"resources": {"cpus": 1}}}}), NOW)
-    cycle.open_rooms()
+    cycle.open_indexes()
     shortage = Shortage()
     two, three, four = (cycle.demand_of(each) for each in gangs)
     assert fill(three, (cycle.ready,), shortage=shortage) is None

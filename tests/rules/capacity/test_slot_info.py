@@ -1,4 +1,4 @@
-"""Places: how many leases one takes, whatever it has room for."""
+"""Slot info: the number of leases that a slot takes, apart from its resources."""
 
 import pytest
 
@@ -12,15 +12,15 @@ from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
     [
         (1, 0, {"max_leases_per_slot": 2}, True),
         (2, 0, {"max_leases_per_slot": 2}, False),
-        # One that counts leases only takes one, where nothing else is said; one with resources takes what fits.
+        # A slot that counts leases only takes one by default; a slot with resources takes what fits.
         (1, 0, {}, False),
         (9, 0, {"resources": {"cpus": 1}}, True),
-        # Of all that it may ever take, those that ended count too.
+        # Leases that have ended count towards `max_uses` too.
         (0, 2, {"max_uses": 3, "max_leases_per_slot": 9}, True),
         (0, 3, {"max_uses": 3, "max_leases_per_slot": 9}, False),
     ],
 )
-def test_it_takes_as_many_leases_as_are_allowed_and_no_more(
+def test_a_slot_takes_as_many_leases_as_are_allowed_and_no_more(
     held: int, uses: int, pool: dict[str, object], has_place: bool
 ) -> None:
     holders = [a_reservation(f"h{number}", phase="leased", leases=(a_lease(),)) for number in range(held)]

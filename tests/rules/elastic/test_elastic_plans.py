@@ -57,8 +57,8 @@ def what_is_revoked_for_an_assignment_comes_before_it(seen: Seen) -> None:
 
 
 def a_second_tick_decides_nothing(seen: Seen) -> None:
-    """Everybody holds what he can hold; but for who was preempted, whose turn is a later tick, and for who failed in
-    this one and restarts without delay.
+    """Every reservation holds what it can hold, except preempted ones, gangs that a later tick tries, and reservations
+    that failed in this tick and restart without delay.
     """
     if any(isinstance(each, Preempt) for each in seen.plan.decisions):
         return
@@ -83,7 +83,7 @@ def everybody_who_gives_way_gives_it_to_somebody(seen: Seen) -> None:
 
 
 def instances_are_granted_lowest_index_first(seen: Seen) -> None:
-    """What is granted leaves no instance of the same component with a lower index without its lease."""
+    """A grant leaves no instance of the same component with a lower index without its lease."""
     rows = {row.id: row for row in seen.after if isinstance(row, Reservation)}
     for decision in seen.plan.decisions:
         if isinstance(decision, Grant):
@@ -93,7 +93,9 @@ def instances_are_granted_lowest_index_first(seen: Seen) -> None:
 
 
 def by_quota(fleet: Document) -> Document:
-    """The same fleet with the queue `quota`: some have saved, others have no account or nothing."""
+    """The same fleet with the queue `quota`: some accounts have saved, other reservations have no account or nothing
+    left.
+    """
     scheduler = {**fleet["config"].get("scheduler", {}), "queue": "quota"}
     accounts = {"rich": {"balance": [50, 50]}, "poor": {"charge_rate": [0, 1], "max_charge_seconds": 9}}
     for wish in [*fleet["reservations"], *(each["submit"] for each in fleet["timeline"] if "submit" in each)]:
@@ -127,14 +129,14 @@ def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -
 
 @SOME
 @given(fleets(elastic=True), st.booleans())
-def test_a_tick_serves_all_that_it_can_and_wakes_when_the_next_thing_falls_due(fleet: Document, wakes: bool) -> None:
+def test_a_tick_serves_all_that_it_can_and_wakes_when_the_next_work_falls_due(fleet: Document, wakes: bool) -> None:
     """Work is conserved: on what a tick leaves, another one finds nothing to do."""
     watch({**fleet, "wakes": wakes, "kicks": wakes}, nothing_is_due_before_it_wakes)
 
 
 @FEW
 @given(fleets(elastic=True).map(by_quota))
-def test_under_quota_too(fleet: Document) -> None:
+def test_under_quota_a_tick_serves_all_that_it_can(fleet: Document) -> None:
     watch(
         fleet,
         no_reservation_is_lost,
@@ -157,12 +159,14 @@ PART = st.builds(
     st.integers(0, 1),
 )
 WISH = st.tuples(st.integers(1, 4), st.lists(PART, max_size=2))
-"""Units of its essential instance, and its elastic components."""
+"""Units of the essential instance, and the elastic components."""
 
 
 @st.composite
 def labs(draw: st.DrawFn, words: Callable[[st.DrawFn], list[Document]] = lambda _: []) -> Document:
-    """Hosts with units and gpus, and a few who come one after the other, some of them at once; `words` come beside."""
+    """Hosts with units and gpus, and a few reservations that arrive one after the other or at once; `words` are other
+    actions.
+    """
     wishes = [
         {
             "id": f"r{number}",
@@ -188,14 +192,14 @@ MANY = settings(QUICKLY, max_examples=100)
 
 @MANY
 @given(labs())
-def test_of_a_component_the_lowest_indices_are_held(lab: Document) -> None:
+def test_the_instances_with_the_lowest_indices_of_a_component_are_held(lab: Document) -> None:
     watch(lab, instances_are_granted_lowest_index_first)
 
 
 @MANY
 @given(labs(lambda draw: [act(2, "register", _come_back(draw(st.integers(3, 9))))]))
-def test_a_name_that_a_host_comes_back_without_counts_as_0(lab: Document) -> None:
-    """Orchard: whatever was granted before, the same is decided as if the host had said 0 of it."""
+def test_a_resource_that_a_host_no_longer_names_counts_as_0(lab: Document) -> None:
+    """Orchard: whatever was granted before, the decisions are those for a host with 0 of the resource."""
     said = json.loads(json.dumps(lab))
     for item in said["timeline"]:
         if "register" in item:

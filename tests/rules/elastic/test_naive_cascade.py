@@ -1,4 +1,4 @@
-"""The cascade that moves as little as it can serves those whom the naive one serves, and each with as much."""
+"""The cascade moves as little as it can, and serves the same reservations as the naive one, each with as much."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.no_cover
 IDS = [f"r{number}" for number in range(8)]
 MOST_ESSENTIAL, MOST_ELASTIC = 3, 5
 SLOTS = st.lists(st.integers(2, 6), min_size=2, max_size=4).filter(lambda each: sum(each) >= 8)
-"""Units of each slot: whoever waits fits on the empty fleet."""
+"""Units of each slot: every reservation fits on the empty fleet."""
 
 
 @st.composite
 def crowds(draw: st.DrawFn) -> Document:
-    """A fleet that counts units, those who come and go, and a tick each second."""
+    """A fleet that counts units, reservations that arrive and end, and a tick each second."""
     rules = {
         "elastic": draw(st.sampled_from(["rigid", "malleable", "flexible", "yielding"])),
         "queue": draw(st.sampled_from(["fifo", "size"])),
@@ -59,7 +59,7 @@ def _wishes(name: str) -> st.SearchStrategy[Document]:
 
 
 def _list_wishes(rows: list[Row], phase: str, queue: str) -> dict[Wish, int]:
-    """Those in this phase, with how many elastic instances each holds."""
+    """Return the reservations in this phase, with the number of elastic instances that each holds."""
     found = {}
     for row in rows:
         if isinstance(row, Reservation) and row.phase == phase:
@@ -81,5 +81,5 @@ def everybody_holds_what_the_naive_cascade_gives(seen: Seen) -> None:
 
 @settings(QUICKLY, max_examples=120)
 @given(crowds())
-def test_who_is_served_and_with_how_much_is_as_the_naive_cascade_has_it(crowd: Document) -> None:
+def test_the_same_reservations_are_served_with_as_much_as_by_the_naive_cascade(crowd: Document) -> None:
     watch(crowd, everybody_holds_what_the_naive_cascade_gives)

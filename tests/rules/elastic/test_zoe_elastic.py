@@ -1,4 +1,4 @@
-"""Elastic instances under each setting of `elastic`: the cases of Zoe's page."""
+"""Elastic instances under each setting of `elastic`: cases from Zoe."""
 
 import pytest
 
@@ -25,7 +25,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         a_lab(submitted(0, an_application("r1", 1, 3, units=4)), slots=[13]),
         ["0 assign r1 lab-1", "0 grant r1 more.0 lab-1 room", "0 grant r1 more.1 lab-1 room"],
     ),
-    "its first elastic instance is leased, room for one more: only the second is granted": (
+    "its first elastic instance is leased, capacity for one more: only the second is granted": (
         a_lab(
             tick(0),
             slots=[on_slot("lab-1", 3, ("r1", "core"), ("r1", "more.0"))],
@@ -33,7 +33,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["0 grant r1 more.1 lab-1 room"],
     ),
-    "elastic components that no slot could hold keep nobody waiting": (
+    "elastic components that no slot could hold do not make a reservation wait": (
         a_lab(
             submitted(
                 0,
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["0 assign r1 lab-1", "0 grant r1 b lab-1 room", "0 grant r1 a.0 lab-1 room"],
     ),
-    "essential instances of a newcomer take the place of the last elastic ones": (
+    "essential instances of a new reservation take the slots of the last elastic ones": (
         a_lab(submitted(0, an_application("r1", 1, 5)), submitted(1, an_application("r2", 2)), slots=[4]),
         [
             "0 assign r1 lab-1",
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "1 assign r2 lab-1 lab-1",
         ],
     ),
-    "essential instances are never taken back": (
+    "essential instances are never reclaimed": (
         a_lab(submitted(0, an_application("r1", 4)), submitted(1, an_application("r2", 1)), slots=[4]),
         ["0 assign r1 lab-1 lab-1 lab-1 lab-1"],
     ),
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "5 grant r2 more.1 lab-1 room",
         ],
     ),
-    "who ranks before has its elastic instances first, at the expense of who ranks behind": (
+    "a reservation that ranks before has its elastic instances first, in place of those that rank behind": (
         a_lab(
             submitted(0, an_application("small", 1, 2, priority=1)),
             submitted(1, an_application("big", 1, 2, priority=9)),
@@ -153,7 +153,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "1 grant r2 more lab-2 room",
         ],
     ),
-    "malleable takes nothing back": (
+    "malleable reclaims nothing": (
         a_lab(
             submitted(0, an_application("r1", 1, 3)),
             submitted(1, an_application("r2", 1)),
@@ -162,7 +162,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["0 assign r1 lab-1", *(f"0 grant r1 more.{index} lab-1 room" for index in range(3))],
     ),
-    "rigid starts with all instances or not at all, and gives nothing later": (
+    "rigid starts with all instances or not at all, and grants nothing later": (
         a_lab(
             submitted(0, an_application("r1", 1, 4)),
             submitted(1, an_application("r2", 1, 1)),
@@ -171,7 +171,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["1 assign r2 lab-1", "1 grant r2 more lab-1 room"],
     ),
-    "flexible admits nobody while those who are served can use the whole pool": (
+    "flexible starts no new reservation while the leased ones can use the whole pool": (
         a_lab(
             submitted(0, an_application("r1", 1, 3)),
             submitted(1, an_application("r2", 1)),
@@ -180,7 +180,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["0 assign r1 lab-1", *(f"0 grant r1 more.{index} lab-1 room" for index in range(3))],
     ),
-    "flexible takes elastic ones back for a newcomer with whom more is used": (
+    "flexible reclaims elastic instances for a new reservation if the use grows by it": (
         a_lab(
             submitted(0, an_application("r1", 1, 2)),
             submitted(1, an_application("r2", 2)),
@@ -195,7 +195,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "1 assign r2 lab-1 lab-1",
         ],
     ),
-    "flexible and preemption: who ranks before is admitted beside the elastic ones of those before it": (
+    "flexible and preemption: a reservation starts beside the elastic instances of those that rank before it": (
         a_lab(
             submitted(0, an_application("small", 1, 3, priority=1)),
             submitted(1, an_application("big", 2, priority=9)),
@@ -236,7 +236,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["0 assign old lab-1 lab-1 lab-1 lab-1 lab-1", "1 assign one lab-1"],
     ),
-    "only elastic instances that stand in the way are taken back, and nobody moves": (
+    "only elastic instances that are in the way are reclaimed, and none moves": (
         a_lab(
             submitted(0, an_application("r1", 1, 6)),
             submitted(1, an_application("r2", 1, units=3)),
@@ -251,7 +251,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "1 assign r2 lab-2",
         ],
     ),
-    "who was taken off in vain goes back where he was, and another one moves": (
+    "an instance that was taken off without need keeps its slot, and another one moves": (
         a_lab(
             submitted(5, an_application("new", 1, units=2)),
             slots=[
@@ -268,7 +268,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "5 grant r1 more.0 lab-2 room",
         ],
     ),
-    "with a grace, too, who was taken off in vain keeps his place": (
+    "with a grace period, too, an instance that was taken off without need keeps its slot": (
         a_lab(
             submitted(5, an_application("new", 1, units=3)),
             slots=[
@@ -299,7 +299,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "3 assign r2 lab-1",
         ],
     ),
-    "a slot that came back smaller gives elastic instances back, essential ones stay": (
+    "a slot that registers with less gives elastic instances back, essential ones stay": (
         a_lab(
             submitted(0, an_application("r1", 2, 4)),
             {"at": 1, "register": {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"units": 3}}},
@@ -312,7 +312,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "1 revoke r1 more.1 lab-1 reclaimed",
         ],
     ),
-    "a slot that came back without a resource gives back what used it, as with 0 of it": (
+    "a slot that registers without a resource gives back what used it, as with 0 of it": (
         a_lab(
             submitted(0, WITH_GPUS),
             {"at": 1, "register": {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"units": 9}}},
@@ -324,7 +324,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             *("1 revoke r1 more.1 lab-1 reclaimed", "1 revoke r1 more.0 lab-1 reclaimed"),
         ],
     ),
-    "spread: an instance goes where the fewest leases are, counted anew after each": (
+    "spread: an instance goes where the fewest leases are, counted again after each": (
         a_lab(submitted(0, an_application("r1", 1, 3)), slots=[4, 4], scheduler={"profile": "spread"}),
         [
             "0 assign r1 lab-1",
@@ -337,12 +337,12 @@ CASES: dict[str, tuple[Document, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_this_is_decided(name: str) -> None:
+def test_elastic_instances_are_granted_and_reclaimed_by_the_setting(name: str) -> None:
     scenario, expected = CASES[name]
     assert decided(scenario) == expected
 
 
-def test_a_component_goes_only_where_its_labels_are() -> None:
+def test_an_instance_of_a_component_is_placed_only_on_slots_with_its_labels() -> None:
     slots = [
         {"id": f"lab-{number}", "pool": "lab", "resources": {"units": 1}, "labels": labels}
         for number, labels in enumerate([{}, {"gpu": "", "ssd": ""}, {"gpu": ""}], 1)
@@ -356,7 +356,7 @@ def test_a_component_goes_only_where_its_labels_are() -> None:
     assert holdings(played) == {"r1": ["core@lab-1", "more.0@lab-3", "more.1@lab-2"]}
 
 
-def test_the_head_of_a_queue_without_backfill_lets_the_others_wait_behind_it() -> None:
+def test_without_backfill_the_first_of_a_queue_makes_the_others_wait() -> None:
     scenario = a_lab(
         submitted(0, an_application("old", 5)),
         submitted(1, an_application("head", 3, units=3), an_application("one", 1)),
@@ -372,15 +372,15 @@ def test_the_head_of_a_queue_without_backfill_lets_the_others_wait_behind_it() -
         ("rigid", "elastic"),  # which keeps all its instances together
     ],
 )
-def test_who_could_not_fit_an_empty_fleet_lets_nobody_wait_behind_it(elastic: str, large: str) -> None:
-    """Zoe's head of the line blocks for ever."""
+def test_a_reservation_that_could_not_fit_an_empty_fleet_blocks_no_other(elastic: str, large: str) -> None:
+    """In Zoe, it blocks the queue without end."""
     head = {"id": "head", "system": "sim", "components": [component("core", 1), component("large", 1, 11, large)]}
     scenario = a_lab(submitted(0, head, an_application("one", 1)), elastic=elastic, scheduler={"backfill": False})
     assert play_out(scenario).ticks == [["assign one lab-1", "head waits never_fits"]]
 
 
-def test_every_resource_counts_and_each_may_be_used_up() -> None:
-    """Zoe looks at memory alone, and leaves a rest of it."""
+def test_every_resource_counts_and_each_may_be_used_completely() -> None:
+    """Zoe checks memory alone, and leaves a rest of it."""
     both = {"units": 1, "memory_mib": 4}
     parts = [component("core", 1) | {"resources": both}, component("more", 3, kind="elastic") | {"resources": both}]
     scenario = a_lab(
@@ -392,7 +392,7 @@ def test_every_resource_counts_and_each_may_be_used_up() -> None:
 
 @pytest.mark.parametrize("elastic", MODES)
 def test_one_tick_is_one_pass(elastic: str) -> None:
-    """Zoe tries again and again for as long as something was launched: what a tick decides asks for no other one."""
+    """Zoe repeats its pass as long as something was launched; here the decisions of a tick request no other tick."""
     four = [an_application(name, 3, more) for name, more in zip("ABCD", (4, 3, 5, 2), strict=True)]
     assert play_out(a_lab(submitted(0, *four), elastic=elastic)).tick_times == [0]
 
@@ -405,8 +405,12 @@ def test_a_reservation_needs_an_essential_component() -> None:
 
 @pytest.mark.parametrize("elastic", ["flexible", "yielding"])
 @pytest.mark.parametrize("grace", [0, 5])
-def test_instances_are_granted_lowest_index_first_also_where_a_newcomer_takes_room(elastic: str, grace: float) -> None:
-    """r2 takes the room on lab-1 that the second of the three would have had; the third one's, on lab-2, is left."""
+def test_instances_are_granted_lowest_index_first_although_a_new_reservation_takes_capacity(
+    elastic: str, grace: float
+) -> None:
+    """r2 takes the capacity on lab-1 that the second of the three would have had; that of the third one, on lab-2, is
+    left.
+    """
     r1 = {"id": "r1", "system": "sim", "components": [component("core", 1), component("more", 3, 2, "elastic")]}
     scheduler = {"preemption_grace": grace}
     lab = a_lab(submitted(0, r1, an_application("r2", 1, units=3)), elastic=elastic, slots=[6, 2], scheduler=scheduler)

@@ -1,4 +1,4 @@
-"""The worked example of Zoe's page: four applications under each setting of `elastic`."""
+"""The worked example of Zoe's paper: four applications under each setting of `elastic`."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ FIGURE_1 = {
     "flexible": ([10, 15, 23.5714, 28.4286], [0, 0, 10, 15], 19.25),
     "yielding": ([17.5, 19.375, 22.5, 29.5], [0, 0, 0, 17.5], 22.21875),
 }
-"""When A, B, C and D finish and start, and how long each was there on average."""
+"""When A, B, C and D end and start, and their mean turnaround."""
 
 
 def figure_1(elastic: str, **scheduler: Any) -> Document:
@@ -29,7 +29,7 @@ def times(played: Played, field: str) -> list[float]:
 @pytest.mark.parametrize("grace", [0, 5])
 @pytest.mark.parametrize("elastic", MODES)
 def test_the_four_applications_of_figure_1_end_at_the_stated_times(elastic: str, grace: float) -> None:
-    """With a grace too: a simulated holder lets go at once."""
+    """With a grace period too: a simulated holder surrenders at once."""
     finished, started, mean = FIGURE_1[elastic]
     played = play_out(figure_1(elastic, preemption_grace=grace))
     assert (times(played, "finished_at"), times(played, "leased_at")) == (finished, started)
@@ -51,7 +51,7 @@ HELD: dict[tuple[str, float], dict[str, int]] = {
 
 
 @pytest.mark.parametrize(("elastic", "at"), HELD)
-def test_so_many_instances_of_figure_1_are_held_at_that_time(elastic: str, at: float) -> None:
+def test_the_stated_number_of_instances_of_figure_1_is_held_at_that_time(elastic: str, at: float) -> None:
     scenario = figure_1(elastic)
     scenario["timeline"][-1] = tick(at)
     assert {name: len(each) for name, each in holdings(play_out(scenario)).items()} == HELD[elastic, at]

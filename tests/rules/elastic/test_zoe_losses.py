@@ -1,4 +1,4 @@
-"""Dead components, and graces: what ends with what, who waits for whom, and who takes a place meanwhile."""
+"""Dead components and grace periods: what ends together, what waits, and which reservation has a claim meanwhile."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ ON_THREE = [on_slot("lab-1", 1, ("r1", "core")), on_slot("lab-2", 1, ("r1", "mor
 
 
 def held_by_r1(*timeline: Document, more: int = 1, slots: list[Document] = ON_THREE, **parts: Any) -> Document:
-    """r1 holds what the slots say of its essential and `more` elastic instances."""
+    """r1 holds the leases of the slot records: its essential and `more` elastic instances."""
     row = an_application("r1", 1, more + 1, phase="leased", restart_policy=parts.pop("policy", "never"))
     return a_lab(*timeline, slots=slots, reservations=[row], **parts)
 
@@ -26,7 +26,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         held_by_r1(act(5, "lose", "lab-2")),
         ["5 revoke r1 more.0 lab-2 slot_gone", "5 grant r1 more.0 lab-3 room"],
     ),
-    "every one of several that are lost between two ticks is seen to": (
+    "of several instances that are lost between two ticks each is replaced": (
         held_by_r1(
             act(5, "lose", "lab-2"),
             act(5, "lose", "lab-3"),
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         held_by_r1(act(5, "lose", "lab-1"), tick(6), policy="on_failure", slots=ON_THREE[:2]),
         ["5 fail r1 slot_gone", "6 restart r1 restart_due", "6 assign r1 lab-2"],
     ),
-    "an interrupted slot: its elastic instance has until the machine goes": (
+    "an interrupted slot: its elastic instance stays until the machine ends": (
         held_by_r1(notice(5, "lab-2", 60), slots=ON_THREE[:2], until=100, wakes=True),
         [
             "5 drain lab-2 interrupted",
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         held_by_r1(notice(5, "lab-2", 60), slots=ON_THREE[:2], scheduler={"interruption_grace": 0}),
         ["5 drain lab-2 interrupted", "5 revoke r1 more.0 lab-2 slot_interrupted"],
     ),
-    "an interrupted slot with an essential instance: the whole goes back to the queue": (
+    "an interrupted slot with an essential instance: the whole reservation returns to the queue": (
         held_by_r1(notice(5, "lab-1", 60), scheduler={"interruption_grace": 0}),
         [
             "5 drain lab-1 interrupted",
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "5 grant r1 more.0 lab-3 room",
         ],
     ),
-    "a host that is silent loses its elastic instances": (
+    "an offline host loses its elastic instances": (
         held_by_r1(
             act(10, "seen", "lab-1"),
             act(10, "seen", "lab-3"),
@@ -89,11 +89,11 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         held_by_r1(act(5, "drain", "lab-2"), tick(9), tick(15), slots=ON_THREE[:2], lab={"drain_timeout": 10}),
         ["15 revoke r1 more.0 lab-2 slot_draining", "15 reset lab-2 timeout"],
     ),
-    "with a grace the newcomer is assigned when the grace is over": (
+    "with a grace period the new reservation is assigned when it is over": (
         held_by_r1(submitted(5, an_application("r2", 1)), slots=FULL, scheduler=GRACE, until=60, wakes=True),
         ["5 revoke r1 more.1 lab-1 reclaimed", "35 revoke r1 more.1 lab-1 reclaimed", "35 assign r2 lab-1"],
     ),
-    "or as soon as the holder lets go": (
+    "or as soon as the holder surrenders": (
         held_by_r1(
             submitted(5, an_application("r2", 1)),
             act(9, "surrender", {"reservation": "r1"}),
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "9 assign r2 lab-1"],
     ),
-    "nobody else takes the place that is being given back": (
+    "no other reservation gets a slot that is being given back": (
         held_by_r1(
             submitted(5, an_application("r2", 1)),
             submitted(6, an_application("r3", 2, priority=9)),
@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "9 assign r2 lab-1"],
     ),
-    "elastic instances of who ranks before wait, too, until those that make room for them let go": (
+    "elastic instances of a reservation that ranks before wait for the surrender too": (
         held_by_r1(
             submitted(5, an_application("big", 1, 1, priority=9)),
             act(9, "surrender", {"reservation": "r1"}),
@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 assign big lab-2", "5 revoke r1 more.1 lab-1 reclaimed", "9 grant big more lab-1 room"],
     ),
-    "a claim on a slot that goes for being unclean is dropped, and the tick does not assign it": (
+    "a claim ends if its slot drains as unclean, and the tick does not assign it": (
         held_by_r1(
             submitted(5, an_application("r2", 1)),
             slots=FULL,
@@ -138,13 +138,13 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "35 requeue r2 slot_draining",
         ],
     ),
-    "a second newcomer takes another one": (
+    "a second new reservation gets another slot": (
         held_by_r1(
             submitted(5, an_application("r2", 1)), submitted(6, an_application("r3", 1)), slots=FULL, scheduler=GRACE
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "6 revoke r1 more.0 lab-1 reclaimed"],
     ),
-    "a claim whose slot drains is dropped": (
+    "a claim whose slot drains ends": (
         held_by_r1(
             submitted(5, an_application("r2", 1)),
             act(6, "drain", "lab-1"),
@@ -153,7 +153,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "6 requeue r2 slot_draining"],
     ),
-    "when nobody wants the place any more it is granted again once it is free": (
+    "when the claim is cancelled the instance is granted again once the slot is free": (
         held_by_r1(
             submitted(5, an_application("r2", 1)),
             act(6, "cancel", "r2"),
@@ -163,11 +163,11 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "9 grant r1 more.1 lab-1 room"],
     ),
-    "a holder that shrinks by itself is not granted again what it gave back": (
+    "a component that a holder gave back without a revocation is not granted again": (
         held_by_r1(act(5, "surrender", {"reservation": "r1", "component": "more.0"}), tick(6), slots=FULL, more=2),
         [],
     ),
-    "but all of it after its next assignment": (
+    "but all of it is granted after the next assignment": (
         held_by_r1(
             act(5, "surrender", {"reservation": "r1", "component": "more.0"}),
             act(6, "decline", "r1"),
@@ -179,7 +179,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_this_is_decided(name: str) -> None:
+def test_losses_and_grace_periods_end_leases_and_grant_others(name: str) -> None:
     scenario, expected = CASES[name]
     assert decided(scenario) == expected
 
@@ -191,7 +191,7 @@ COUNTED: dict[str, tuple[Document, dict[str, tuple[int, dict[str, int]]]]] = {
         {"r1": (0, {"more.0": 1})},
     ),
     "whose slot is lost": (held_by_r1(act(5, "lose", "lab-2")), {"r1": (0, {"more.0": 1})}),
-    "an essential one with the whole": (
+    "an essential one with the whole reservation": (
         held_by_r1(act(5, "fail", {"reservation": "r1", "component": "core"}), policy="on_failure"),
         {"r1": (1, {"core": 1})},
     ),
@@ -200,7 +200,7 @@ COUNTED: dict[str, tuple[Document, dict[str, tuple[int, dict[str, int]]]]] = {
         TWICE,
     ),
     "the whole": (held_by_r1(act(5, "fail", {"reservation": "r1"}), policy="on_failure"), TWICE),
-    "nobody is restarted by the policy never": (held_by_r1(act(5, "lose", "lab-1"), tick(6)), {"r1": (0, {})}),
+    "the policy never restarts no reservation": (held_by_r1(act(5, "lose", "lab-1"), tick(6)), {"r1": (0, {})}),
     "nor after the last restart": (
         held_by_r1(
             act(5, "lose", "lab-1"),
@@ -214,11 +214,11 @@ COUNTED: dict[str, tuple[Document, dict[str, tuple[int, dict[str, int]]]]] = {
         ),
         {"r1": (1, {"core": 1})},
     ),
-    "a notice restarts nobody": (
+    "a notice counts no restart": (
         held_by_r1(notice(5, "lab-2", 60), until=100, wakes=True),
         {"r1": (0, {})},
     ),
-    "nor does the host that goes with what it is asked to give back": (
+    "the end of a host counts no restart of what it has to give back": (
         held_by_r1(submitted(5, an_application("r2", 1)), act(6, "lose", "lab-2"), slots=ON_THREE[:2], scheduler=GRACE),
         {"r1": (0, {}), "r2": (0, {})},
     ),
@@ -242,14 +242,14 @@ def test_a_dead_essential_component_ends_all_leases(elastic: str) -> None:
 
 @pytest.mark.parametrize("elastic", MODES)
 def test_a_dead_elastic_component_is_replaced_under_every_setting_and_counts_no_restart(elastic: str) -> None:
-    """Under `rigid` too, where nothing else is ever granted later."""
+    """Under `rigid` too, which otherwise grants nothing later."""
     scenario = held_by_r1(act(5, "fail", {"reservation": "r1", "component": "more.0"}), elastic=elastic)
     played = play_out(scenario)
     assert holdings(played) == {"r1": ["core@lab-1", "more.0@lab-2", "more.1@lab-3"]}
     assert (played.reservation("r1")["restarts"], played.phases) == (0, {"r1": "leased"})
 
 
-def test_work_is_kept_when_elastic_instances_come_and_go() -> None:
+def test_work_is_kept_when_elastic_instances_are_granted_and_reclaimed() -> None:
     """Twenty instance-seconds: two a second until 4, one until 8, two again: done after 4 s more."""
     scenario = a_lab(
         submitted(0, an_application("r1", 1, 1, runtime=10)),
@@ -262,7 +262,7 @@ def test_work_is_kept_when_elastic_instances_come_and_go() -> None:
     assert play_out(scenario).reservation("r1")["finished_at"] == 12
 
 
-def test_however_often_it_ticks_leases_fit_the_slot() -> None:
+def test_leases_fit_the_slot_after_any_number_of_ticks() -> None:
     """Zoe: A, B, C, D (26 units) start on 10."""
     four = [an_application(name, 3, more) for name, more in zip("ABCD", (4, 3, 5, 2), strict=True)]
     for elastic in MODES:
@@ -270,13 +270,13 @@ def test_however_often_it_ticks_leases_fit_the_slot() -> None:
         assert sum(map(len, holdings(played).values())) <= 10
 
 
-def test_who_ended_is_never_placed() -> None:
+def test_a_reservation_that_has_ended_is_never_placed() -> None:
     """Zoe starts an execution that was terminated."""
     rows = [an_application(phase, 1, 1, phase=phase) for phase in ("cancelled", "failed", "expired", "released")]
     assert decided(a_lab(tick(0), reservations=rows)) == []
 
 
-def test_an_elastic_instance_of_several_components_is_taken_from_the_last_one() -> None:
+def test_of_several_components_an_elastic_instance_of_the_last_one_is_reclaimed() -> None:
     wish = {
         "id": "r1",
         "system": "sim",

@@ -1,4 +1,4 @@
-"""A snapshot of elastic instances, of those that are given back and of claims goes on as the live state would."""
+"""A snapshot of elastic instances, of revoked ones and of claims continues as the live state would."""
 
 import json
 
@@ -19,7 +19,7 @@ GIVING_BACK = a_lab(
     scheduler={"preemption_grace": 30},
     until=10,
 )
-"""r3 has a claim on what r1 and r2 are to give back; r1 wants no more than it has."""
+"""r3 has a claim on what r1 and r2 are to give back; r1 has all the instances that it requests."""
 
 
 def decide(player: Runner, at: float) -> list[Document]:

@@ -1,1 +1,1 @@
-"""Tests of the rules: the answer to "why is this waiting?"."""
+"""Tests of the rules: why a reservation waits, and the smallest change that would end the wait."""

@@ -1,4 +1,4 @@
-"""Waits that a quota account makes, or ends: what it has left, when it can pay again, and the smallest change."""
+"""Waits that an account causes or ends: its balance, when it can pay again, and the smallest change."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ RATES = (2.0, 0.5, 0.0, 0.0, 0.0)
 
 
 def ci(*balance: float, **fields: Any) -> Account:
-    """An account that was charged now."""
+    """An account that was charged just now."""
     padded = (*balance, *[0.0] * (5 - len(balance)))
     return Account(id="ci", version=1, charged_at=NOW, balance=padded, **fields)  # type: ignore[arg-type]
 
@@ -37,17 +37,17 @@ def waits(name: str = "r1", **fields: Any) -> Reservation:
 
 
 FORECASTS: dict[str, tuple[Account, list[Row], str]] = {
-    "has some of a worse level": (
+    "has some left at a worse level": (
         ci(-70, 0.4, charge_rate=RATES, max_charge_seconds=60),
         [],
         "account ci has 0.4 of level 1 left; it can pay again at level 0 in 36 s",
     ),
-    "what runs at that level slows it down": (
+    "leases at that level slow the recovery down": (
         ci(-35, 0.4, charge_rate=RATES, max_charge_seconds=60),
         [runs("r2", "linux-1", level=0)],
         "account ci has 0.4 of level 1 left; it can pay again at level 0 in 36 s",
     ),
-    "what it has is used up": (
+    "its balance is used up": (
         ci(30, charge_rate=RATES, max_charge_seconds=60),
         [runs(f"r{number}", f"linux-{number}", level=0) for number in (2, 3, 4)],
         "account ci has 30 of level 0 left, which what it runs uses up in 30 s",
@@ -77,7 +77,7 @@ FORECASTS: dict[str, tuple[Account, list[Row], str]] = {
         [],
         "account ci has 6 of level 0 left",
     ),
-    "others' work is not its": (
+    "leases of other accounts do not count": (
         ci(-2, charge_rate=(1.0, 0.0, 0.0, 0.0, 0.0), max_charge_seconds=60),
         [runs("r2", "linux-1", level=0, account="lab"), runs("r3", "linux-2", level=5)],
         "account ci has nothing left at any level; it can pay again at level 0 in 3 s",
@@ -86,13 +86,13 @@ FORECASTS: dict[str, tuple[Account, list[Row], str]] = {
 
 
 @pytest.mark.parametrize("name", FORECASTS)
-def test_an_account_is_told_with_what_is_left_and_when_it_can_pay_again(name: str) -> None:
+def test_an_account_is_reported_with_its_balance_and_when_it_can_pay_again(name: str) -> None:
     account, rows, text = FORECASTS[name]
     assert describe_account(forecast(View([account, *rows]), account, NOW)) == text
 
 
 @pytest.mark.parametrize("name", FORECASTS)
-def test_it_can_pay_again_just_then(name: str) -> None:
+def test_it_can_pay_again_at_exactly_that_time(name: str) -> None:
     account, rows, _ = FORECASTS[name]
     view = View([account, *rows])
     for seconds, level in list_recoveries(forecast(view, account, NOW)):
@@ -102,7 +102,7 @@ def test_it_can_pay_again_just_then(name: str) -> None:
 
 FULL = [runs("old", "linux-1", level=4, account=None, cost=(0.0, 2.5, 0.0, 0.0, 0.0))]
 CASES: dict[str, tuple[list[Row], str, dict[str, Any]]] = {
-    # the rows, the words, the only action
+    # the rows, the text, the only action
     "nothing left, and nothing is earned": (
         [waits(), a_slot(), ci(disable_free_tasks=True)],
         "a balance of ci above 0 at level 4 would do",
@@ -149,7 +149,7 @@ def search_among(rows: list[Row]) -> Search:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_smallest_change_is_told(name: str) -> None:
+def test_the_smallest_change_is_reported(name: str) -> None:
     rows, text, action = CASES[name]
     search = search_among(rows)
     found = suggest_change(search, KINDS_OF_CHANGE)
@@ -183,7 +183,7 @@ def test_a_wait_is_explained_with_its_account() -> None:
 
 
 ASKED_ALONE: dict[str, tuple[list[Row], Kind, str, dict[str, Any]]] = {
-    "work that could be preempted by who has more than it has used": (
+    "work that an account with more than its cost could preempt": (
         [waits(), a_slot(), *FULL, ci(charge_rate=(0.0, 1.0, 0.0, 0.0, 0.0))],
         grant_balance,
         "a balance of ci of 3 at level 1 would do",
@@ -205,7 +205,7 @@ ASKED_ALONE: dict[str, tuple[list[Row], Kind, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ASKED_ALONE)
-def test_kinds_that_others_come_before_are_right_as_well(name: str) -> None:
+def test_kinds_of_change_that_are_rarely_found_are_right_too(name: str) -> None:
     rows, kind, text, action = ASKED_ALONE[name]
     search = search_among(rows)
     found = kind(search)
@@ -214,7 +214,7 @@ def test_kinds_that_others_come_before_are_right_as_well(name: str) -> None:
     assert (found.text, describe_change(search.view, found)["actions"]) == (text, [action])
 
 
-def test_one_that_has_taken_a_place_waits_for_the_end_of_the_grace() -> None:
+def test_a_reservation_with_a_claim_waits_for_the_end_of_the_grace_period() -> None:
     claim = a_lease("linux-1", state="claimed", level=0, token=0, charged_at=NOW)
     gone = a_lease("linux-1", state="revoking", revoke_by=NOW + 30)
     old = a_reservation("old", phase="revoking", revoke_by=NOW + 30, revoke_reason="preempted", leases=(gone,))
@@ -227,7 +227,7 @@ def test_one_that_has_taken_a_place_waits_for_the_end_of_the_grace() -> None:
 SLOTS = [{"id": f"hosts-{number}", "pool": "hosts", "labels": {"image": "web"}} for number in (1, 2)]
 EARNS = {"charge_rate": [1.0], "max_charge_seconds": 60}
 PLAYED: dict[str, tuple[Document, list[Document], str]] = {
-    # the account, who else asks before, the kind of change that is found
+    # the account, earlier reservations of it, the kind of change that is found
     "time": ({**EARNS, "balance": [-20], "disable_free_tasks": True}, [], "wait"),
     "a balance": ({"balance": [-20], "disable_free_tasks": True}, [], "balance"),
     "max_fanout": (
@@ -244,7 +244,7 @@ PLAYED: dict[str, tuple[Document, list[Document], str]] = {
 
 
 @pytest.mark.parametrize("name", PLAYED)
-def test_what_is_printed_ends_the_wait_when_it_is_played(name: str) -> None:
+def test_the_printed_change_ends_the_wait_when_it_is_played(name: str) -> None:
     account, others, kind = PLAYED[name]
     wishes = [*(a_wish(f"r{number}", **fields) for number, fields in enumerate(others, 2)), a_wish("r1", account="ci")]
     fleet = a_scenario(

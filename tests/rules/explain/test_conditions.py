@@ -1,4 +1,4 @@
-"""Conditions in words: what is said of a slot beyond its state, and of a pool whose launches rest."""
+"""Descriptions of conditions: of a slot beyond its state, and of a pool whose launches pause."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ STATIC = Pool(system=SYSTEM, provider="static")
 EC2 = Pool(system=SYSTEM, max_slots=3)
 
 SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
-    # the pool, the slot, what is said of it
+    # the pool, the slot, its description
     "nothing": (EC2, {}, []),
     "booting since": (EC2, {"state": "booting", "since": NOW - 90}, ["booting for 90 s of 10 min at most"]),
     "adopted": (
@@ -75,7 +75,7 @@ HOLDS: dict[str, tuple[Hold, list[str]]] = {
         a_hold("quota", "spot", active=1),
         [QUOTA],
     ),
-    "a quota that is probed": (
+    "a quota that is being tried": (
         a_hold("quota", "spot", until=NOW),
         ["EC2's quota of spot of pool linux was reached: the next launch goes alone"],
     ),
@@ -99,7 +99,7 @@ HOLDS: dict[str, tuple[Hold, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", HOLDS)
-def test_what_holds_launches_back_is_told_with_its_reason_and_its_end(name: str) -> None:
+def test_what_delays_launches_is_described_with_its_reason_and_end(name: str) -> None:
     hold, words = HOLDS[name]
     view = View([hold, a_slot("linux-1")])
     assert describe_pool(view, some_rules(), "linux", NOW) == words
@@ -117,5 +117,5 @@ def test_what_holds_launches_back_is_told_with_its_reason_and_its_end(name: str)
         (a_hold("capacity", "spot"), 5, False),
     ],
 )
-def test_a_pool_is_at_quota_while_the_hold_lasts(hold: Hold, active: int, expected: bool) -> None:
+def test_a_pool_is_at_quota_while_the_back_off_lasts(hold: Hold, active: int, expected: bool) -> None:
     assert is_at_quota([hold], "linux", active, NOW) is expected

@@ -1,4 +1,4 @@
-"""The smallest change that would end a wait: applied as it is printed, it does; and no smaller one of its kind."""
+"""The smallest change that would end a wait: applied as printed, it does, and no smaller one of its kind does."""
 
 import json
 from collections import Counter
@@ -45,7 +45,7 @@ def a_hold(subject: str) -> Hold:
 
 
 CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
-    # the rules of the pool, the rows, the words
+    # the rules of the pool, the rows, the text
     "on hold": ({}, [wish(priority=0), a_slot("linux-1")], "a priority above 0 would do"),
     "suspended": ({}, [wish(suspended=True), a_slot("linux-1")], "it would be placed if it were resumed"),
     "cordoned": (
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         [wish(resources={"cpus": 4}), a_slot("linux-1", resources={"cpus": 4}), holder("linux-1", 2)],
         "needs 2 more cpus on one slot (linux-1)",
     ),
-    "resources, and one before it that would take them": (
+    "resources, and an earlier reservation that would take them": (
         STATIC,
         [wish("r0", resources={"cpus": 3}), wish(resources={"cpus": 4}), a_slot("linux-1", resources={"cpus": 2})],
         "needs 5 more cpus on one slot (linux-1)",
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         ],
         "needs 2 more cpus on one slot (linux-2)",
     ),
-    "resources for a gang of which one instance lacks room": (
+    "resources for a gang with one instance that does not fit": (
         STATIC,
         [wish(components=(a_component(count=3, resources={"cpus": 2}),)), a_slot("linux-1", resources={"cpus": 4})],
         "needs 2 more cpus on one slot (linux-1)",
@@ -114,17 +114,17 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         [wish(resources={"cpus": 8}), Slot(id="linux-1", pool="linux")],
         HUGE,
     ),
-    "an offering that nobody has": (
+    "an offering that no pool has": (
         {"offerings": OFFERINGS[:1]},
         [wish(resources={"cpus": 99}), Slot(id="linux-1", pool="linux")],
         "needs an offering with 99 cpus in pool linux",
     ),
-    "an offering that another pool has under a name that is taken here": (
+    "an offering that another pool has under a name that is used here": (
         {"offerings": [{"name": "huge", "price": 1, "resources": {"cpus": 1}}]},
         [wish(resources={"cpus": 16}), Slot(id="linux-1", pool="linux")],
         "needs an offering with 16 cpus in pool linux",
     ),
-    "an offering that nobody has, where ours has a name of its own": (
+    "an offering that no pool has, where the pool's own one has a name": (
         {"offerings": [{"name": "larger-1", "price": 1, "resources": {"cpus": 2}}]},
         [wish(resources={"cpus": 99}), Slot(id="linux-1", pool="linux")],
         "needs an offering with 99 cpus in pool linux",
@@ -169,7 +169,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         "2 more hosts like linux-1 would do",
     ),
     "a host, where there is none": (STATIC, [wish(resources={"cpus": 1})], "one more host in pool linux would do"),
-    "hosts of a size that the rules do not know": (
+    "hosts of a size that the rules do not contain": (
         STATIC,
         [wish(components=(a_component(count=2, resources={"cpus": 6}),), labels={"disk": "ssd"})],
         "2 more hosts with 6 cpus, disk=ssd in pool linux would do",
@@ -195,7 +195,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         [wish(resources={"cpus": 8}, labels={"disk": "ssd"}), Slot(id="linux-1", pool="linux")],
         f"only together: needs disk=ssd on new slots of pool linux; {HUGE}",
     ),
-    "on hold, and no room": (
+    "on hold, and no capacity": (
         {"max_slots": 1},
         [wish(priority=0), a_slot("linux-1"), a_reservation("h", phase="leased", leases=(a_lease(),))],
         "only together: a priority above 0 would do; pool linux is at its max_slots of 1: 2 would do",
@@ -229,7 +229,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         "needs a pool of that name (gone): one like linux with max_slots 1 would do",
     ),
     "served": ({}, [wish(), a_slot("linux-1")], None),
-    "on its way": ({}, [wish(), Slot(id="linux-1", pool="linux")], None),
+    "in flight": ({}, [wish(), Slot(id="linux-1", pool="linux")], None),
     "no change of these": (
         {"provider": "static"},
         [wish(components=(a_component(labels={"a": "c"}),), labels={"a": "b"})],
@@ -246,7 +246,7 @@ def make_search(pool: dict[str, Any], rows: list[Row], **options: Any) -> Search
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_smallest_change_is_told(name: str) -> None:
+def test_the_smallest_change_is_reported(name: str) -> None:
     pool, rows, text = CASES[name]
     search = make_search(pool, rows)
     found = suggest_change(search, KINDS_OF_CHANGE)
@@ -256,7 +256,7 @@ def test_the_smallest_change_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_view_is_as_it_was_after_a_search(name: str) -> None:
+def test_a_search_leaves_the_view_as_it_was(name: str) -> None:
     pool, rows, _ = CASES[name]
     search, before = make_search(pool, rows), View(rows)
     suggest_change(search, KINDS_OF_CHANGE)
@@ -279,7 +279,7 @@ def test_a_search_ends_when_its_time_is_over() -> None:
 
 
 def test_a_search_looks_at_no_more_slots_when_its_time_is_over() -> None:
-    """It is begun for a queue that others wait in: the time for candidates counts as that for plans does."""
+    """It is started for a queue with other reservations: the time for candidates counts as that for plans does."""
     sizes = [a_slot(f"linux-{number}", resources={"cpus": number}) for number in range(1, 9)]
     answers = iter([True, True])
     search = make_search(STATIC, [wish(resources={"cpus": 99}), *sizes], has_time=lambda: next(answers, False))
@@ -287,7 +287,7 @@ def test_a_search_looks_at_no_more_slots_when_its_time_is_over() -> None:
     assert search.is_cut_short
 
 
-def test_slots_and_wishes_that_are_alike_are_looked_at_once() -> None:
+def test_equal_slots_and_requests_are_looked_at_once() -> None:
     alike = [a_slot(f"linux-{number}", resources={"cpus": 4}) for number in range(1, 100)]
     others = [wish(f"r{number}", resources={"cpus": 8}) for number in range(2, 100)]
     asked: list[None] = []
@@ -303,7 +303,7 @@ def test_slots_and_wishes_that_are_alike_are_looked_at_once() -> None:
     assert len(asked) == 2, "a slot that stands for all, and a plan"
 
 
-def test_a_search_makes_so_many_plans_and_no_more() -> None:
+def test_a_search_makes_at_most_the_allowed_number_of_plans() -> None:
     search = make_search(*CASES["resources"][:2])
     nothing = Suggestion(kind="nothing", text="")
     cut_short = []
@@ -314,22 +314,22 @@ def test_a_search_makes_so_many_plans_and_no_more() -> None:
 
 
 WAITS = frozenset(WAITING_CODES) - {"booting", "no_quota", "account_limit"}
-"""Codes of waits that are looked at; for what boots nothing is to be done, and these fleets have no accounts."""
+"""Codes of waits that are searched; nothing can be done about `booting`, and these fleets have no accounts."""
 KINDS = {
     *("hold", "cordon", "wait", "max_slots", "resources", "labels", "pool_labels", "offering"),
     *("machines", "hosts", "pool", "max_leases_per_slot", "overtaking"),
 }
-"""Kinds of change that are found, alone or as one of two. (A price factor and the end of another one's lease come after
-what serves nearly always.)
+"""Kinds of change that are found, alone or as one of two. (A price factor and the end of another lease come after kinds
+that serve nearly always.)
 """
 MOST_OF_A_CODE = 60
-"""Searches for those who wait with one code: the others are to be found too."""
+"""Searches for reservations that wait with one code, so that the other codes are found too."""
 
 
 @pytest.mark.timeout(300)
-def test_what_is_printed_ends_the_wait_and_less_of_it_does_not() -> None:
-    """Two hundred and more who wait in generated fleets, for every reason that there is, and whom every kind of change
-    would serve. The change is applied as `leasehold explain --json` prints it.
+def test_the_printed_change_ends_the_wait_and_less_of_it_does_not() -> None:
+    """More than two hundred pending reservations of generated fleets, for every waiting code and every kind of change.
+    The change is applied as `leasehold explain --json` prints it.
     """
     kinds, codes, asked = Counter[str](), Counter[str](), Counter[str]()
     parts: set[str] = set()
@@ -353,9 +353,9 @@ def test_what_is_printed_ends_the_wait_and_less_of_it_does_not() -> None:
 
 
 @pytest.mark.parametrize(("kind", "least"), [(raise_price_factor, 3), (end_lease, 20)])
-def test_kinds_that_others_come_before_end_waits_as_well(kind: Kind, least: int) -> None:
-    """A price factor and the end of another one's lease are told where nothing that is tried before them would do,
-    which is hardly ever: here they are asked alone.
+def test_kinds_of_change_that_are_rarely_found_end_waits_too(kind: Kind, least: int) -> None:
+    """A price factor and the end of another lease are found only where nothing that is tried before them would do,
+    which is rare: here they are searched alone.
     """
     count = 0
     for seed in range(10_000):
@@ -372,7 +372,7 @@ def test_kinds_that_others_come_before_end_waits_as_well(kind: Kind, least: int)
 
 
 def check_change(fleet: Document, look: Look, change: Document, name: str) -> None:
-    """It serves that reservation when it is applied, and less of it does not."""
+    """The change serves that reservation when it is applied, and less of it does not."""
     assert is_served_after(fleet, change, name), f"{fleet}, {name}: {change}"
     changed = [each["slot"] for each in change["actions"] if "slot" in each]
     assert not any(look[1].pools[each["pool"]].is_elastic for each in changed), (
@@ -383,7 +383,7 @@ def check_change(fleet: Document, look: Look, change: Document, name: str) -> No
 
 
 def search_in(look: Look, name: str, kinds: Sequence[Kind] = KINDS_OF_CHANGE) -> Document | None:
-    """The change as it is printed."""
+    """Return the change as it is printed."""
     view, rules, now = look
     found = suggest_change(Search(view, rules, view.reservations[name], now), kinds)
     return json.loads(json.dumps(describe_change(view, found))) if found is not None else None

@@ -1,4 +1,4 @@
-"""The cases of the Arvados page: slots that boot, are cordoned, or are of an offering that changed."""
+"""Cases from Arvados: slots that boot, are cordoned, or belong to an offering that changed."""
 
 import pytest
 
@@ -64,7 +64,7 @@ CASES: Cases = {
         ),
         [[]],
     ),
-    "a namesake in another market changes the keys and drains nothing": (
+    "the same name in another market changes the key of the offering and drains nothing": (
         a_case(
             act(1, "rules", {"pools": {"linux": {"offerings": types(1) + types(1, market="on-demand")}}}),
             tick(1),
@@ -92,6 +92,6 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_tick_heeds_what_a_slot_is_as_the_page_says(name: str) -> None:
+def test_a_slot_is_used_according_to_its_state_cordon_and_offering(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected

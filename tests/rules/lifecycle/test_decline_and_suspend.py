@@ -1,4 +1,4 @@
-"""What a holder or an operator may say beside release: decline, suspend, resume."""
+"""What a holder or an operator may do except release: decline, suspend, resume."""
 
 import pytest
 
@@ -11,7 +11,7 @@ HOST = {"system": "x86_64-linux", "provider": "static", "offline_timeout": 1e9, 
 
 
 def placed(scenario: Document) -> list[tuple[float, str, str]]:
-    """(time, reservation, slot) of every assignment."""
+    """Return (time, reservation, slot) of every assignment."""
     return [
         (line["at"], each["reservation"], each["leases"][0]["slot"])
         for line in play(read_scenario(scenario))
@@ -24,18 +24,18 @@ def a_lab(*timeline: Document) -> Document:
     return a_scenario(*timeline, pools={"lab": HOST}, slots=[a_slot("lab-1"), a_slot("lab-2")])
 
 
-def test_a_declined_slot_is_left_out_once_and_the_place_in_the_queue_is_kept() -> None:
-    """r1 gets the other slot at its next assignment, before the younger r2, which takes what was declined."""
+def test_a_declined_slot_is_skipped_once_and_the_queue_position_is_kept() -> None:
+    """r1 gets the other slot at its next assignment, before the younger r2, which gets the declined slot."""
     scenario = a_lab(submit(0, "r1"), tick(0), act(1, "decline", "r1"), submit(2, "r2"), tick(2))
     assert placed(scenario) == [(0, "r1", "lab-1"), (2, "r1", "lab-2"), (2, "r2", "lab-1")]
 
 
-def test_when_only_the_declined_slot_is_there_it_waits() -> None:
+def test_a_reservation_waits_if_the_only_slot_is_the_declined_one() -> None:
     scenario = a_lab(submit(0, "r1"), tick(0), act(0, "cordon", "lab-2"), act(1, "decline", "r1"), tick(2), tick(3))
     assert placed(scenario) == [(0, "r1", "lab-1")]
 
 
-def test_a_suspended_one_gives_back_what_it_has_and_waits_on_hold() -> None:
+def test_a_suspended_reservation_gives_back_its_leases_and_waits_on_hold() -> None:
     scenario = a_lab(submit(0, "r1"), tick(0), act(1, "suspend", "r1"), tick(2), act(3, "resume", "r1"), tick(3))
     lines = list(play(read_scenario(scenario)))
     codes = [[each["code"] for each in line["waiting"]] for line in lines if "tick" in line]
@@ -43,7 +43,7 @@ def test_a_suspended_one_gives_back_what_it_has_and_waits_on_hold() -> None:
     assert placed(scenario) == [(0, "r1", "lab-1"), (3, "r1", "lab-1")]
 
 
-def test_a_pending_one_is_suspended_and_resumed_with_its_place_in_the_queue() -> None:
+def test_a_pending_reservation_keeps_its_queue_position_while_it_is_suspended() -> None:
     scenario = a_lab(
         *(act(0, "cordon", name) for name in ("lab-1", "lab-2")),
         submit(0, "r1"),
@@ -57,6 +57,6 @@ def test_a_pending_one_is_suspended_and_resumed_with_its_place_in_the_queue() ->
 
 
 @pytest.mark.parametrize("action", ["decline", "suspend", "resume"])
-def test_a_reservation_that_nobody_declared_is_refused(action: str) -> None:
+def test_an_undeclared_reservation_is_refused(action: str) -> None:
     with pytest.raises(InvalidInputError, match=rf"timeline\[0\].{action}: expected a reservation that was declared"):
         read_scenario(a_lab(act(0, action, "r1")))

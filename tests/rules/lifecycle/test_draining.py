@@ -1,4 +1,4 @@
-"""Slots that are drained, lost or removed, and those that come back."""
+"""Slots that are drained, lost or removed, and slots that come back."""
 
 import pytest
 
@@ -51,7 +51,7 @@ DRAINS: Cases = {
         a_scenario(act(0, "drain", "linux-1"), tick(0), slots=[a_slot("linux-1", "booting")], cloud={"boot": 60}),
         [["terminate linux-1 requested"]],
     ),
-    "what is empty, or terminating, is left as it is": (
+    "an empty or terminating slot stays as it is": (
         a_scenario(
             act(0, "drain", "linux-1"),
             act(0, "drain", "linux-2"),
@@ -61,7 +61,7 @@ DRAINS: Cases = {
         ),
         [[]],
     ),
-    "an expired lease lets it go in the same tick": (
+    "an expired lease lets the slot end in the same tick": (
         a_scenario(
             act(0, "drain", "linux-1"),
             *ticks(0, 10),
@@ -70,7 +70,7 @@ DRAINS: Cases = {
         ),
         [[], ["expire r1 ttl", "terminate linux-1 drained"]],
     ),
-    "a static host is empty, nothing is terminated": (
+    "a static host becomes empty, and nothing is terminated": (
         a_scenario(
             act(0, "drain", "hosts-1"),
             *ticks(0, 5),
@@ -83,12 +83,12 @@ DRAINS: Cases = {
 
 
 @pytest.mark.parametrize("name", DRAINS)
-def test_a_drained_slot_goes_as_its_table_says(name: str) -> None:
+def test_a_drained_slot_ends_according_to_its_leases_and_timeouts(name: str) -> None:
     document, expected = DRAINS[name]
     assert play_out(document).ticks == expected
 
 
-def test_a_lost_slot_is_empty_at_once_and_what_it_held_fails_in_the_next_tick() -> None:
+def test_a_lost_slot_is_empty_at_once_and_its_reservations_fail_in_the_next_tick() -> None:
     played = play_out(a_scenario(act(0, "lose", "linux-1"), *ticks(0, 5), **ON_ONE))
     assert played.ticks == [["fail r1 slot_gone"], []]
     assert played.events == ["0 slot_empty linux-1", "0 reservation_failed r1"]

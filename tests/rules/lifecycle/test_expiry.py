@@ -1,4 +1,4 @@
-"""Expiry: how long a reservation lives, and what moves its end."""
+"""Expiry: how long a reservation lasts, and what moves its expiry."""
 
 import pytest
 
@@ -25,7 +25,7 @@ TTLS: dict[str, tuple[Document, float | None]] = {
     # moved by the assignment
     "own, leased": (a_scenario(submit(3, "r1", ttl=10), tick(5), slots=ONE_SLOT), 15),
     "own as a text": (a_scenario(submit(3, "r1", ttl="2m"), pool={"max_slots": 0}), 123),
-    # own 0 = never, whatever the pool says
+    # own 0 = never, whatever the pool has
     "own 0, pending": (a_scenario(submit(0, "r1", ttl=0), pool={"reservation_ttl": 7}), None),
     "own 0, leased": (
         a_scenario(submit(0, "r1", ttl=0), tick(5), pool={"reservation_ttl": 7, "lease_ttl": 9}, slots=ONE_SLOT),
@@ -33,14 +33,14 @@ TTLS: dict[str, tuple[Document, float | None]] = {
     ),
     "the pool's, pending": (a_scenario(submit(3, "r1"), pool={"reservation_ttl": 7}), 10),
     "the pool's, leased": (a_scenario(*LEASED_AT_5, pool={"reservation_ttl": 7, "lease_ttl": 9}, slots=ONE_SLOT), 12),
-    "the lease's, pending": (a_scenario(submit(3, "r1"), pool={"lease_ttl": 9}), None),
-    "the lease's, leased": (a_scenario(*LEASED_AT_5, pool={"lease_ttl": 9}, slots=ONE_SLOT), 14),
-    "own goes before all": (
+    "lease_ttl, pending": (a_scenario(submit(3, "r1"), pool={"lease_ttl": 9}), None),
+    "lease_ttl, leased": (a_scenario(*LEASED_AT_5, pool={"lease_ttl": 9}, slots=ONE_SLOT), 14),
+    "own ttl before all others": (
         a_scenario(submit(0, "r1", ttl=100), tick(5), pool={"reservation_ttl": 7, "lease_ttl": 9}, slots=ONE_SLOT),
         105,
     ),
-    "none at all": (a_scenario(*LEASED_AT_5, slots=ONE_SLOT), None),
-    # of the first pool in the configuration that serves its system, not of the one where it is
+    "no ttl at all": (a_scenario(*LEASED_AT_5, slots=ONE_SLOT), None),
+    # of the first pool in the configuration that serves its system, not of the pool where it is
     "the first pool of its system": (
         a_scenario(
             *LEASED_AT_5,
@@ -68,7 +68,7 @@ TTLS: dict[str, tuple[Document, float | None]] = {
         a_scenario(submit(0, "r1"), act(6, "renew", "r1"), pool={"lease_ttl": 9, "max_slots": 0}),
         None,
     ),
-    # a return to pending: now + ttl, or none where only lease_ttl had set it
+    # a return to pending: now + ttl, or none if only lease_ttl had set the expiry
     "returned, own": (
         a_scenario(
             submit(0, "r1", ttl=100),
@@ -81,7 +81,7 @@ TTLS: dict[str, tuple[Document, float | None]] = {
         ),
         107,
     ),
-    "returned, the lease's": (
+    "returned, lease_ttl": (
         a_scenario(
             submit(0, "r1"),
             tick(5),
@@ -120,18 +120,18 @@ TTLS: dict[str, tuple[Document, float | None]] = {
 
 
 @pytest.mark.parametrize("name", TTLS)
-def test_the_expiry_is_counted_by_the_ttl_that_holds(name: str) -> None:
+def test_the_expiry_follows_the_first_ttl_that_is_set(name: str) -> None:
     document, expected = TTLS[name]
     assert play_out(document).reservation("r1")["expires_at"] == expected
 
 
 @pytest.mark.parametrize(("at", "expected"), [(9.999, []), (10, ["expire r1 ttl"]), (500, ["expire r1 ttl"])])
-def test_a_leased_one_expires_when_now_is_its_expiry_or_later(at: float, expected: list[str]) -> None:
+def test_a_leased_reservation_expires_when_now_is_its_expiry_or_later(at: float, expected: list[str]) -> None:
     played = play_out(a_scenario(submit(0, "r1"), *ticks(0, at), pool={"lease_ttl": 10}, slots=ONE_SLOT))
     assert played.ticks[1] == expected
 
 
-def test_the_slot_of_an_expired_lease_goes_to_the_next_in_the_same_tick() -> None:
+def test_the_slot_of_an_expired_lease_is_assigned_again_in_the_same_tick() -> None:
     played = play_out(
         a_scenario(submit(0, "r1", ttl=10), submit(0, "r2"), *ticks(0, 10), pool={"max_slots": 1}, slots=ONE_SLOT)
     )
@@ -140,13 +140,13 @@ def test_the_slot_of_an_expired_lease_goes_to_the_next_in_the_same_tick() -> Non
     assert played.phases == {"r1": "expired", "r2": "leased"}
 
 
-def test_expired_ones_are_told_in_the_order_of_their_submission() -> None:
+def test_expired_reservations_are_reported_in_order_of_submission() -> None:
     assert told(submit(0, "r2", ttl=10), submit(1, "r1", ttl=1), tick(20), pool={"max_slots": 0}) == [
         ["expire r2 ttl", "expire r1 ttl"]
     ]
 
 
-def test_a_revoking_one_expires_too() -> None:
+def test_a_revoking_reservation_expires_too() -> None:
     assert told(
         act(0, "interrupt", {"slot": "linux-1", "deadline": 100}),
         *ticks(0, 10),
@@ -156,8 +156,8 @@ def test_a_revoking_one_expires_too() -> None:
     ) == [["drain linux-1 interrupted", "requeue r1 slot_interrupted"], ["expire r1 ttl", "terminate linux-1 drained"]]
 
 
-def test_what_has_ended_does_not_expire() -> None:
-    """Neither a released one, nor a failed one that waits for its restart."""
+def test_a_reservation_that_has_ended_does_not_expire() -> None:
+    """A released reservation does not, and a failed one that waits for its restart does not."""
     assert told(
         submit(0, "r1", "r2", ttl=10, restart_policy="on_failure"),
         act(1, "release", "r1"),
@@ -167,19 +167,19 @@ def test_what_has_ended_does_not_expire() -> None:
     ) == [["restart r2 restart_due", "assign r2 linux-1"]]
 
 
-def test_a_renewal_between_plan_and_commit_saves_it() -> None:
+def test_a_renewal_between_plan_and_commit_prevents_the_expiry() -> None:
     assert told(submit(0, "r1", ttl=10), tick(0), {"at": 10, "tick": {"between": [{"renew": "r1"}]}}, slots=ONE_SLOT)[
         1
     ] == ["expire r1 ttl (skipped: it was renewed)"]
 
 
-def test_a_renewal_of_one_that_has_expired_changes_nothing() -> None:
+def test_a_renewal_of_an_expired_reservation_changes_nothing() -> None:
     played = play_out(a_scenario(submit(0, "r1", ttl=10), tick(10), act(11, "renew", "r1"), tick(12)))
     assert played.phases == {"r1": "expired"}
     assert played.ticks[1] == []
 
 
-def test_a_given_lease_lives_by_the_lease_ttl_from_the_start() -> None:
+def test_a_lease_of_a_slot_record_has_the_lease_ttl_from_the_start() -> None:
     played = play_out(
         a_scenario(
             *ticks(49, 50),

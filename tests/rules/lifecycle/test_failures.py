@@ -24,7 +24,7 @@ def dies(at: float, name: str = "r1") -> Document:
 
 
 CASES: Cases = {
-    "never: failed for good": (
+    "never: stays failed": (
         a_scenario(
             submit(0, "r1"),
             tick(0),
@@ -89,7 +89,7 @@ CASES: Cases = {
         ),
         [["fail r1 slot_gone"], ["restart r1 restart_due", "assign r1 linux-2"]],
     ),
-    "it keeps its place in the queue": (
+    "it keeps its position in the queue": (
         a_scenario(
             submit(0, "r1", **AGAIN),
             tick(0),
@@ -101,7 +101,7 @@ CASES: Cases = {
         ),
         [["assign r1 linux-1"], ["restart r1 restart_due", "assign r1 linux-1", "r2 waits at_max_slots"]],
     ),
-    "while it waits for its restart it blocks nobody": (
+    "while it waits for its restart it blocks no other reservation": (
         a_scenario(
             submit(0, "r1", **AGAIN),
             tick(0),
@@ -115,7 +115,7 @@ CASES: Cases = {
         ),
         [["assign r1 linux-1"], ["restart r1 restart_due", "assign r1 linux-1"], ["assign r2 linux-1"]],
     ),
-    "the last_seen of exactly the timeout": (
+    "a heartbeat that is exactly the timeout old": (
         a_scenario(
             tick(180), pools=HOSTS, slots=[a_slot("hosts-1", "ready", "r1", last_seen=0)], reservations=[a_holder("r1")]
         ),
@@ -140,7 +140,7 @@ CASES: Cases = {
         ),
         [["fail r1 slot_offline"], [], []],
     ),
-    "heard of again: used at the next tick, its earlier leases do not come back": (
+    "heard again: used at the next tick, its earlier leases do not come back": (
         a_scenario(
             tick(181),
             act(190, "seen", "hosts-1"),
@@ -162,11 +162,11 @@ CASES: Cases = {
         ),
         [["fail r1 slot_offline (skipped: its slots are there)"], []],
     ),
-    "a machine of ours does not go offline by silence": (
+    "a launched machine does not go offline by silence": (
         a_scenario(tick(9999), slots=[a_slot("linux-1", "ready", "r1", last_seen=0)], reservations=[a_holder("r1")]),
         [[]],
     ),
-    "unconfirmed: taken back when its age is the timeout": (
+    "unconfirmed: requeued when its age is the timeout": (
         a_scenario(submit(0, "r1"), *ticks(0, 9, 10), scheduler={"confirm_timeout": 10}, slots=[a_slot("linux-1")]),
         [["assign r1 linux-1"], [], ["requeue r1 unconfirmed", "assign r1 linux-1"]],
     ),
@@ -199,12 +199,12 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_fails_is_told_and_restarted_as_the_table_says(name: str) -> None:
+def test_a_failure_is_reported_and_restarted_by_its_policy(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
 
 
-def test_a_restart_counts_and_keeps_its_creation() -> None:
+def test_a_restart_is_counted_and_keeps_the_creation_time() -> None:
     played = play_out(a_scenario(submit(3, "r1", **AGAIN), tick(3), dies(10), tick(10), slots=[a_slot("linux-1")]))
     found = played.reservation("r1")
     assert (found["restarts"], found["created_at"], found["restarted_at"], found["finished_at"]) == (1, 3, 10, None)

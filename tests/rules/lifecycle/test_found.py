@@ -1,4 +1,4 @@
-"""`found`: machines under our tags that no slot knows. And `unhealthy_after`: boots that fail in a row."""
+"""`found`: machines with the project's tags that belong to no slot. And `unhealthy_after`: boots that fail in a row."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ def test_a_found_machine_is_adopted_and_boots_until_probed() -> None:
     assert played.slots == {"linux-2": "ready"}
 
 
-def test_it_holds_what_its_offering_holds() -> None:
+def test_an_adopted_machine_has_the_capacity_of_its_offering() -> None:
     played = play_out(a_scenario(found(0, offering="big"), pool={"offerings": TWO}))
     slot = played.state["slots"][0]
     assert (slot["offering"], slot["resources"], slot["labels"]) == ("big", {"cpus": 8}, {"disk": "ssd"})
 
 
-def test_who_waits_is_set_against_it_and_nothing_is_launched() -> None:
+def test_a_reservation_waits_for_an_adopted_machine_and_nothing_is_launched() -> None:
     assert told(found(0), submit(0, "r1"), *ticks(0, 10), cloud={"boot": 10}) == [
         ["r1 waits booting"],
         ["assign r1 linux-1"],
@@ -42,8 +42,8 @@ def test_with_kicks_an_adoption_asks_for_a_tick() -> None:
 
 
 @pytest.mark.parametrize("state", ["ready", "booting", "draining", "terminating", "error"])
-def test_where_its_slot_is_not_empty_it_is_ended(state: str) -> None:
-    """And the slot has what it had."""
+def test_a_found_machine_is_terminated_if_its_slot_is_not_empty(state: str) -> None:
+    """The slot keeps what it had."""
     alone = play_out(a_scenario(slots=[a_slot("linux-1", state)], until=1, cloud={"boot": 9, "terminate": 9}))
     beside = play_out(
         a_scenario(found(0), slots=[a_slot("linux-1", state)], until=1, cloud={"boot": 9, "terminate": 9})
@@ -52,8 +52,8 @@ def test_where_its_slot_is_not_empty_it_is_ended(state: str) -> None:
     assert beside.state == alone.state
 
 
-def test_until_it_is_gone_it_counts_towards_max_slots() -> None:
-    """linux-1 is ready and full, and 1 more machine runs: of two slots none is left."""
+def test_a_found_machine_counts_towards_max_slots_until_it_has_ended() -> None:
+    """linux-1 is ready and full, and one more machine runs: of two slots none is left."""
     assert told(
         found(0),
         submit(0, "r1"),
@@ -65,7 +65,7 @@ def test_until_it_is_gone_it_counts_towards_max_slots() -> None:
     ) == [["r1 waits at_max_slots"], ["r1 waits at_max_slots"], ["launch linux-2 demand", "r1 waits booting"]]
 
 
-def test_two_for_one_slot_the_first_stays() -> None:
+def test_of_two_found_machines_of_one_slot_the_first_is_adopted() -> None:
     played = play_out(a_scenario(found(0), found(1), until=1, cloud={"boot": 60}))
     assert played.events == ["0 slot_adopted linux-1"]
 
@@ -89,8 +89,10 @@ SLOW: dict[str, Any] = {"cloud": {"boot": 1000}, "pool": {"boot_timeout": 100, "
 RETRY = ["terminate linux-1 timeout", "launch linux-2 demand", "r1 waits booting"]
 
 
-def test_three_boots_that_fail_in_a_row_hold_the_pool() -> None:
-    """Launched again in the same tick after the first and the second; then a rest, and one alone."""
+def test_three_failed_boots_in_a_row_pause_launches_of_the_pool() -> None:
+    """A slot is launched again in the same tick after the first and the second failure; then a pause, and one launch
+    alone.
+    """
     played = told(submit(0, "r1", "r2"), tick(0), *ticks(100, 160), **SLOW)
     assert played == [
         ["launch linux-1 demand", "launch linux-2 demand", "r1 waits booting", "r2 waits booting"],
@@ -112,14 +114,14 @@ def test_three_boots_that_fail_in_a_row_hold_the_pool() -> None:
     ]
 
 
-def test_the_probe_goes_alone_also_for_minimum_and_warm() -> None:
+def test_the_trial_launch_goes_alone_also_for_minimum_and_warm_pool() -> None:
     pool = {**SLOW["pool"], "min_slots": 2, "target_warm_slots": 3, "unhealthy_after": 1}
     played = told(*ticks(0, 100, 159, 160, 161), cloud=SLOW["cloud"], pool=pool)
     assert [len(each) for each in played] == [3, 3, 0, 1, 0]
     assert played[3] == ["launch linux-1 minimum"]
 
 
-def test_with_wakes_the_probe_is_launched_when_the_rest_is_over() -> None:
+def test_with_wakes_the_trial_launch_comes_when_the_pause_is_over() -> None:
     pool = {**SLOW["pool"], "unhealthy_after": 1}
     played = play_out(
         a_scenario(submit(0, "r1"), tick(1), cloud=SLOW["cloud"], pool=pool, kicks=True, wakes=True, until=170)
@@ -127,7 +129,7 @@ def test_with_wakes_the_probe_is_launched_when_the_rest_is_over() -> None:
     assert played.decisions == ["0 launch linux-1 demand", "100 terminate linux-1 timeout", "160 launch linux-1 demand"]
 
 
-def test_a_slot_that_turns_ready_ends_the_row() -> None:
+def test_a_slot_that_becomes_ready_resets_the_count_of_failed_boots() -> None:
     """Two fail, then one serves; then two more may fail."""
     pool = {**SLOW["pool"], "max_slots": 1}
     timeline = [submit(0, "r1"), *ticks(0, 100, 200), act(200, "slot", a_slot("linux-1", "binding"))]
@@ -142,7 +144,7 @@ def test_a_slot_that_turns_ready_ends_the_row() -> None:
     ]
 
 
-def test_at_0_boots_may_fail_for_ever() -> None:
+def test_with_unhealthy_after_0_failed_boots_never_pause_launches() -> None:
     pool = {**SLOW["pool"], "unhealthy_after": 0}
     played = told(submit(0, "r1"), *ticks(*range(0, 1000, 100)), cloud=SLOW["cloud"], pool=pool)
     assert all(each[-1] == "r1 waits booting" for each in played)

@@ -1,4 +1,4 @@
-"""Interruptions: what heal does about the slots that the cloud takes away, and about their leases."""
+"""Interruptions: how a tick handles slots that the cloud takes away, and their leases."""
 
 import pytest
 
@@ -54,7 +54,7 @@ CASES: Cases = {
             ["requeue r1 slot_interrupted", "terminate linux-1 drained", "assign r1 linux-2"],
         ],
     ),
-    "a grace never outlasts the deadline": (
+    "a grace period never outlasts the deadline": (
         a_scenario(
             notice(0, deadline=20), *ticks(0, 19, 20), cloud={"boot": 5}, scheduler={"interruption_grace": 99}, **ON_ONE
         ),
@@ -64,7 +64,7 @@ CASES: Cases = {
             ["requeue r1 slot_interrupted", "assign r1 linux-2"],
         ],
     ),
-    # the grace counts from the tick that takes it back, the deadline from the notice
+    # the grace counts from the tick that revokes the lease, the deadline from the notice
     "the tick comes late": (
         a_scenario(
             notice(0, deadline=100),
@@ -79,12 +79,12 @@ CASES: Cases = {
             ["requeue r1 slot_interrupted", "assign r1 linux-2"],
         ],
     ),
-    "the deadline passes before any tick: as by lose": (
+    "the deadline passes before any tick: as if the slot was lost": (
         a_scenario(notice(0, deadline=3), tick(5), **ON_ONE),
         [["fail r1 slot_gone"]],
     ),
-    # the smaller one takes what is left of linux-2, so it is the larger one that needs a launch
-    "those who are to let go are set against what is there in queue order": (
+    # the smaller one takes what is left of linux-2, so the larger one needs a launch
+    "revoked reservations reserve existing capacity in queue order": (
         a_scenario(
             notice(5),
             tick(5),
@@ -131,7 +131,7 @@ CASES: Cases = {
             ["assign r1 linux-2"],
         ],
     ),
-    "released within its grace": (
+    "released within its grace period": (
         a_scenario(notice(0), *ticks(0), act(10, "release", "r1"), tick(10), cloud={"boot": 60}, **ON_ONE),
         [
             ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "launch linux-2 demand"],
@@ -208,7 +208,7 @@ CASES: Cases = {
             ["terminate linux-1 interrupted", "launch linux-2 demand", "r1 waits booting"],
         ],
     ),
-    "neither reserve nor minimum": (
+    "an interrupted slot counts neither for the warm pool nor for the minimum": (
         a_scenario(
             notice(0),
             notice(0, "linux-2"),
@@ -219,7 +219,7 @@ CASES: Cases = {
         ),
         [["drain linux-1 interrupted", "terminate linux-2 interrupted", "launch linux-3 minimum"]],
     ),
-    "its own place in the queue": (
+    "it keeps its own position in the queue": (
         a_scenario(
             submit(0, "r1"),
             tick(0),
@@ -256,7 +256,7 @@ CASES: Cases = {
             ["requeue r1 slot_interrupted", "launch linux-1 demand", "r1 waits booting"],
         ],
     ),
-    "no notice is heeded of what is empty": (
+    "a notice for an empty slot changes nothing": (
         a_scenario(notice(0), tick(0), submit(1, "r1"), tick(1), tick(2)),
         [[], ["launch linux-1 demand", "r1 waits booting"], ["assign r1 linux-1"]],
     ),
@@ -264,12 +264,12 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_interruption_is_healed_as_its_table_says(name: str) -> None:
+def test_an_interruption_is_handled_by_slot_state_grace_and_policy(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
 
 
-def test_a_gang_is_taken_back_whole_and_once() -> None:
+def test_a_gang_is_revoked_whole_and_once() -> None:
     gang = {
         "id": "g",
         "system": "x86_64-linux",
@@ -299,7 +299,7 @@ def test_at_the_deadline_the_machine_is_gone_and_the_slot_empty() -> None:
     assert played.events == ["0 slot_draining linux-1", "0 reservation_revoking r1", "120 slot_empty linux-1"]
 
 
-def test_the_draining_slot_still_holds_its_unit_of_the_maximum() -> None:
+def test_the_draining_slot_still_counts_towards_max_slots() -> None:
     assert told(notice(0), submit(0, "r2"), *ticks(0, 60), pool={"max_slots": 1}, **ON_ONE) == [
         ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "r2 waits at_max_slots"],
         ["r2 waits at_max_slots"],
@@ -319,7 +319,9 @@ GRACES: dict[float | None, float] = {
 @pytest.mark.parametrize("restarts", ["never", "on_failure"])
 @pytest.mark.parametrize("grace", GRACES)
 def test_every_combination_of_grace_policy_and_restart(grace: float | None, restarts: str, policy: str) -> None:
-    """Requeued at the end of its grace whatever its restart policy, or failed at once and restarted by it."""
+    """The reservation is requeued at the end of its grace period whatever its restart policy, or fails at once and is
+    restarted by its policy.
+    """
     scheduler = {} if grace is None else {"interruption_grace": grace}
     played = play_out(
         a_scenario(

@@ -1,4 +1,4 @@
-"""Who asks for a tick changes nothing of what it decides."""
+"""The reason for which a tick runs changes nothing of what it decides."""
 
 import pytest
 

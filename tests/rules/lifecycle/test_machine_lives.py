@@ -1,4 +1,4 @@
-"""How long a machine is used: `max_uses`, `recycle_unclean`, `unhealthy_after`; and what is bought instead of spot."""
+"""How long a machine is used: `max_uses`, `recycle_unclean`, `unhealthy_after`; and what replaces spot machines."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.rules.playing import Document, a_holder, a_scenario, a_slot, act, pla
 SLOW = {"boot": 99, "terminate": 5}
 
 
-def test_after_so_many_leases_a_slot_takes_no_more_and_goes_when_it_is_empty() -> None:
+def test_after_max_uses_leases_a_slot_takes_no_more_and_drains_when_it_is_empty() -> None:
     assert told(
         submit(0, "r1", "r2", "r3"),
         tick(0),
@@ -28,7 +28,7 @@ def test_after_so_many_leases_a_slot_takes_no_more_and_goes_when_it_is_empty() -
     ]
 
 
-def test_a_slot_on_its_way_has_room_for_so_many_leases_in_all() -> None:
+def test_a_slot_in_flight_has_capacity_for_max_uses_leases_in_all() -> None:
     assert told(
         submit(0, "r1", "r2", "r3"),
         *ticks(0, 5),
@@ -40,7 +40,7 @@ def test_a_slot_on_its_way_has_room_for_so_many_leases_in_all() -> None:
     ]
 
 
-def test_the_next_machine_on_that_slot_counts_anew() -> None:
+def test_the_next_machine_of_a_slot_counts_its_uses_from_0() -> None:
     played = play_out(
         a_scenario(
             *(submit(0, f"r{n}", runtime=10) for n in range(4)),
@@ -64,7 +64,7 @@ CLAIMED: dict[str, tuple[int, str]] = {
 
 
 @pytest.mark.parametrize("name", CLAIMED)
-def test_who_claims_a_place_uses_the_machine_when_it_gets_it_and_nobody_preempts_for_a_use_that_is_not_left(
+def test_a_claim_counts_as_a_use_when_it_is_assigned_and_no_preemption_needs_a_use_that_is_not_left(
     name: str,
 ) -> None:
     """`r2` preempted `r0`, and gets its claim in the tick in which `r4` could pay for preempting it."""
@@ -96,7 +96,7 @@ UNCLEAN: dict[str, tuple[list[Document], str]] = {
 
 
 @pytest.mark.parametrize("name", UNCLEAN)
-def test_a_lease_that_did_not_end_by_release_sends_its_slot_away(name: str) -> None:
+def test_a_lease_that_did_not_end_by_release_drains_its_slot(name: str) -> None:
     words, drained = UNCLEAN[name]
     played = play_out(
         a_scenario(submit(0, "r1"), tick(0), *words, tick(5), pool={"recycle_unclean": True}, slots=[a_slot("linux-1")])
@@ -104,7 +104,7 @@ def test_a_lease_that_did_not_end_by_release_sends_its_slot_away(name: str) -> N
     assert [each for each in played.ticks[1] if "unclean" in each] == [drained] * bool(drained)
 
 
-def test_an_expiry_sends_it_away_in_the_same_tick_and_nothing_is_put_on_it() -> None:
+def test_an_expiry_drains_the_slot_in_the_same_tick_and_no_lease_is_placed_on_it() -> None:
     timeline = [submit(0, "r1", ttl=10), tick(0), submit(5, "r2"), tick(10)]
     assert told(*timeline, pool={"recycle_unclean": True, "max_slots": 1}, slots=[a_slot("linux-1")]) == [
         ["assign r1 linux-1"],
@@ -116,7 +116,7 @@ def test_an_expiry_sends_it_away_in_the_same_tick_and_nothing_is_put_on_it() -> 
     ]
 
 
-def test_what_else_runs_on_an_unclean_slot_runs_on() -> None:
+def test_other_leases_on_an_unclean_slot_run_on() -> None:
     played = play_out(
         a_scenario(
             submit(0, "r1", "r2"),
@@ -130,8 +130,8 @@ def test_what_else_runs_on_an_unclean_slot_runs_on() -> None:
     assert played.slots == {"linux-1": "draining r2"}
 
 
-def test_a_slot_whose_holders_never_confirm_is_drained_as_unhealthy() -> None:
-    """Three in a row; `pack` feeds no black hole."""
+def test_a_slot_with_unconfirmed_leases_in_a_row_is_drained_as_unhealthy() -> None:
+    """Three in a row; otherwise `pack` would place leases on a broken slot without end."""
     played = told(
         submit(0, "r1"),
         *ticks(0, 10, 20, 30, 31),
@@ -150,7 +150,7 @@ def test_a_slot_whose_holders_never_confirm_is_drained_as_unhealthy() -> None:
     ]
 
 
-def test_a_draining_slot_whose_last_lease_nobody_confirmed_goes_in_the_following_tick() -> None:
+def test_a_draining_slot_whose_last_lease_was_not_confirmed_ends_in_the_following_tick() -> None:
     played = play_out(
         a_scenario(
             submit(0, "r1"),
@@ -167,7 +167,7 @@ def test_a_draining_slot_whose_last_lease_nobody_confirmed_goes_in_the_following
 
 
 @pytest.mark.parametrize("word", ["confirm", "renew", "release"])
-def test_a_word_of_a_holder_ends_the_row(word: str) -> None:
+def test_a_confirmation_resets_the_count_of_unconfirmed_leases(word: str) -> None:
     """Two are not confirmed, one is; then two more may follow."""
     value: Any = {"reservation": "r2", "slot": "linux-1"} if word == "confirm" else "r2"
     played = play_out(
@@ -188,7 +188,7 @@ def test_a_word_of_a_holder_ends_the_row(word: str) -> None:
     assert [each for each in played.decisions if "unhealthy" in each] == ["52 drain linux-1 unhealthy"]
 
 
-def test_at_0_nobody_is_unhealthy() -> None:
+def test_with_unhealthy_after_0_no_slot_is_unhealthy() -> None:
     played = play_out(
         a_scenario(
             submit(0, "r1"),
@@ -201,7 +201,7 @@ def test_at_0_nobody_is_unhealthy() -> None:
     assert not [each for each in played.decisions if "drain" in each]
 
 
-def test_a_host_that_nobody_can_work_on_is_taken_out_of_service() -> None:
+def test_a_host_with_unconfirmed_leases_in_a_row_is_taken_out_of_service() -> None:
     hosts = {"lab": {"system": "x86_64-linux", "provider": "static", "unhealthy_after": 1, "lease_ttl": 0}}
     assert told(
         submit(0, "r1"),
@@ -243,7 +243,7 @@ def buy(most: int, *times: float) -> list[str]:
     return played.decisions
 
 
-def test_after_so_many_capacity_errors_on_all_spot_offerings_on_demand_is_bought() -> None:
+def test_after_on_demand_after_capacity_errors_on_all_spot_offerings_on_demand_is_launched() -> None:
     tried = ["0 launch linux-1 s demand", "1 launch linux-1 s2 demand"]
     again = ["61 launch linux-1 s demand", "62 launch linux-1 s2 demand"]
     assert buy(0, 0, 1, 2, 61, 62, 63) == tried + again
@@ -251,8 +251,8 @@ def test_after_so_many_capacity_errors_on_all_spot_offerings_on_demand_is_bought
     assert buy(2, 0, 1, 2, 61, 62, 63) == [*tried, *again, "63 launch linux-1 d demand"]
 
 
-def test_after_so_many_interruptions_on_demand_counts_as_eligible_for_that_reservation() -> None:
-    """The other one, which was never interrupted, waits for spot."""
+def test_after_on_demand_after_interruptions_on_demand_is_eligible_for_that_reservation() -> None:
+    """The other reservation, which was never interrupted, waits for spot."""
     played = told(
         act(0, "outage", {"pool": "linux", "offering": "s", "error": "capacity", "until": 999}),
         act(0, "interrupt", {"slot": "linux-1", "deadline": 60}),
@@ -270,7 +270,7 @@ def test_after_so_many_interruptions_on_demand_counts_as_eligible_for_that_reser
     assert played[2][-3:] == ["launch linux-3 d demand", "r1 waits booting", "r2 waits capacity"]
 
 
-def test_while_a_machine_that_was_found_has_not_answered_nobody_is_judged_unconfirmed() -> None:
+def test_no_lease_is_judged_unconfirmed_while_a_found_machine_has_not_answered() -> None:
     parts: dict[str, Any] = {
         "scheduler": {"confirm_timeout": 10},
         "slots": [a_slot("linux-1")],
@@ -284,7 +284,7 @@ def test_while_a_machine_that_was_found_has_not_answered_nobody_is_judged_unconf
     assert told(*timeline, tick(10), **parts)[1:] == [["requeue r1 unconfirmed", "assign r1 linux-1"]]
 
 
-def test_with_wakes_they_are_judged_as_soon_as_it_is_over() -> None:
+def test_with_wakes_leases_are_judged_as_soon_as_the_adoption_timeout_is_over() -> None:
     played = play_out(
         a_scenario(
             submit(0, "r1"),

@@ -1,4 +1,4 @@
-"""The cases of the Orchard page: hosts that may not take leases, failures and restarts, losers of the commit."""
+"""Cases from Orchard: hosts that may not take leases, failures and restarts, decisions that the commit skips."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ CASES: Cases = {
         a_case(ask(180, "r1"), tick(181), act(182, "seen", A), tick(182), tick(362), tick(362.5), slots=[host(A)]),
         [["r1 waits no_capacity"], ["assign r1 lab-1"], [], ["fail r1 slot_offline"]],
     ),
-    "a confirm counts as heard": (
+    "a confirm counts as a heartbeat": (
         a_case(
             act(170, "confirm", {"reservation": "h", "slot": A}),
             *ticks(190, 350, 350.5),
@@ -45,7 +45,7 @@ CASES: Cases = {
         ),
         [[], [], ["fail h slot_offline"]],
     ),
-    "a slot record and a registration count as heard": (
+    "a slot record and a registration count as heartbeats": (
         a_case(
             act(170, "slot", host(A, "h", machine="m")),
             tick(350),
@@ -56,7 +56,7 @@ CASES: Cases = {
         ),
         [[], [], ["fail h slot_offline"]],
     ),
-    "a host that is away may come back: nobody is told that nothing could ever hold it": (
+    "a host that is away may come back: no reservation waits with never_fits": (
         a_case(
             act(1, "drain", A),
             tick(1),
@@ -91,7 +91,7 @@ CASES: Cases = {
         ),
         [["fail h slot_gone"], []],
     ),
-    "never, silent for longer than the timeout: its room is free": (
+    "never, silent for longer than the timeout: its capacity is free": (
         a_case(
             ask(0, "r1", resources={"vms": 3}),
             tick(180),
@@ -102,7 +102,7 @@ CASES: Cases = {
         ),
         [["fail h slot_offline", "r1 waits no_capacity"], ["assign r1 lab-1"]],
     ),
-    "others are placed in the tick of the failure": (
+    "other reservations are placed in the tick of the failure": (
         a_case(
             act(0, "remove", A),
             ask(0, "r1", resources={"vms": 3}),
@@ -163,7 +163,7 @@ CASES: Cases = {
             [],
         ],
     ),
-    "failed by a slot that is gone: the following tick restarts it": (
+    "failed because a slot is gone: the following tick restarts it": (
         a_case(
             act(5, "remove", A),
             *ticks(5, 5, 6),
@@ -172,7 +172,7 @@ CASES: Cases = {
         ),
         [["fail h slot_gone"], ["restart h restart_due", "assign h lab-2"], []],
     ),
-    "a restart keeps its place in the queue": (
+    "a restart keeps the position in the queue": (
         a_case(
             ask(1, "young"),
             act(5, "fail", {"reservation": "old"}),
@@ -182,7 +182,7 @@ CASES: Cases = {
         ),
         [["restart old restart_due", "assign old lab-1", "young waits no_capacity"]],
     ),
-    "while it waits for its restart it blocks nobody": (
+    "while it waits for its restart it blocks no other reservation": (
         a_case(
             act(5, "fail", {"reservation": "old"}),
             tick(5),
@@ -194,7 +194,7 @@ CASES: Cases = {
         ),
         [["restart old restart_due", "assign old lab-1"], ["assign young lab-1"]],
     ),
-    "never: neither release nor renew nor priority changes that it failed": (
+    "never: release, renew and priority do not change that it failed": (
         a_case(
             act(5, "fail", {"reservation": "h"}),
             act(6, "release", "h"),
@@ -210,7 +210,7 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_hosts_and_restarts_are_as_the_page_says(name: str) -> None:
+def test_hosts_and_restarts_follow_orchards_rules(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
 
@@ -238,7 +238,7 @@ SKIPPED: dict[str, tuple[tuple[Document, ...], str]] = {
 
 @pytest.mark.parametrize("name", SKIPPED)
 def test_an_assignment_is_checked_against_the_fresh_rows(name: str) -> None:
-    """The loser is skipped with its reason; the rest of the pass goes on."""
+    """A decision that no longer holds is skipped with its reason; the rest of the tick continues."""
     between, reason = SKIPPED[name]
     steps = [{key: value for key, value in step.items() if key != "at"} for step in between]
     played = play_out(

@@ -1,4 +1,6 @@
-"""Outages that a simulated cloud has from the start: refused while they last, and held against the pools."""
+"""Outages that a simulated cloud has from the start: launches are refused while they last, and launches of the pools
+pause.
+"""
 
 from typing import Any
 
@@ -21,7 +23,7 @@ def an_outage(**more: Any) -> Line:
     ("asked_at", "ready_at"),
     [
         (90, 90),  # before it begins
-        (100, 180),  # it begins, and the hold after the last refusal ends with it
+        (100, 180),  # it begins, and the pause after the last refusal ends with it
         (175, 185),  # refused once
         (180, 180),  # it is over
     ],
@@ -45,7 +47,7 @@ def test_launches_are_refused_while_a_planned_outage_lasts(asked_at: float, read
         (an_outage(until=None), "cloud.outages[0].until: expected a duration"),
     ],
 )
-def test_an_outage_of_what_is_not_configured_is_refused(outage: Line, said: str) -> None:
+def test_an_outage_of_an_unknown_pool_is_refused(outage: Line, said: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_scenario(a_scenario(**POOL, cloud={"outages": [outage]}))
     assert str(caught.value).startswith(said)

@@ -1,4 +1,4 @@
-"""Rebalance hints: a slot at a higher risk than others is replaced before it is taken."""
+"""Rebalance recommendations: a slot at a higher risk than others is replaced before EC2 takes it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def hint(at: float, slot: str = "linux-1") -> Document:
 
 
 HINTS: dict[str, tuple[Document, list[list[str]], list[str]]] = {
-    # It takes nothing new, its leases run on, and whoever comes next gets another machine.
+    # It takes no new lease, its leases run on, and the next reservation gets another machine.
     "drains; its leases run on until they end": (
         a_scenario(
             hint(0),
@@ -40,7 +40,7 @@ HINTS: dict[str, tuple[Document, list[list[str]], list[str]]] = {
         [["terminate linux-1 rebalance", "launch linux-2 minimum"]],
         [],
     ),
-    "drain_timeout holds for it": (
+    "drain_timeout applies to it": (
         a_scenario(hint(5), *ticks(64, 65), pool={"drain_timeout": 60, "max_slots": 1}, **ON_ONE),
         [[], ["requeue r1 slot_draining", "terminate linux-1 timeout", "r1 waits at_max_slots"]],
         ["5 slot_draining linux-1"],
@@ -61,12 +61,12 @@ HINTS: dict[str, tuple[Document, list[list[str]], list[str]]] = {
         [[], []],
         ["60 slot_binding linux-1", "60 slot_ready linux-1"],
     ),
-    "a second hint changes nothing": (
+    "a second recommendation changes nothing": (
         a_scenario(hint(0), hint(1), tick(1), pool={"drain_timeout": 60, "max_slots": 1}, **ON_ONE),
         [[]],
         ["0 slot_draining linux-1"],
     ),
-    "then interrupted: the leases of one that drains already are requeued alike": (
+    "then interrupted: the leases of a slot that drains already are requeued in the same way": (
         a_scenario(
             hint(0),
             tick(0),
@@ -79,14 +79,14 @@ HINTS: dict[str, tuple[Document, list[list[str]], list[str]]] = {
         [[], ["requeue r1 slot_interrupted", "terminate linux-1 drained", "r1 waits at_max_slots"]],
         ["0 slot_draining linux-1"],
     ),
-    "what is empty, or terminating, is left as it is": (
+    "an empty or terminating slot stays as it is": (
         a_scenario(
             hint(0), hint(0, "linux-2"), tick(0), slots=[a_slot("linux-2", "terminating")], cloud={"terminate": 60}
         ),
         [[]],
         [],
     ),
-    "min_slots counts only what serves": (
+    "min_slots counts only slots that serve": (
         a_scenario(hint(0), tick(0), pool={"min_slots": 1}, **ON_ONE),
         [["launch linux-2 minimum"]],
         ["0 slot_draining linux-1"],
@@ -95,7 +95,7 @@ HINTS: dict[str, tuple[Document, list[list[str]], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", HINTS)
-def test_a_rebalance_hint_is_heeded_as_its_table_says(name: str) -> None:
+def test_a_rebalance_recommendation_drains_the_slot_unless_the_pool_ignores_it(name: str) -> None:
     document, expected, events = HINTS[name]
     played = play_out(document)
     assert played.ticks == expected

@@ -1,4 +1,4 @@
-"""`register`: hosts of static pools come, come back, and are told from each other."""
+"""`register`: hosts of static pools register, return, and are distinguished by their machine."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_a_new_id_is_a_new_slot_and_serves_at_once() -> None:
     assert "1 slot_ready lab-1" in played.events
 
 
-def test_from_the_same_machine_it_updates_and_keeps_cordon_and_leases() -> None:
+def test_a_registration_from_the_same_machine_updates_the_slot_and_keeps_cordon_and_leases() -> None:
     played = play_out(
         a_case(
             host(0),
@@ -44,8 +44,8 @@ def test_from_the_same_machine_it_updates_and_keeps_cordon_and_leases() -> None:
     assert [each["reservation"] for each in slot["leases"]] == ["r1"]
 
 
-def test_a_cordon_that_comes_before_the_host_holds_when_it_registers() -> None:
-    """An id within max_slots of a static pool may be named, whether or not a host has registered under it."""
+def test_a_cordon_before_the_first_registration_applies_to_the_host() -> None:
+    """An id within max_slots of a static pool may be used before a host has registered under it."""
     pools = {"lab": {**POOLS["lab"], "max_slots": 1}}
     played = play_out(
         a_scenario(
@@ -62,13 +62,13 @@ def test_a_cordon_that_comes_before_the_host_holds_when_it_registers() -> None:
 
 
 @pytest.mark.parametrize("action", ["uncordon", "drain", "lose", "remove", "rebalance"])
-def test_any_other_word_about_a_host_that_is_not_there_changes_nothing(action: str) -> None:
+def test_other_requests_about_an_unregistered_host_change_nothing(action: str) -> None:
     pools = {"lab": {**POOLS["lab"], "max_slots": 1}}
     played = play_out(a_scenario(act(0, action, "lab-1"), tick(0), pools=pools))
     assert (played.ticks, played.events, played.state["slots"]) == ([[]], [], [])
 
 
-def test_smaller_than_what_is_leased_on_it_nothing_is_left() -> None:
+def test_a_host_that_registers_with_less_than_its_leases_has_nothing_free() -> None:
     played = play_out(
         a_case(
             host(0),
@@ -83,7 +83,7 @@ def test_smaller_than_what_is_leased_on_it_nothing_is_left() -> None:
     assert played.slots == {"lab-1": "ready r1"}
 
 
-def test_from_another_machine_it_is_refused_until_the_slot_is_removed() -> None:
+def test_a_registration_from_another_machine_is_refused_until_the_slot_is_removed() -> None:
     timeline = [host(0), host(1, machine="m2", resources={"cpus": 99}), act(2, "remove", "lab-1")]
     played = play_out(a_case(*timeline, host(3, machine="m2", resources={"cpus": 7})))
     assert played.events == ["0 slot_ready lab-1", "1 register_refused lab-1", "3 slot_ready lab-1"]
@@ -91,7 +91,7 @@ def test_from_another_machine_it_is_refused_until_the_slot_is_removed() -> None:
     assert (slot["machine"], slot["resources"]) == ("m2", {"cpus": 7})
 
 
-def test_a_drained_host_is_empty_until_it_registers_again_and_stays_its_own() -> None:
+def test_a_drained_host_is_empty_until_it_registers_again_and_keeps_its_machine() -> None:
     played = play_out(
         a_case(
             host(0),
@@ -113,15 +113,15 @@ def test_a_silent_host_that_registers_again_is_used_again_and_asks_for_a_tick() 
     assert played.ticks_at[300] == ["assign r1 lab-1"]
 
 
-def test_between_plan_and_commit_labels_and_room_are_looked_at_again() -> None:
+def test_labels_and_capacity_are_checked_again_between_plan_and_commit() -> None:
     again = {"register": {"id": "lab-1", "pool": "lab", "machine": "m1", "resources": {"cpus": 1}}}
     played = play_out(a_case(host(0), submit(0, "r1", resources={"cpus": 4}), tick(0, again)))
     assert played.ticks[0] == ["assign r1 lab-1 (skipped: lab-1 has no room)"]
 
 
 @pytest.mark.parametrize("change", [{"resources": {"cpus": 8}}, {"labels": {"zone": "b"}}])
-def test_a_host_that_is_registered_anew_between_plan_and_commit_is_planned_anew(change: Document) -> None:
-    """It has room all the same, but another might be the better one now."""
+def test_an_assignment_to_a_host_that_registered_again_before_the_commit_is_planned_again(change: Document) -> None:
+    """It still has capacity, but another slot might be the better one now."""
     again = {"register": {"id": "lab-1", "pool": "lab", "machine": "m1", **change}}
     played = play_out(a_case(host(0), submit(0, "r1", resources={"cpus": 1}), tick(0, again), kicks=True))
     assert played.ticks[:2] == [["assign r1 lab-1 (skipped: lab-1 was registered again)"], ["assign r1 lab-1"]]

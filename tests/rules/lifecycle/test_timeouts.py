@@ -32,7 +32,7 @@ def test_each_state_has_a_clock_of_its_own() -> None:
     ) == [["launch linux-1 minimum"], [], [], ["terminate linux-1 timeout"]]
 
 
-def test_a_termination_that_takes_too_long_is_asked_for_again_and_its_clock_starts_anew() -> None:
+def test_a_termination_that_takes_too_long_is_requested_again_and_its_clock_starts_again() -> None:
     played = play_out(
         a_scenario(
             *ticks(29, 30, 59, 60, 61),

@@ -1,4 +1,4 @@
-"""`wake_at`: a tick is played when something that the last plan waits for falls due, and not for nothing."""
+"""`wake_at`: a tick is played when something that the last plan waits for falls due, and not otherwise."""
 
 import math
 
@@ -18,7 +18,7 @@ from tests.rules.playing import (
 JUST_AFTER = math.nextafter(300, math.inf)
 
 CASES: dict[str, tuple[Document, list[str]]] = {
-    "the expiry of one that waits": (
+    "the expiry of a pending reservation": (
         a_scenario(submit(0, "r1", ttl=10), tick(0), pool={"max_slots": 0}),
         ["10 expire r1 ttl"],
     ),
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["0 assign r1 linux-1", "16 expire r1 ttl"],
     ),
-    "what is not confirmed": (
+    "an unconfirmed lease": (
         a_scenario(
             submit(0, "r1", ttl=15),
             tick(0),
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             *("20 requeue r1 unconfirmed", "20 assign r1 linux-1"),
         ],
     ),
-    "the end of a grace": (
+    "the end of a grace period": (
         a_scenario(
             act(0, "interrupt", {"slot": "linux-1", "deadline": 100}),
             tick(0),
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["0 fail r1 slot_gone", "0 restart r1 restart_due", "0 assign r1 linux-2"],
     ),
-    "the end of a hold": (
+    "the end of a launch back-off": (
         a_scenario(
             act(0, "outage", {"pool": "linux", "error": "throttled", "until": 4}),
             submit(0, "r1"),
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["10 expire r1 ttl", "30 drain linux-1 idle", "30 terminate linux-1 drained"],
     ),
-    "a launch that is not answered": (
+    "a launch that gets no answer": (
         a_scenario(
             submit(0, "r1", ttl=40), tick(0), pool={"launch_timeout": 30, "max_slots": 1}, cloud={"launch": 999}
         ),
@@ -132,29 +132,29 @@ CASES: dict[str, tuple[Document, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_falls_due_is_decided_at_its_instant(name: str) -> None:
+def test_work_that_falls_due_is_decided_at_its_instant(name: str) -> None:
     document, expected = CASES[name]
     assert play_out({"until": 200, **document, "wakes": True}).decisions == expected
 
 
-def test_nothing_is_played_when_nothing_is_due() -> None:
+def test_no_tick_is_played_when_nothing_is_due() -> None:
     document, _ = CASES["nothing is due"]
     assert play_out({**document, "wakes": True, "until": 9999}).tick_times == [0]
 
 
-def test_who_waits_behind_a_full_pool_wakes_nobody() -> None:
+def test_a_reservation_behind_a_full_pool_causes_no_wake_up() -> None:
     waiting = a_scenario(submit(0, "r1"), tick(0), pool={"max_slots": 0}, wakes=True, until=9999)
     assert play_out(waiting).tick_times == [0]
 
 
-def test_launches_that_were_taken_back_wake_nobody() -> None:
+def test_undone_trial_launches_cause_no_wake_up() -> None:
     """A gang of two with one slot left: its first launch is undone, and so is the wait for it."""
     gang = {"id": "g", "system": "x86_64-linux", "components": [{"name": "w", "count": 2}]}
     waiting = a_scenario({"at": 0, "submit": gang}, tick(0), pool={"max_slots": 1}, wakes=True, until=9999)
     assert play_out(waiting).tick_times == [0]
 
 
-def test_one_that_may_not_restart_again_wakes_nobody() -> None:
+def test_a_reservation_that_may_not_restart_again_causes_no_wake_up() -> None:
     failed = a_scenario(
         act(0, "lose", "linux-1"),
         tick(0),

@@ -1,4 +1,4 @@
-"""Spare cores of a slot: what each of its leases may use, decided when that changes, and in no other tick."""
+"""Spare cores of a slot: the number that each of its leases may use, decided when it changes and in no other tick."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def asks(name: str, cpus: float, **fields: Any) -> Document:
 def a_host(
     *timeline: Document, cpus: float = 8, pool: Document | None = None, scheduler: Document | None = None, **parts: Any
 ) -> Document:
-    """One slot lab-1 with so many cpus."""
+    """Return one slot lab-1 with this number of cpus."""
     config = {"scheduler": {"preemption_grace": 0, **(scheduler or {})}, "pools": {"lab": {**POOL, **(pool or {})}}}
     slots = [{"id": "lab-1", "pool": "lab", "resources": {"cpus": cpus}}]
     return {"config": config, "slots": slots, "timeline": list(timeline), **parts}
@@ -41,12 +41,12 @@ def cores(*timeline: Document, **parts: Any) -> list[str]:
 BOTH = submitted(0, asks("r1", 1), asks("r2", 2))
 
 
-def test_the_case_of_the_page() -> None:
+def test_spare_cores_are_shared_in_equal_parts() -> None:
     """A slot of 8 cpus with leases of 1 and 2: they may use 3.5 and 4.5."""
     assert cores(BOTH, tick(0)) == ["0 r1 main lab-1 3.5", "0 r2 main lab-1 4.5"]
 
 
-def test_leases_that_a_slot_record_gives_start_at_their_own() -> None:
+def test_leases_of_a_slot_record_start_with_their_own_cpus() -> None:
     held = [{"reservation": "r1"}, {"reservation": "r2"}]
     given = a_host(tick(0), reservations=[asks("r1", 1, phase="leased"), asks("r2", 2, phase="leased")])
     given["slots"][0]["leases"] = held
@@ -64,8 +64,8 @@ def test_a_decision_has_the_fields_of_the_contract() -> None:
     }
 
 
-def test_only_a_figure_that_changes_is_decided() -> None:
-    """Ticks that change nothing say nothing; one that leaves gives its part to who stays."""
+def test_only_a_changed_figure_is_decided() -> None:
+    """Ticks that change nothing decide nothing; when one lease ends, the others share its part."""
     found = cores(BOTH, *ticks(0, 1, 2), act(3, "release", "r1"), *ticks(3, 4))
     assert found == ["0 r1 main lab-1 3.5", "0 r2 main lab-1 4.5", "3 r2 main lab-1 8"]
 
@@ -80,7 +80,7 @@ ENDS: dict[str, tuple[list[Document], Document]] = {
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_the_spare_cores_of_one_that_ends_are_shared_in_the_tick_that_sees_it(case: str) -> None:
+def test_the_cores_of_a_lease_that_ends_are_shared_in_the_tick_that_sees_it(case: str) -> None:
     timeline, fields = ENDS[case]
     played = play_out(a_host(submitted(0, asks("r1", 1, **fields), asks("r2", 2)), tick(0), *timeline))
     assert [each for each in played.cores if each.startswith("10 ")] == ["10 r2 main lab-1 8"]
@@ -94,7 +94,7 @@ def test_a_slot_that_is_full_or_smaller_than_its_leases_has_nothing_to_share() -
     assert cores(full, tick(0), smaller, tick(1), larger, tick(2)) == ["2 r1 main lab-1 6", "2 r2 main lab-1 4"]
 
 
-def test_a_lease_that_asks_for_no_cpus_gets_its_part_of_the_spare_ones() -> None:
+def test_a_lease_without_cpus_gets_its_part_of_the_spare_ones() -> None:
     named = {"id": "r2", "system": "sim"}
     assert cores(submitted(0, asks("r1", 2), named), tick(0)) == ["0 r1 main lab-1 5", "0 r2 main lab-1 3"]
 
@@ -106,14 +106,14 @@ def test_a_slot_that_counts_leases_only_has_no_cores() -> None:
     assert play_out(document).cores == []
 
 
-def test_thirds_are_shared_without_a_rest() -> None:
-    """Adding up what cannot be written down exactly makes nobody's figure change for ever."""
+def test_thirds_are_shared_without_a_remainder() -> None:
+    """Rounding errors of sums do not change a figure in every tick."""
     found = cores(submitted(0, *(asks(f"r{number}", 0.1) for number in range(3))), *ticks(0, 1, 2))
     assert found == [f"0 r{number} main lab-1 2.666666667" for number in range(3)]
 
 
-def test_one_that_moves_within_a_tick_starts_anew() -> None:
-    """r1 fails over from lab-2 to lab-1: there it counts, and lab-2 has nobody left."""
+def test_a_reservation_that_moves_within_a_tick_starts_with_its_own_cpus() -> None:
+    """r1 fails over from lab-2 to lab-1: it counts on lab-1, and lab-2 has no lease left."""
     config = {"scheduler": {"restart_delay": 0}, "pools": {"lab": POOL}}
     slots = [{"id": name, "pool": "lab", "resources": {"cpus": 4}} for name in ("lab-1", "lab-2")]
     timeline = [
@@ -136,8 +136,10 @@ PARTS: Document = {
 }
 
 
-def test_elastic_instances_that_are_granted_and_taken_back_share_too() -> None:
-    """With a grace r1's instance may use its cpus until it is over; r2, who claims its place, has no figure before."""
+def test_granted_and_reclaimed_elastic_instances_share_too() -> None:
+    """With a grace period r1's instance may use its cpus until it is over; r2, which claims its slot, has no figure
+    before.
+    """
     found = cores(
         submitted(0, PARTS),
         tick(0),
@@ -156,7 +158,7 @@ def test_elastic_instances_that_are_granted_and_taken_back_share_too() -> None:
     ]
 
 
-def test_an_instance_that_is_taken_back_at_once_leaves_its_part_in_the_same_tick() -> None:
+def test_an_instance_that_is_reclaimed_at_once_leaves_its_part_in_the_same_tick() -> None:
     found = cores(submitted(0, PARTS), tick(0), submitted(5, asks("r2", 4)), tick(5))
     assert found[3:] == [
         *("5 r1 core lab-1 1.333333333", "5 r1 more.0 lab-1 2.333333333", "5 r2 main lab-1 4.333333333"),
@@ -173,13 +175,13 @@ def test_an_instance_that_dies_leaves_its_part_to_the_others() -> None:
     assert found == ["0 r1 core lab-1 3.5", "0 r1 more lab-1 4.5", "1 r1 core lab-1 8"]
 
 
-def test_on_a_slot_that_drains_those_who_stay_may_use_more() -> None:
+def test_on_a_draining_slot_the_remaining_leases_share_more() -> None:
     found = cores(BOTH, tick(0), act(1, "drain", "lab-1"), act(2, "release", "r1"), tick(2))
     assert found[2:] == ["2 r2 main lab-1 8"]
 
 
-def test_share_cores_switches_it_off_and_on_again() -> None:
-    """Off, each may use its own; per system, as every key of the scheduler."""
+def test_share_cores_switches_sharing_off_and_on_again() -> None:
+    """If it is off, each lease may use its own cpus. It is a setting of the system, as every key of the scheduler."""
     off, on = {"scheduler": {"share_cores": False}}, {"scheduler": {"share_cores": True}}
     found = cores(BOTH, tick(0), act(1, "rules", off), *ticks(1, 2), act(3, "rules", on), *ticks(3, 4))
     assert found == [
@@ -190,8 +192,8 @@ def test_share_cores_switches_it_off_and_on_again() -> None:
     assert cores(BOTH, tick(0), scheduler={"system": {"sim": {"share_cores": False}}}) == []
 
 
-def test_a_plan_that_is_late_limits_nobody_wrongly() -> None:
-    """r1 goes between the plan and its commit: r2's limit is decided anew in the next tick."""
+def test_a_plan_that_is_late_sets_no_wrong_limit() -> None:
+    """r1 ends between the plan and its commit: the limit of r2 is decided again in the next tick."""
     played = play_out(a_host(BOTH, tick(0, act(0, "cancel", "r1")), tick(1)))
     first = next(line for line in played.lines if "tick" in line)
     skipped = [each for each in first["decisions"] if each["do"] == "cores"]

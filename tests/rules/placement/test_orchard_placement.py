@@ -1,4 +1,4 @@
-"""The cases of the Orchard page: resources, labels, which slot, in which order."""
+"""Cases from Orchard: resources, labels, the choice of a slot, the order."""
 
 import pytest
 
@@ -16,7 +16,7 @@ CASES: Cases = {
         a_case(ask(0, "r3", resources={"vms": 3}), tick(0), slots=[host(A, "h")], reservations=[held("h")]),
         [["r3 waits no_capacity"]],
     ),
-    "what the request does not name does not matter": (
+    "a resource that the request does not name does not matter": (
         a_case(ask(0, "r1"), tick(0), slots=[host(A, resources={"vms": 1, "gpus": 0})]),
         [["assign r1 lab-1"]],
     ),
@@ -45,7 +45,7 @@ CASES: Cases = {
         ),
         [["assign r1 lab-2"]],
     ),
-    # registered anew with less than is leased on it: nothing is left of that key, and its leases stay
+    # registered again with less than is leased on it: nothing is left of that key, and its leases stay
     "never below 0": (
         a_case(
             act(0, "slot", host(A, "h", resources={"vms": 1, "cpus": 4})),
@@ -57,7 +57,7 @@ CASES: Cases = {
         ),
         [["assign r0 lab-1", "r1 waits no_capacity"]],
     ),
-    "default_resources fill in what is left out": (
+    "default_resources apply to what a component omits": (
         a_case(
             ask(0, "r1", "r2", resources={"vms": 1}),
             tick(0),
@@ -100,7 +100,7 @@ CASES: Cases = {
         a_case(ask(0, "r1", labels={"foo": ""}), tick(0), slots=[host(A), host(B, labels={"foo": ""})]),
         [["assign r1 lab-2"]],
     ),
-    "those of the component count as well": (
+    "labels of the component count as well": (
         a_case(
             submit(0, "g", labels={"a": "1"}, components=[{"name": "w", "labels": {"b": "2"}}]),
             tick(0),
@@ -128,7 +128,7 @@ CASES: Cases = {
         ),
         [["r1 waits never_fits"], ["assign r1 lab-1"]],
     ),
-    "a lease is not ended because its slot's labels changed": (
+    "a lease does not end because the labels of its slot changed": (
         a_case(
             ask(0, "r1", labels={"role": "test"}),
             tick(0),
@@ -199,7 +199,7 @@ CASES: Cases = {
         a_case(ask(0, "old"), ask(1, "young"), tick(2), slots=[host(A, resources={"vms": 1})]),
         [["assign old lab-1", "young waits no_capacity"]],
     ),
-    "the older fits nowhere: the younger": (
+    "the older fits nowhere: the younger is placed": (
         a_case(
             ask(0, "old", resources={"vms": 3}),
             ask(1, "young"),
@@ -213,7 +213,7 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_reservation_is_placed_as_the_page_says(name: str) -> None:
+def test_a_reservation_is_placed_by_resources_labels_profile_and_order(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
 

@@ -1,1 +1,1 @@
-"""Tests of the rules: the order of the queue, and what waits for which reason."""
+"""Tests of the rules: the order of the queue, and why a reservation waits."""

@@ -1,4 +1,4 @@
-"""What nothing could ever hold: found for many at once, and at no cost for each of them."""
+"""Requests that no slot could ever hold: they are found together, and a request that repeats costs nothing."""
 
 from collections.abc import ItemsView, Iterable
 
@@ -23,7 +23,7 @@ RULES = some_rules(
 
 
 def wishes() -> dict[str, Reservation]:
-    """By what is the matter with them."""
+    """By the reason why it never fits."""
     gang = (a_component("small"), a_component("large", count=2, resources={"cpus": 5}))
     return {
         "no such pool": a_reservation("no such pool", system=None, pool="gone"),
@@ -42,18 +42,20 @@ def wishes() -> dict[str, Reservation]:
     ("slots", "found"),
     [
         ((), {"too large", "one of its components", "no such label", "on hold too", "no host is there"}),
-        # a host is all that a pool of hosts has; it may be full
+        # a pool of hosts has only its hosts; they may be full
         ((a_slot("hosts-1"),), {"too large", "one of its components", "no such label", "on hold too"}),
-        # a machine that is larger than what the pool launches now, on its way or going
+        # a machine that is larger than what the pool launches now, in flight or ending
         ((a_slot(resources={"cpus": 8}, state="draining"),), {"no such label", "no host is there"}),
         ((a_slot(labels={"disk": "ssd"}), a_slot("hosts-1")), {"too large", "one of its components", "on hold too"}),
-        # an empty slot is nothing of its own
+        # an empty slot has no capacity of its own
         ((a_slot(resources={"cpus": 8}, state="empty"),), None),
-        # but for a host that is away: it may come back
+        # except a host that is away: it may come back
         ((a_slot("hosts-1", state="empty"),), {"too large", "one of its components", "no such label", "on hold too"}),
     ],
 )
-def test_what_no_slot_or_offering_could_hold_is_found(slots: tuple[Slot, ...], found: set[str] | None) -> None:
+def test_requests_that_no_slot_or_offering_could_hold_are_found(
+    slots: tuple[Slot, ...], found: set[str] | None
+) -> None:
     told = find_misfits(wishes().values(), slots, RULES)
     misfits = {name for name, (code, _) in told.items() if code == "never_fits"}
     nowhere = {"no such pool", "no such system"}
@@ -62,7 +64,7 @@ def test_what_no_slot_or_offering_could_hold_is_found(slots: tuple[Slot, ...], f
     assert {name for name, (code, _) in told.items() if code == "no_pool"} == nowhere
 
 
-def test_it_is_what_the_tick_says() -> None:
+def test_the_check_agrees_with_the_tick() -> None:
     rows = [row for row in wishes().values() if row.priority]
     said = {each.reservation: (each.code, each.detail) for each in plan(View(rows), RULES, NOW).waiting}
     told = find_misfits(rows, (), RULES)
@@ -70,7 +72,7 @@ def test_it_is_what_the_tick_says() -> None:
 
 
 class Watched(dict[str, str]):
-    """Labels that count how often somebody looks at them."""
+    """Labels that count how often they are read."""
 
     looks = 0
 
@@ -80,7 +82,7 @@ class Watched(dict[str, str]):
 
 
 @pytest.mark.parametrize("resources", [{"cpus": 5.0}, {"gpus": 1.0}])
-def test_ten_thousand_that_never_fit_cost_no_more_looks_than_one(resources: dict[str, float]) -> None:
+def test_ten_thousand_equal_misfits_read_no_more_labels_than_one(resources: dict[str, float]) -> None:
     def count_looks(rows: Iterable[Reservation]) -> int:
         labels = Watched({"disk": "ssd"})
         outcome = plan(View([a_slot(resources={"cpus": 2}, labels=labels), *rows]), RULES, NOW)

@@ -13,7 +13,7 @@ Line = dict[str, Any]
 
 
 class Played:
-    """What one play decided, why the last tick let others wait, and what became of each reservation."""
+    """Decisions of one play, the waits of its last tick, and the phase of each reservation."""
 
     def __init__(self, scenario: Line) -> None:
         self._lines = list(play_lines(read_scenario(scenario)))
@@ -58,12 +58,12 @@ def asking(at: float, name: str, cpus: float, **more: Any) -> dict[str, Any]:
     ("guard", "small_at", "assigned", "code"),
     [
         (3600, 3600, True, None),  # pending for exactly as long: not yet
-        (3600, 3600.5, False, "behind_queue"),  # longer: nobody overtakes it on that slot
+        (3600, 3600.5, False, "behind_queue"),  # longer: no reservation overtakes it on that slot
         (0, 9999, True, None),  # off
         ("1h", 3601, False, "behind_queue"),
     ],
 )
-def test_who_has_waited_for_too_long_is_not_overtaken(
+def test_a_reservation_that_has_waited_too_long_is_not_overtaken(
     guard: object, small_at: float, assigned: bool, code: str | None
 ) -> None:
     timeline = [asking(0, "big", 4), asking(small_at, "small", 1), {"at": small_at, "tick": True}]
@@ -74,8 +74,10 @@ def test_who_has_waited_for_too_long_is_not_overtaken(
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(10, "gang_incomplete"), (11, "no_capacity")])
-def test_whom_the_guard_protects_from_now_on_is_heeded_though_nothing_else_has_changed(seconds: int, code: str) -> None:
-    """Two gangs find room for all but one. The room of one that is protected is none for the other any more."""
+def test_a_new_protection_counts_although_nothing_else_has_changed(seconds: int, code: str) -> None:
+    """Two gangs find capacity for all instances except one. The other gang cannot use the capacity of the protected
+    one.
+    """
     gang = {"components": [{"name": "rank", "count": 4, "resources": {"cpus": 1}}]}
     timeline = [
         {"at": at, "submit": {"id": name, "system": "x", **gang}} for at, name in enumerate(["first", "second"])
@@ -85,16 +87,16 @@ def test_whom_the_guard_protects_from_now_on_is_heeded_though_nothing_else_has_c
     assert played.codes == {"first": "gang_incomplete", "second": code}
 
 
-def test_who_has_waited_for_too_long_is_protected_behind_a_younger_one_that_is_alike() -> None:
-    """Of two that ask for the same, the younger one goes first and needs no protection; the older one does."""
+def test_a_reservation_that_has_waited_too_long_is_protected_behind_a_younger_equal_one() -> None:
+    """Of two equal requests, the younger one comes first and needs no protection; the older one needs it."""
     timeline = [asking(0, "older", 4), asking(9999, "younger", 4, priority=2), asking(9999, "small", 1)]
     played = play(a_fleet({"queue": "priority"}, [*timeline, {"at": 9999, "tick": True}]))
     assert played.codes == {"younger": "no_capacity", "older": "no_capacity", "small": "behind_queue"}
     assert played.decisions("assign") == []
 
 
-def test_the_guard_keeps_only_slots_that_could_serve_it() -> None:
-    """A plain host could not serve the one that wants a label; it serves those behind."""
+def test_the_guard_keeps_only_slots_that_could_serve_the_reservation() -> None:
+    """A plain host could not serve the reservation that requires a label; it serves later ones."""
     scenario = a_fleet({}, [asking(0, "big", 4, labels={"gpu": "yes"}), asking(9999, "small", 1)])
     scenario["slots"].append(
         {"id": "lab-2", "pool": "lab", "labels": {"gpu": "yes"}, "leases": [{"reservation": "o2"}]}
@@ -114,7 +116,7 @@ def test_the_guard_keeps_only_slots_that_could_serve_it() -> None:
         {"cpus": 4, "priority": 0},  # on_hold
     ],
 )
-def test_who_waits_for_something_else_is_not_protected(big: dict[str, Any]) -> None:
+def test_a_reservation_that_does_not_wait_for_a_slot_is_not_protected(big: dict[str, Any]) -> None:
     first = asking(0, "big", big["cpus"], **({"priority": 0} if "priority" in big else {}))
     played = play(a_fleet({}, [first, asking(9999, "small", 1), {"at": 9999, "tick": True}]))
     assert [each["reservation"] for each in played.decisions("assign")] == ["small"]
@@ -126,7 +128,7 @@ HALF_FULL = a_slot("linux-1", "ready", "old")
 OLD = a_holder("old", resources={"cpus": 1})
 
 BESIDE_OTHER_RULES: Cases = {
-    # nobody overtakes anyway, and what those behind would have taken is kept for them: nothing is launched
+    # there is no overtaking anyway, and capacity for later ones is kept for them: nothing is launched
     "backfill is off": (
         a_scenario(
             submit(0, "head", system="other"),
@@ -141,7 +143,7 @@ BESIDE_OTHER_RULES: Cases = {
         ),
         [["head waits no_capacity", "r1 waits behind_queue", "r2 waits behind_queue"]],
     ),
-    "a slot that it declined cannot serve it": (
+    "a slot that its holder declined cannot serve it": (
         a_scenario(
             submit(0, "big"),
             tick(1),
@@ -170,7 +172,7 @@ BESIDE_OTHER_RULES: Cases = {
         [["launch linux-1 large demand", "gang waits cordoned", "small waits booting"]],
     ),
     # it waits with `booting`, not with `cordoned`
-    "a launch serves it, and a cordoned slot would have had room": (
+    "a launch serves it, and a cordoned slot would have had capacity": (
         a_scenario(
             submit(0, "big", resources={"cpus": 4}),
             submit(99, "small", resources={"cpus": 1}),
@@ -184,7 +186,7 @@ BESIDE_OTHER_RULES: Cases = {
         [["launch linux-3 demand", "launch linux-4 demand", "big waits booting", "small waits behind_queue"]],
     ),
     # it waits with `booting`, not with `capacity`
-    "launches are held, but one for it is on its way": (
+    "launches pause, but a launch for it is in flight": (
         a_scenario(
             submit(0, "big", resources={"cpus": 4}),
             submit(99, "small", resources={"cpus": 1}),
@@ -198,7 +200,7 @@ BESIDE_OTHER_RULES: Cases = {
         ),
         [["big waits booting", "small waits behind_queue"]],
     ),
-    # it lacks one launch, not two: what is kept for it is room for it
+    # it lacks one launch, not two: the kept slot is capacity for it
     "a gang is served on what is kept for it": (
         a_scenario(
             submit(0, "gang", components=[{"name": "w", "count": 2}]),
@@ -215,7 +217,7 @@ BESIDE_OTHER_RULES: Cases = {
             ["assign gang linux-1 linux-2", "small waits at_max_slots"],
         ],
     ),
-    # what is kept for it is room for some of it
+    # the kept slot is capacity for some of its instances
     "a gang that cannot be completed": (
         a_scenario(
             submit(0, "gang", components=[{"name": "w", "count": 2}]),
@@ -227,7 +229,7 @@ BESIDE_OTHER_RULES: Cases = {
         ),
         [["gang waits gang_incomplete", "small waits behind_queue"]],
     ),
-    # what is launched for the one before it has room for some of it
+    # what is launched for the earlier reservation has capacity for some of its instances
     "a gang beside a launch": (
         a_scenario(
             submit(0, "small"),
@@ -243,7 +245,7 @@ BESIDE_OTHER_RULES: Cases = {
         [["launch linux-1 demand", "small waits booting", "gang waits gang_incomplete"]],
     ),
     # it waits with `gang_incomplete`, not with `cordoned`
-    "a gang some of which has room, and a cordoned slot beside it": (
+    "a gang with capacity for some instances, beside a cordoned slot": (
         a_scenario(
             submit(0, "gang", components=[{"name": "w", "count": 2}]),
             submit(99, "small"),
@@ -258,7 +260,7 @@ BESIDE_OTHER_RULES: Cases = {
 
 
 @pytest.mark.parametrize("name", BESIDE_OTHER_RULES)
-def test_the_guard_beside_other_rules(name: str) -> None:
+def test_the_guard_together_with_other_rules(name: str) -> None:
     document, expected = BESIDE_OTHER_RULES[name]
     assert play_out(document).ticks == expected
 
@@ -268,14 +270,14 @@ def test_the_guard_beside_other_rules(name: str) -> None:
     [("pack", ["lab-1", "lab-1", "lab-1"]), ("spread", ["lab-2", "lab-1", "lab-2"])],
 )
 def test_the_profile_compares_the_number_of_leases(profile: str, slots: list[str]) -> None:
-    """lab-1 has one lease already; counted anew after each placed instance, ties go to the first."""
+    """lab-1 has one lease already; leases are counted again after each instance, and ties go to the first slot."""
     three = [asking(0, f"r{number}", 1) for number in range(3)]
     scenario = a_fleet({"profile": profile}, [*three, {"at": 0, "tick": True}])
     scenario["slots"].append({"id": "lab-2", "pool": "lab"})
     assert [each["leases"][0]["slot"] for each in play(scenario).decisions("assign")] == slots
 
 
-def test_a_changed_profile_holds_from_the_next_tick_on() -> None:
+def test_a_changed_profile_applies_from_the_next_tick_on() -> None:
     scenario = a_fleet({"profile": "pack"}, [asking(0, "r0", 1), {"at": 0, "tick": True}])
     scenario["slots"].append({"id": "lab-2", "pool": "lab"})
     scenario["timeline"] += [
@@ -286,7 +288,7 @@ def test_a_changed_profile_holds_from_the_next_tick_on() -> None:
     assert [each["leases"][0]["slot"] for each in play(scenario).decisions("assign")] == ["lab-1", "lab-2"]
 
 
-def test_after_so_many_unconfirmed_assignments_it_fails() -> None:
+def test_a_reservation_fails_after_max_unconfirmed_assignments() -> None:
     scheduler = {"confirm_timeout": 10, "max_unconfirmed": 1}
     played = play(a_fleet(scheduler, [asking(0, "silent", 1)], tick_every=10, until=40))
     told = [(each["do"], each["reason"]) for each in played.decisions("requeue", "fail")]
@@ -294,8 +296,8 @@ def test_after_so_many_unconfirmed_assignments_it_fails() -> None:
     assert played.reservations["silent"]["phase"] == "failed"
 
 
-def test_a_slot_that_takes_a_lease_is_not_idle_though_a_gang_behind_was_kept_off_it() -> None:
-    """`gang` would have filled linux-1 and the slot that is kept for `big`; trying that leaves linux-1 as it was."""
+def test_a_slot_that_takes_a_lease_is_not_idle_although_a_later_gang_could_not_use_it() -> None:
+    """`gang` would have filled linux-1 and the slot that is kept for `big`; the trial leaves linux-1 as it was."""
     pool = {"system": "x", "max_slots": 2, "lease_ttl": 0, "max_leases_per_slot": 9, "idle_scale_down": 10}
     linux = {"id": "linux-1", "pool": "linux", "resources": {"cpus": 2}}
     kept = {"id": "linux-2", "pool": "linux", "resources": {"cpus": 4}, "leases": [{"reservation": "old"}]}
@@ -319,8 +321,8 @@ def test_a_slot_that_takes_a_lease_is_not_idle_though_a_gang_behind_was_kept_off
 TWO = {"name": "w", "count": 2, "resources": {"cpus": 1}}
 
 
-def test_those_behind_a_gang_take_nothing_of_what_it_waits_for_where_backfill_is_off() -> None:
-    """They kept the ready slots among themselves: the gang waited for four new ones for ever, beside an empty slot."""
+def test_without_backfill_reservations_behind_a_gang_take_none_of_the_capacity_that_it_waits_for() -> None:
+    """Otherwise they would keep the ready slots, and the gang would wait for four new slots beside an empty one."""
     slots = [a_slot(f"linux-{number}") for number in (1, 2, 3)]
     gang = act(0, "submit", {"id": "gang", "system": SYSTEM, "components": [{"name": "node", "count": 4}]})
     behind = submit(0, "r1", "r2", "r3")
@@ -331,9 +333,9 @@ def test_those_behind_a_gang_take_nothing_of_what_it_waits_for_where_backfill_is
 
 
 @pytest.mark.parametrize("before", [(), (an_application("wide", 3),)], ids=["alone", "behind a wider gang in vain"])
-def test_a_gang_for_which_elastic_instances_gave_room_back_is_kept_out_by_the_guard(before: tuple[Line, ...]) -> None:
-    """`small` takes one of two units that `more` gives back. The other one and the one that is kept for `big` would do
-    for the gang, whatever was found wanting for a wider one before them.
+def test_a_gang_for_which_elastic_instances_were_reclaimed_is_kept_out_by_the_guard(before: tuple[Line, ...]) -> None:
+    """`small` takes one of two units that `more` gives back. The other unit and the one that is kept for `big` would
+    suffice for the gang, although an earlier, larger gang found too little.
     """
     gpu = {"labels": {"gpu": "yes"}}
     played = play_out(

@@ -52,15 +52,15 @@ LINES: dict[str, tuple[Any, str]] = {
         a_scenario(pools={"linux": {"system": "x"}}),
         "config.pools.linux.max_slots: expected a whole number >= 0 (an ec2 pool needs it), got null",
     ),
-    "a key that nobody knows": (
+    "an unknown key": (
         with_pool(max_slot=3),
         'config.pools.linux.max_slot: expected a known key (did you mean "max_slots"?), got "max_slot"',
     ),
-    "a key at the top": (
+    "an unknown key at the top": (
         {**a_scenario(), "tick_evry": 5},
         'tick_evry: expected a known key (did you mean "tick_every"?), got "tick_evry"',
     ),
-    "an action that nobody knows": (
+    "an unknown action": (
         a_scenario(act(0, "submti", {})),
         'timeline[0]: expected a known action (did you mean "submit"?), got "submti"',
     ),
@@ -88,18 +88,18 @@ LINES: dict[str, tuple[Any, str]] = {
         a_scenario(slots=[{"id": "x-1", "pool": "linus"}]),
         'slots[0].pool: expected a pool of config (did you mean "linux"?), got "linus"',
     ),
-    "a state that nobody knows": (
+    "an unknown state": (
         a_scenario(slots=[{"id": "linux-1", "pool": "linux", "state": "redy"}]),
         (
             "slots[0].state: expected one of empty, launching, booting, binding, ready, draining, terminating, error"
             ' (did you mean "ready"?), got "redy"'
         ),
     ),
-    "a lease of nobody": (
+    "a lease of an unknown reservation": (
         a_scenario(slots=[a_slot("linux-1", "ready", "r1")]),
         'slots[0].leases[0].reservation: expected a reservation that was declared, got "r1"',
     ),
-    "a lease of no component": (
+    "a lease of an unknown component": (
         a_scenario(
             slots=[{"id": "linux-1", "pool": "linux", "leases": [{"reservation": "r1", "component": "mian"}]}],
             reservations=[a_holder("r1")],
@@ -110,15 +110,15 @@ LINES: dict[str, tuple[Any, str]] = {
         a_scenario(act(0, "slot", a_slot("linux-1", "ready", "r9"))),
         'timeline[0].slot.leases[0].reservation: expected a reservation that was declared, got "r9"',
     ),
-    "cordon of no slot": (
+    "cordon of an unknown slot": (
         a_scenario(act(0, "cordon", "linux-5")),
         'timeline[0].cordon: expected a slot that was declared (did you mean "linux-4"?), got "linux-5"',
     ),
-    "interrupt of no slot": (
+    "interrupt of an unknown slot": (
         a_scenario(act(0, "interrupt", {"slot": "mac-1", "deadline": 3})),
         'timeline[0].interrupt.slot: expected a slot that was declared, got "mac-1"',
     ),
-    "fail of nobody": (
+    "fail of an unknown reservation": (
         a_scenario(act(0, "fail", {"reservation": "r1"})),
         'timeline[0].fail.reservation: expected a reservation that was declared, got "r1"',
     ),
@@ -126,15 +126,15 @@ LINES: dict[str, tuple[Any, str]] = {
         a_scenario(act(0, "surrender", {"reservation": "r1"}), submit(0, "r1")),
         'timeline[0].surrender.reservation: expected a reservation that was declared, got "r1"',
     ),
-    "priority of nobody": (
+    "priority of an unknown reservation": (
         a_scenario(act(0, "priority", {"reservation": "r1", "priority": 2})),
         'timeline[0].priority.reservation: expected a reservation that was declared, got "r1"',
     ),
-    "an outage of no pool": (
+    "an outage of an unknown pool": (
         a_scenario(act(0, "outage", {"pool": "mac", "error": "quota", "until": 3})),
         'timeline[0].outage.pool: expected a pool of config, got "mac"',
     ),
-    "an outage of no known kind": (
+    "an outage of an unknown kind": (
         a_scenario(act(0, "outage", {"pool": "linux", "error": "weather", "until": 3})),
         'timeline[0].outage.error: expected one of capacity, quota, throttled, misconfigured, got "weather"',
     ),
@@ -150,11 +150,11 @@ LINES: dict[str, tuple[Any, str]] = {
         a_scenario({"at": 0, "submit": {"id": "r1"}}),
         "timeline[0].submit.system: expected a system or a pool (one of them), got null",
     ),
-    "an id that is none": (
+    "an id that is empty": (
         a_scenario(submit(0, "r 1")),
         ('timeline[0].submit[0].id: expected a name (letters, digits and ._:@/+-, at most 200 characters), got "r 1"'),
     ),
-    "an id of an action that is none": (
+    "an id of an action that is empty": (
         a_scenario(act(0, "release", "r 1")),
         'timeline[0].release: expected a name (letters, digits and ._:@/+-, at most 200 characters), got "r 1"',
     ),
@@ -165,7 +165,7 @@ LINES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_the_first_thing_that_is_wrong_is_told_in_one_line(name: str) -> None:
+def test_the_first_fault_is_reported_in_one_line(name: str) -> None:
     document, line = LINES[name]
     with pytest.raises(InvalidInputError) as caught:
         read_scenario(document)
@@ -177,7 +177,7 @@ FILES: dict[str, bytes] = {
     "empty": b"",
     "no text": b"\xff{}",
     "TOML in a JSON file": b"until = 5",
-    "brackets without end": b"[" * 100_000,
+    "unclosed brackets": b"[" * 100_000,
     "a key twice": b'{"until": 5, "until": 6}',
     "a key twice, deep inside": b'{"config": {"pools": {"linux": {"max_slots": 1, "max_slots": 1}}}}',
     "a number of thousands of digits": b'{"until": ' + b"9" * 5_000 + b"}",
@@ -185,7 +185,7 @@ FILES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_no_json_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_json_is_refused_with_its_name(name: str, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_bytes(FILES[name])
     with pytest.raises(InvalidInputError) as caught:
@@ -194,7 +194,7 @@ def test_a_file_that_is_no_json_is_refused_by_its_name(name: str, tmp_path: Path
     assert "\n" not in str(caught.value)
 
 
-def test_of_several_faults_the_first_is_told_alone() -> None:
+def test_of_several_faults_only_the_first_is_reported() -> None:
     """Bad input ends with one line."""
     document = a_scenario(act(0, "outage", {}), pool={"boot_timeout": -1, "max_slot": 3})
     with pytest.raises(InvalidInputError) as caught:
@@ -202,17 +202,17 @@ def test_of_several_faults_the_first_is_told_alone() -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_file_whose_name_has_line_ends_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_file_name_with_line_ends_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         load_scenario(tmp_path / "no\nfile.json")
     assert len(str(caught.value).splitlines()) == 1
 
 
 ACCEPTED: dict[str, Document] = {
-    "a warm reserve above the maximum is bounded": with_pool(target_warm_slots=9),
+    "a warm pool above the maximum is bounded": with_pool(target_warm_slots=9),
     "durations as texts": with_pool(boot_timeout="15m", idle_scale_down="30s"),
     "a static pool needs no maximum": a_scenario(pools={"hosts": {"system": "x", "provider": "static"}}),
-    "ids that nobody knows, where they are no error": a_scenario(
+    "unknown ids, where they are no error": a_scenario(
         act(0, "release", "r1"),
         act(0, "cancel", "r1"),
         act(0, "renew", "r1"),
@@ -238,5 +238,5 @@ ACCEPTED: dict[str, Document] = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_what_the_contract_allows_is_accepted(name: str) -> None:
+def test_valid_input_is_accepted(name: str) -> None:
     read_scenario(ACCEPTED[name])

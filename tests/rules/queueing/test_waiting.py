@@ -1,4 +1,4 @@
-"""Why a reservation waits: the codes in their order, and the order of those who wait."""
+"""Why a reservation waits: the codes in their order, and the order of the queue."""
 
 import pytest
 
@@ -78,7 +78,7 @@ CODES: dict[str, tuple[Document, str]] = {
         ),
         "at_max_slots",
     ),
-    "a gang, max_slots is reached, and cordoned slots have room for all of it": (
+    "a gang, max_slots is reached, and cordoned slots have capacity for all of it": (
         a_scenario(
             submit(0, "r1", **GANG),
             tick(0),
@@ -87,11 +87,11 @@ CODES: dict[str, tuple[Document, str]] = {
         ),
         "cordoned",
     ),
-    "a gang, max_slots is reached, and the cordoned slot has room for a part of it": (
+    "a gang, max_slots is reached, and the cordoned slot has capacity for a part of it": (
         a_scenario(submit(0, "r1", **GANG), tick(0), pool={"max_slots": 1}, slots=[a_slot("linux-1", cordoned=True)]),
         "at_max_slots",
     ),
-    "a gang for which one slot could be launched, and cordoned ones have room for all of it": (
+    "a gang for which one slot could be launched, and cordoned ones have capacity for all of it": (
         a_scenario(
             submit(0, "r1", **GANG),
             tick(0),
@@ -110,7 +110,7 @@ CODES: dict[str, tuple[Document, str]] = {
         ),
         "no_capacity",
     ),
-    "a cordoned host that is offline would have no room either": (
+    "a cordoned host that is offline would have no capacity either": (
         a_scenario(submit(200, "r1"), tick(200), pools=HOSTS, slots=[a_slot("hosts-1", cordoned=True)]),
         "no_capacity",
     ),
@@ -128,14 +128,14 @@ CODES: dict[str, tuple[Document, str]] = {
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_the_code_says_why_it_waits(name: str) -> None:
+def test_the_code_is_the_reason_of_the_wait(name: str) -> None:
     document, code = CODES[name]
     last = play_out(document).ticks[-1]
     assert [each for each in last if " waits " in each] == [f"r1 waits {code}"]
 
 
-def test_without_backfill_the_first_that_gets_no_ready_slot_ends_the_placing() -> None:
-    """Launches are still made for those behind it, and their room is kept."""
+def test_without_backfill_the_first_reservation_without_a_ready_slot_ends_the_placing() -> None:
+    """Slots are still launched for later reservations, and the capacity that they would take is kept for them."""
     assert told(
         submit(0, "r1", resources={"cpus": 4}),
         submit(0, "r2", resources={"cpus": 1}),
@@ -147,7 +147,7 @@ def test_without_backfill_the_first_that_gets_no_ready_slot_ends_the_placing() -
     ) == [["launch linux-2 demand", "r1 waits booting", "r2 waits behind_queue", "r3 waits behind_queue"]]
 
 
-def test_without_backfill_those_before_the_first_that_waits_are_served() -> None:
+def test_without_backfill_reservations_before_the_first_that_waits_are_served() -> None:
     assert told(
         submit(0, "r1", "r2", "r3"),
         tick(0),
@@ -156,7 +156,7 @@ def test_without_backfill_those_before_the_first_that_waits_are_served() -> None
     ) == [["assign r1 linux-1", "assign r2 linux-2", "launch linux-3 demand", "r3 waits booting"]]
 
 
-def test_without_backfill_who_can_never_be_served_blocks_nobody() -> None:
+def test_without_backfill_a_reservation_that_never_fits_blocks_no_other() -> None:
     assert told(
         submit(0, "r1", priority=0),
         submit(0, "r2", system="mac"),
@@ -168,7 +168,7 @@ def test_without_backfill_who_can_never_be_served_blocks_nobody() -> None:
     ) == [["assign r4 linux-1", "r1 waits on_hold", "r2 waits no_pool", "r3 waits never_fits"]]
 
 
-def test_with_backfill_later_ones_are_still_tried() -> None:
+def test_with_backfill_later_reservations_are_still_tried() -> None:
     assert told(
         submit(0, "r1", resources={"cpus": 4}),
         submit(0, "r2", resources={"cpus": 1}),
@@ -179,7 +179,7 @@ def test_with_backfill_later_ones_are_still_tried() -> None:
 
 
 QUEUES = {
-    # who comes first: the order of those who wait
+    # the order of pending reservations
     "fifo": ["old", "low", "high", "small", "twin"],
     "priority": ["high", "old", "low", "small", "twin"],
     "size": ["small", "old", "high", "twin", "low"],
@@ -187,7 +187,7 @@ QUEUES = {
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_those_who_wait_are_told_in_the_order_of_the_queue(queue: str) -> None:
+def test_waits_are_reported_in_queue_order(queue: str) -> None:
     played = play_out(
         a_scenario(
             submit(0, "old", size=5),
@@ -203,7 +203,7 @@ def test_those_who_wait_are_told_in_the_order_of_the_queue(queue: str) -> None:
     assert [each.split()[0] for each in played.ticks[0]] == QUEUES[queue]
 
 
-def test_a_change_of_priority_counts_from_the_next_tick_and_0_holds() -> None:
+def test_a_changed_priority_counts_from_the_next_tick_and_0_is_on_hold() -> None:
     assert told(
         submit(0, "r1", "r2"),
         act(0, "priority", {"reservation": "r2", "priority": 5}),
@@ -216,7 +216,7 @@ def test_a_change_of_priority_counts_from_the_next_tick_and_0_holds() -> None:
     ) == [["assign r2 linux-1", "r1 waits at_max_slots"], ["r1 waits on_hold"]]
 
 
-def test_a_leased_one_whose_priority_becomes_0_keeps_its_lease() -> None:
+def test_a_leased_reservation_whose_priority_becomes_0_keeps_its_lease() -> None:
     played = play_out(
         a_scenario(
             submit(0, "r1"),
@@ -229,7 +229,7 @@ def test_a_leased_one_whose_priority_becomes_0_keeps_its_lease() -> None:
     assert played.slots == {"linux-1": "ready r1"}
 
 
-def test_a_newcomer_of_higher_priority_gets_the_booting_slot() -> None:
+def test_a_newer_reservation_of_higher_priority_gets_the_booting_slot() -> None:
     assert told(
         submit(0, "c1"),
         tick(0),
@@ -246,7 +246,7 @@ def test_a_newcomer_of_higher_priority_gets_the_booting_slot() -> None:
     ]
 
 
-def test_a_gang_keeps_its_ready_room_while_the_rest_boots() -> None:
+def test_a_gang_keeps_its_ready_capacity_while_the_rest_boots() -> None:
     assert told(
         submit(0, "g", **GANG),
         submit(0, "r1"),
@@ -261,7 +261,7 @@ def test_a_gang_keeps_its_ready_room_while_the_rest_boots() -> None:
     ]
 
 
-def test_who_finds_room_only_once_others_are_placed_is_told_so_and_placed_by_the_next_tick() -> None:
+def test_a_reservation_for_which_capacity_appears_during_the_tick_is_placed_by_the_next_one() -> None:
     """Its first instance took the emptier slot from its second one, until `r12` made the other slot the fuller one."""
     played = play_out(
         a_scenario(
@@ -299,7 +299,7 @@ def test_a_gang_that_cannot_be_completed_holds_nothing() -> None:
     ) == [["assign r1 linux-1", "g waits at_max_slots"]]
 
 
-def test_the_codes_stand_in_the_order_of_the_contract() -> None:
+def test_the_codes_are_in_the_order_of_the_contract() -> None:
     assert (
         *("on_hold", "no_pool", "never_fits", "no_quota", "account_limit", "behind_queue", "booting"),
         *("at_max_slots", "at_quota", "capacity", "throttled", "misconfigured", "gang_incomplete"),
@@ -317,7 +317,7 @@ def test_fractions_that_add_up_fit() -> None:
 
 
 def test_a_record_with_empty_labels_has_none() -> None:
-    """It does not take its pool's: those are of a record that names no labels."""
+    """It does not get the labels of its pool: these apply to a record that names no labels."""
     wish = submit(0, "r1", labels={"disk": "ssd"})
     pool = {"labels": {"disk": "ssd"}, "max_slots": 1}
     assert told(wish, tick(0), pool=pool, slots=[a_slot("linux-1")]) == [["assign r1 linux-1"]]
@@ -332,7 +332,7 @@ def test_a_cordoned_empty_slot_is_not_launched_on() -> None:
     ]
 
 
-def test_the_older_one_goes_first_whatever_the_order_of_submission() -> None:
+def test_the_older_reservation_is_first_whatever_the_order_of_submission() -> None:
     assert told(
         tick(0),
         pool={"max_slots": 1},

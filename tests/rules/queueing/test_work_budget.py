@@ -1,4 +1,4 @@
-"""A tick bounds the counted work of one principal's gangs and elastic components; the rest has its turn later."""
+"""A tick bounds the counted work of one principal's gangs and elastic components; later ticks do the rest."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.cycle.work_budget import CORES_STEPS, GRANT_STEPS, LEASE_STEPS, PAUSE_SECONDS
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.cluster import build_stage
 from tests.builders import NOW, SYSTEM, a_lease, a_slot, some_rules
@@ -41,17 +42,17 @@ def list_assigned(found: Plan) -> list[str]:
 
 
 def list_tried(found: Plan) -> set[str]:
-    """Those that wait, and not for their turn."""
+    """Return the reservations that wait for another reason than the work budget."""
     return {name for name, (code, _) in found.waiting.items() if code != "behind_queue"}
 
 
 def large_gangs(count: int) -> list[Reservation]:
-    """None of them fits on its own, and what is known of one says nothing about the next one."""
+    """None of them fits on its own, and the failure of one implies nothing about the next one."""
     return [a_gang(number, 9.9 - number / 100, count=SLOTS + 1) for number in range(count)]
 
 
 @pytest.mark.parametrize("most", [0, 1_000_000])
-def test_a_load_within_the_bound_is_planned_as_without_one(most: int) -> None:
+def test_work_within_the_bound_is_planned_as_without_a_bound(most: int) -> None:
     found = plan(a_fleet(*large_gangs(8), a_gang(8, 1)), rules_with(most), NOW)
     assert list_assigned(found) == ["g8"]
     assert list_tried(found) == {f"g{number}" for number in range(8)}
@@ -59,7 +60,7 @@ def test_a_load_within_the_bound_is_planned_as_without_one(most: int) -> None:
     assert found.wake_at > NOW + PAUSE_SECONDS
 
 
-def test_a_principal_that_has_spent_its_work_does_not_delay_another_one() -> None:
+def test_a_principal_that_has_spent_its_budget_does_not_delay_another_one() -> None:
     rows = [*large_gangs(8), a_gang(8, 1), a_gang(9, 1, "other"), a_gang(10, 1, None)]
     found = plan(a_fleet(*rows), rules_with(10), NOW)
     assert list_assigned(found) == ["g9", "g10"]
@@ -68,11 +69,11 @@ def test_a_principal_that_has_spent_its_work_does_not_delay_another_one() -> Non
     assert found.wake_at == NOW
 
 
-def test_every_reservation_has_its_turn_and_the_first_one_in_every_tick() -> None:
-    """Also the gang that fits, although seven that do not fit stand before it."""
+def test_every_gang_is_tried_in_time_and_the_first_one_in_every_tick() -> None:
+    """The gang that fits is tried too, although seven that do not fit precede it."""
     view, rules = a_fleet(*large_gangs(7), a_gang(7, 1)), rules_with(10)
-    tried: list[set[str]] = []
-    while not (found := plan(view, rules, NOW + len(tried))).decisions:
+    cache, tried = PlanCache(), list[set[str]]()
+    while not (found := plan(view, rules, NOW + len(tried), cache)).decisions:
         assert found.wake_at == NOW + len(tried) + PAUSE_SECONDS
         tried.append(list_tried(found))
         assert len(tried) < 10
@@ -82,28 +83,31 @@ def test_every_reservation_has_its_turn_and_the_first_one_in_every_tick() -> Non
     assert sum(len(each - {"g0"}) for each in tried) <= 7
 
 
-def test_when_all_had_their_turn_they_have_another_one() -> None:
+def test_when_all_gangs_were_tried_they_are_tried_again() -> None:
     view, rules = a_fleet(*large_gangs(6)), rules_with(10)
-    turns = [list_tried(plan(view, rules, NOW + tick)) - {"g0"} for tick in range(20)]
+    cache = PlanCache()
+    turns = [list_tried(plan(view, rules, NOW + tick, cache)) - {"g0"} for tick in range(20)]
     assert all(sum(f"g{number}" in each for each in turns) >= 3 for number in range(1, 6))
 
 
-def test_leases_that_are_given_count_as_work_of_the_commit() -> None:
-    """The first gang pays for its leases, too; as many follow as the bound allows, and the rest in the next tick."""
+def test_leases_that_are_given_are_charged_to_the_budget() -> None:
+    """The first gang pays for its leases, too; later gangs follow as far as the bound allows, and the rest in the next
+    tick.
+    """
     rows = [a_gang(number, 1) for number in range(5)]
     view = a_fleet(*rows)
     assert list_assigned(plan(view, rules_with(10 * LEASE_STEPS), NOW)) == ["g0"]
     assert list_assigned(plan(view, rules_with(25 * LEASE_STEPS), NOW)) == ["g0", "g1", "g2"]
 
 
-def test_without_backfill_a_gang_whose_turn_comes_later_holds_up_the_queue() -> None:
+def test_without_backfill_a_gang_that_is_tried_later_blocks_the_queue() -> None:
     rows = [a_gang(0, 1), a_gang(1, 1), a_gang(2, 1), a_gang(3, 1, "other", count=1)]
     found = plan(a_fleet(*rows), rules_with(11 * LEASE_STEPS, backfill=False), NOW)
     assert list_assigned(found) == ["g0", "g1"]
     assert dict(found.waiting.items())["g3"][0] == "behind_queue"
 
 
-def test_elastic_instances_are_granted_as_far_as_the_bound_allows_in_rank_order() -> None:
+def test_elastic_instances_are_granted_in_rank_order_as_far_as_the_budget_allows() -> None:
     more = (Component(name="more", count=30, kind="elastic", resources={"cpus": 1}),)
     rows = [a_gang(0, 1, count=1, more=more), a_gang(1, 1, count=1, more=more), a_gang(2, 1, "other", 1, more=more)]
     found = plan(a_fleet(*rows), rules_with(40 * GRANT_STEPS), NOW)
@@ -112,7 +116,7 @@ def test_elastic_instances_are_granted_as_far_as_the_bound_allows_in_rank_order(
     assert found.wake_at == NOW
 
 
-def test_launches_have_a_budget_of_their_own_and_go_on_in_a_later_tick() -> None:
+def test_launches_have_their_own_budget_and_continue_in_a_later_tick() -> None:
     rows = [a_gang(number, 9 - number / 100, count=3) for number in range(6)]
     empty = [a_slot(f"linux-{number}", state="empty", epoch=0) for number in range(1, SLOTS + 1)]
     view, rules = View([*empty, *rows]), rules_with(5)
@@ -122,7 +126,7 @@ def test_launches_have_a_budget_of_their_own_and_go_on_in_a_later_tick() -> None
 
 
 def a_held_gang(number: int, principal: str = "greedy") -> Reservation:
-    """A gang with a lease of one cpu on each slot, none of which has a share of the spare cpus yet."""
+    """A gang with a lease of one cpu on each slot; no lease has a share of the spare cpus yet."""
     leases = [a_lease(slot=f"linux-{at}", component=f"rank.{at}", resources={"cpus": 1}) for at in range(1, SLOTS + 1)]
     held = a_gang(number, 1, principal, count=SLOTS)
     return msgspec.structs.replace(held, phase="leased", token=number + 1, leased_at=NOW, leases=tuple(leases))
@@ -132,13 +136,13 @@ def list_shared(found: Plan) -> set[str]:
     return {each.reservation for each in found.decisions if isinstance(each, Cores)}
 
 
-def test_cores_of_gangs_change_in_turns_and_those_of_another_principal_at_once() -> None:
+def test_cores_of_gangs_change_in_rotation_and_those_of_another_principal_at_once() -> None:
     view = a_fleet(a_held_gang(0), a_held_gang(1), a_held_gang(2), a_held_gang(3, "other"))
-    rules = rules_with(CORES_STEPS * SLOTS)
-    turns = [list_shared(plan(view, rules, NOW + tick)) for tick in range(4)]
+    rules, cache = rules_with(CORES_STEPS * SLOTS), PlanCache()
+    turns = [list_shared(plan(view, rules, NOW + tick, cache)) for tick in range(4)]
     assert turns == [{"g0", "g3"}, {"g1", "g3"}, {"g2", "g3"}, {"g0", "g3"}]
-    assert plan(view, rules, NOW + 4).wake_at == NOW + 4
-    assert list_shared(plan(view, rules_with(0), NOW)) == {"g0", "g1", "g2", "g3"}
+    assert plan(view, rules, NOW + 4, cache).wake_at == NOW + 4
+    assert list_shared(plan(view, rules_with(0), NOW, cache)) == {"g0", "g1", "g2", "g3"}
 
 
 def test_a_simulation_has_no_bound() -> None:

@@ -1,4 +1,4 @@
-"""The queues `size` and `dynsize`, as Zoe's page has them."""
+"""The queues `size` and `dynsize`, by Zoe's rules."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +19,11 @@ LAB: Line = {
     "resources": {"cpus": 1000, "memory_mib": 1_000_000, "places": 1},
 }
 A_MOMENT = 1e-6
-"""How long each one runs: nobody's size falls by as much as 1 meanwhile."""
+"""How long each one runs: no size falls by as much as 1 in this time."""
 
 
 def a_job(name: str, cpus: float = 1, memory_mib: float | None = 1, count: int = 1, **more: Any) -> Line:
-    """One whose instances together need the lab's one place."""
+    """A reservation whose instances together need the only lease of the lab."""
     resources = {"places": 1 / count, "cpus": cpus} | ({} if memory_mib is None else {"memory_mib": memory_mib})
     return {
         "id": name,
@@ -35,7 +35,7 @@ def a_job(name: str, cpus: float = 1, memory_mib: float | None = 1, count: int =
 
 
 def play_one_by_one(queue: str, submitted: Sequence[tuple[float, Line]], free_at: float, **parts: Any) -> list[str]:
-    """In which order they are served once the one that holds the lab's place lets go, at `free_at`."""
+    """Return the order in which they are served once the lab is free at `free_at`."""
     scenario = {
         "kicks": True,
         "config": {
@@ -68,13 +68,13 @@ def test_size_serves_the_smaller_one_first() -> None:
         ([(0, a_job("old-one", 1, 32768)), (95, a_job("young", 1, 8192))], 95, ["young", "old-one"]),
         # both have come to 0: the older one, however large it was
         ([(0, a_job("large", 2, 32768)), (1, a_job("small", 1, 256))], 256, ["large", "small"]),
-        # it never grows again: long after 0 a newcomer of any size is behind
+        # it never grows again: long after 0 a new reservation of any size comes later
         ([(0, a_job("large", 2, 32768)), (5000, a_job("small", 0.001, 1))], 5000, ["large", "small"]),
         # as large, as old: by submission
         ([(0, a_job("b")), (0, a_job("a"))], 0, ["b", "a"]),
         # sums over all instances: 4 × 1 cpus and 4 × 1000 MiB are 16000, 3 and 5000 are 15000
         ([(0, a_job("four", 1, 1000, count=4)), (0, a_job("one", 3, 5000))], 0, ["one", "four"]),
-        # memory that nobody asks for counts as 1: 100 × 1 against 2 × 60
+        # memory that no instance requests counts as 1: 100 × 1 against 2 × 60
         ([(0, a_job("both", 2, 60)), (0, a_job("cpus", 100, None))], 0, ["cpus", "both"]),
         # `size` is not read
         ([(0, a_job("large", 2, 60, size=1)), (0, a_job("small", 2, 50, size=9))], 0, ["small", "large"]),
@@ -86,8 +86,8 @@ def test_dynsize_serves_the_smaller_present_size_first(
     assert play_one_by_one("dynsize", submitted, free_at) == served
 
 
-def test_a_tick_is_asked_for_when_somebody_comes_to_0() -> None:
-    """Without backfill the small one, which has no room, blocks the old one until that is at 0: 2560 / 256 = 10 s."""
+def test_a_wake_up_is_requested_for_the_instant_at_which_a_size_becomes_0() -> None:
+    """Without backfill the small one, which does not fit, blocks the old one until its size is 0: 2560 / 256 = 10 s."""
     holders = [{"id": name, "system": "sim", "resources": {"cpus": 1}, "phase": "leased"} for name in ("a", "b")]
     leases = [{"reservation": each["id"]} for each in holders]
     pool = {**LAB, "resources": {"cpus": 2, "memory_mib": 3000}}
@@ -109,7 +109,7 @@ def test_a_tick_is_asked_for_when_somebody_comes_to_0() -> None:
     assert leased == [(10, "old-one")]
 
 
-def test_what_a_component_leaves_out_is_its_pools_default() -> None:
+def test_a_component_without_resources_has_the_defaults_of_its_pool() -> None:
     submitted = [(0, a_job("default", 1, None)), (0, a_job("own", 1, 500))]
     assert play_one_by_one("dynsize", submitted, 0) == ["default", "own"]
     pool = {"default_resources": {"memory_mib": 501}}

@@ -1,6 +1,6 @@
 """Long runs of the comparison: `python -m tests.rules.quota --runs 1000 --first 5000`.
 
-Prints the scenario and what both sides say at the first difference, and ends with status 1.
+Prints the scenario and the decisions of both sides at the first difference, and ends with status 1.
 """
 
 import json
@@ -13,7 +13,7 @@ from tests.rules.quota.playing import compare, find_kinds, play_plain
 
 
 def main() -> int:
-    """Compare run after run; what the runs had in them is told at the end."""
+    """Compare run after run, and print at the end what the runs contained."""
     parser = ArgumentParser(prog="python -m tests.rules.quota", description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=1000, help="how many scenarios; default %(default)s")
     parser.add_argument("--first", type=int, default=0, help="the number of the first; default %(default)s")

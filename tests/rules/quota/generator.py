@@ -1,7 +1,8 @@
-"""Scenarios of quota, made at random from a number: the same number gives the same file.
+"""Random scenarios of quota: the same number generates the same file.
 
 Times, rates and balances are multiples of a quarter, so that floats hold them exactly and both sides must agree to the
-last digit. Small balances let accounts run out and be able to pay again; balances about ±600 let running work move.
+last digit. Small balances let accounts run out and be able to pay again; balances near ±600 let running work change its
+level.
 """
 
 from random import Random
@@ -14,18 +15,18 @@ SYSTEMS = ("x86_64-linux", "aarch64-linux")
 STEPS = (0, 0, 0.25, 0.5, 1, 1, 2, 4, 8, 64, 256, 1024)
 LABELS = ("base", "disk")
 NEW = 3
-"""Reservations that are submitted at once, at most."""
+"""Most reservations that are submitted at once."""
 CROWD = 10
-"""With more than these waiting nobody submits."""
+"""With more pending reservations than these, none is submitted."""
 
 
 def make_scenario(number: int) -> Document:
-    """A whole scenario; what is said in it depends on how the plain scheduler stands at that time."""
+    """Return a whole scenario; its actions depend on the state of the plain scheduler at that time."""
     return _Author(Random(number)).write(number)
 
 
 class _Author:
-    """Writes one scenario, playing it on the plain scheduler as it goes."""
+    """Writes one scenario, playing it on the plain scheduler meanwhile."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -107,7 +108,7 @@ class _Author:
         return balance
 
     def _make_fleet(self, pools: Document) -> tuple[list[Document], list[Document]]:
-        """Slots, some of which hold somebody from the start."""
+        """Slots, some with a lease from the start."""
         slots, holders = [], []
         for name, pool in pools.items():
             for number in range(1, self._random.randint(3, 5) + 1):
@@ -122,14 +123,16 @@ class _Author:
         return slots, holders
 
     def _make_holder(self, system: str) -> Document:
-        """One who runs from the start: mostly of an account whose work is about to move, or of none."""
+        """A reservation that runs from the start: mostly of an account whose work is about to change its level, or of
+        none.
+        """
         holder = self._make_wish(system) | {"phase": "leased"}
         if self._chance(0.7):
             holder["account"] = ("a0", "a1", "nobody")[self._submitted % 3]
         return holder
 
     def _make_running(self, account: str | None) -> Document:
-        """Where it stands: most work is cheap, and where its account can move it."""
+        """Its level and cost: most work is cheap, and at a level where its account can move it."""
         cost = [self._quarters(0, 2) if self._chance(0.3) else 0 for _ in range(5)]
         level, side = self._extremes.get(account or "", (5, 0))
         near = self._random.randint(min(level + 1, 5), 5) if side >= 0 else level
@@ -149,7 +152,7 @@ class _Author:
         return wish
 
     def _make_items(self, world: World, at: float) -> list[Document]:
-        """What happens at one time: a few words, mostly a tick, now and then two."""
+        """What happens at one time: a few actions, mostly one tick, sometimes two."""
         items = [self._make_item(world, at) for _ in range(self._random.randint(0, 3))]
         items += [{"at": at, "tick": True}] * self._random.choice((0, 1, 1, 1, 2))
         return [item for item in items if item]
@@ -186,7 +189,7 @@ class _Author:
         return self._pick(world, "pending", "leased")
 
     def _say_confirm(self, world: World) -> Document | None:
-        """On slots of one lease, where nobody is being preempted: the page says no more."""
+        """On slots of one lease, without a preemption in progress: qscheduler's rules cover no other case."""
         name, place = self._pick(world, "pending", "leased"), self._random.choice(world.places)
         if name is None or place.room > 1 or world.grace:
             return None
@@ -241,4 +244,4 @@ _WEIGHTS = {
     "rules": 2,
     "priority": 2,
 }
-"""How often each action is taken."""
+"""The frequency of each action."""

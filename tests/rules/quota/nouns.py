@@ -1,6 +1,6 @@
-"""What the plain scheduler knows: accounts, places, jobs and their leases, in exact fractions and plain lists.
+"""The state of the plain scheduler: accounts, places, jobs and their leases, in exact fractions and plain lists.
 
-Its words are others than the engine's on purpose: a *place* is a slot, a *job* a reservation. Nothing of the engine is
+Its words differ from the engine's on purpose: a *place* is a slot, a *job* a reservation. Nothing of the engine is
 imported here.
 """
 
@@ -22,7 +22,7 @@ def read_levels(given: list[float] | None) -> Balance:
 
 @dataclass
 class Account:
-    """What a team earns and has left."""
+    """What a team earns and what is left of it."""
 
     name: str
     charged_at: Fraction
@@ -36,7 +36,7 @@ class Account:
     """By leases that ended since the last charge."""
 
     def take_settings(self, given: dict[str, Any]) -> None:
-        """Change what is named."""
+        """Change the given fields."""
         for name, read in SETTINGS.items():
             if name in given:
                 setattr(self, name, read(given[name]))
@@ -49,7 +49,7 @@ SETTINGS: dict[str, Callable[[Any], Any]] = {
     "per_label_task_limits": dict,
     "disable_free_tasks": bool,
 }
-"""What an account is told to do, and how it is read."""
+"""The settings of an account, and how each is read."""
 UNSET: dict[str, Any] = {
     "charge_rate": [],
     "max_charge_seconds": 0,
@@ -61,7 +61,7 @@ UNSET: dict[str, Any] = {
 
 @dataclass
 class Place:
-    """A slot of a static pool, with room for so many leases."""
+    """A slot of a static pool, with room for this number of leases."""
 
     name: str
     system: str
@@ -69,7 +69,7 @@ class Place:
     labels: dict[str, str]
     cordoned: bool = False
     stranger: bool = False
-    """Somebody whom nobody knows runs there: it is offered to nobody."""
+    """An unknown occupant runs there: no job is placed on it."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Lease:
     level: int
     cost: Balance
     counted_to: Fraction
-    """Up to here its use is in its cost."""
+    """Until this time its use is included in its cost."""
     assigned_at: Fraction
     confirmed: bool = False
     state: str = "held"
@@ -137,11 +137,11 @@ class World:
         return [job for job, lease in self.leases() if lease.place is place and lease.state in states]
 
     def leases(self) -> list[tuple[Job, Lease]]:
-        """All who have a lease, in any state."""
+        """All jobs with a lease, in any state."""
         return [(job, job.lease) for job in self.jobs.values() if job.lease]
 
     def running(self) -> list[tuple[Job, Lease]]:
-        """Those that are charged: who holds, and who has taken another's place and waits for him to go."""
+        """The jobs that are charged: holders, and jobs that have claimed a place and wait for its holder to end."""
         return [(job, lease) for job, lease in self.leases() if lease.state != "revoking"]
 
 

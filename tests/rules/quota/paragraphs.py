@@ -1,4 +1,4 @@
-"""The page of qscheduler as a program: a function a paragraph, in its order, with its loops as plain as they read."""
+"""qscheduler's rules as a program: a function for each paragraph, in its order, with plain loops."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -12,22 +12,22 @@ Line = dict[str, Any]
 
 @dataclass
 class Pass:
-    """What one tick has found out and done so far."""
+    """What one tick has found and done so far."""
 
     levels: dict[str, int] = field(default_factory=dict)
-    """Of those who take part, by name, in the order of the queue."""
+    """The level of each job that takes part, by name, in the order of the queue."""
     group_counts: dict[Any, int] = field(default_factory=dict)
     label_counts: dict[Any, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
-    """Those who take no part: the free level by balance, and their account disables it."""
+    """Jobs that take no part: the free level by balance, and their account disables it."""
     placed: set[str] = field(default_factory=set)
     preempted: set[str] = field(default_factory=set)
-    """The places that were taken from somebody in this tick."""
+    """The places that were preempted in this tick."""
     lines: list[Line] = field(default_factory=list)
 
 
 def tick(world: World) -> tuple[list[Line], dict[str, str]]:
-    """One pass: the lines that it decides, and who waits and why."""
+    """One tick: its decisions, and the waits with their codes."""
     found = Pass()
     end_graces(world, found)
     requeue_unconfirmed(world, found)
@@ -51,7 +51,7 @@ def tick(world: World) -> tuple[list[Line], dict[str, str]]:
 
 
 def end_graces(world: World, found: Pass) -> None:
-    """Who was preempted with a grace is pending again when that is over."""
+    """A job that was preempted with a grace period is pending again when that is over."""
     for job in world.jobs.values():
         if job.lease and job.lease.state == "revoking" and job.lease.until <= world.now:
             job.lease, job.phase = None, "pending"
@@ -116,7 +116,7 @@ def order(jobs: Any) -> list[Job]:
 
 
 def count_for_limits(world: World, found: Pass) -> None:
-    """The leases that run as the tick begins: one that is being preempted runs on until it lets go."""
+    """Count the leases that run as the tick begins: a revoked one runs until it ends."""
     for job, lease in world.leases():
         count_lease(found, job, lease.place)
 
@@ -141,7 +141,7 @@ def is_at_fanout(world: World, found: Pass, job: Job) -> bool:
 
 
 def is_refused_by_label(world: World, found: Pass, job: Job, place: Place) -> bool:
-    """Any limit for a label that the place has, by exact name, is reached."""
+    """Whether any limit for a label that the place has, by exact name, is reached."""
     account = world.account_of(job)
     return account is not None and any(
         found.label_counts.get((job.account, (name, place.labels[name])), 0) >= limit
@@ -151,7 +151,7 @@ def is_refused_by_label(world: World, found: Pass, job: Job, place: Place) -> bo
 
 
 def is_idle(world: World, place: Place) -> bool:
-    """Ready, uncordoned, with room that nobody has taken or will take."""
+    """Ready, uncordoned, with room that is neither held nor claimed."""
     if place.cordoned or place.stranger:
         return False
     there = [lease.state for _, lease in world.leases() if lease.place is place]
@@ -165,7 +165,7 @@ def may_be_at(world: World, found: Pass, job: Job, place: Place) -> bool:
 
 
 def those_of(world: World, found: Pass, level: int) -> list[Job]:
-    """The unplaced of one level in order. At the free level also those that a soft limit keeps from a paid one."""
+    """The unplaced jobs of one level in order; at the free level also those that a limit excludes from a paid one."""
     chosen = []
     for name, own in found.levels.items():
         job = world.jobs[name]
@@ -179,7 +179,7 @@ def those_of(world: World, found: Pass, level: int) -> list[Job]:
 
 
 def place_all(world: World, found: Pass, level: int) -> None:
-    """1 preferred, 2 any: each idle slot in slot order takes the first in the order, as long as it has room."""
+    """1 preferred, 2 any: each idle slot in slot order takes the first in the order, while it has room."""
     for is_preferred in (True, False):
         for place in world.places:
             while is_idle(world, place):
@@ -197,7 +197,7 @@ def place_all(world: World, found: Pass, level: int) -> None:
 
 
 def assign(world: World, found: Pass, job: Job, lease: Lease) -> None:
-    """It runs there from now on."""
+    """The job runs there from now on."""
     job.phase, job.lease = "leased", lease
     found.placed.add(job.name)
     count_lease(found, job, lease.place)
@@ -205,13 +205,13 @@ def assign(world: World, found: Pass, job: Job, lease: Lease) -> None:
 
 
 def tell_assigned(found: Pass, job: Job, lease: Lease) -> None:
-    """The line of an assignment."""
+    """Add the decision of an assignment."""
     leases = [{"component": "main", "slot": lease.place.name}]
     found.lines.append({"do": "assign", "reservation": job.name, "leases": leases, "level": lease.level})
 
 
 def assign_claims(world: World, found: Pass) -> None:
-    """With a grace: the newcomer is assigned in the first tick after the victim let go or the grace ended."""
+    """With a grace period: a claim is assigned in the first tick after the victim or the grace period has ended."""
     for job, lease in world.leases():
         if lease.state == "claimed" and len(world.on(lease.place, "held", "revoking")) < lease.place.room:
             job.phase, lease.state, lease.assigned_at = "leased", "held", world.now
@@ -219,7 +219,7 @@ def assign_claims(world: World, found: Pass) -> None:
 
 
 def relevel(world: World, found: Pass, p: int) -> None:
-    """3: running work of each account goes down or up."""
+    """3: running work of each account is demoted or promoted."""
     for account in sorted(world.accounts.values(), key=lambda each: each.name):
         own = [(job, lease) for job, lease in world.running() if world.account_of(job) is account]
         balance = account.balance[p]
@@ -266,7 +266,7 @@ def may_be_victim(world: World, job: Job, lease: Lease, p: int) -> bool:
 
 
 def take_over(world: World, found: Pass, job: Job, account: Account, victim: Job, p: int) -> None:
-    """The victim's account gets the whole cost back, the newcomer's pays it, and his lease starts with it."""
+    """The victim's account gets the whole cost back, the new job's account pays it, and the new lease has it."""
     lease, paid_back = victim.lease, world.account_of(victim)
     assert lease is not None
     for level in LEVELS:
@@ -288,12 +288,12 @@ def take_over(world: World, found: Pass, job: Job, account: Account, victim: Job
 
 
 def tell_waiting(world: World, found: Pass) -> dict[str, str]:
-    """Everyone who is pending now, and the first code that applies."""
+    """Every pending job, with the first code that applies."""
     return {job.name: waiting_code(world, found, job) for job in world.jobs.values() if job.phase == "pending"}
 
 
 def waiting_code(world: World, found: Pass, job: Job) -> str:
-    """Why it waits."""
+    """Return the waiting code."""
     account = world.account_of(job)
     suited = [place for place in world.places if place.system == job.system and has(place, job.labels)]
     idle = [place for place in suited if is_idle(world, place)]

@@ -1,4 +1,4 @@
-"""Plays one scenario document on the plain scheduler and on the engine, and tells where they differ."""
+"""Plays one scenario document on the plain scheduler and on the engine, and reports where they differ."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -17,13 +17,13 @@ from tests.rules.quota.words import WORDS, add_job, change_rules, put_place
 
 Document = dict[str, Any]
 DEATHS = 0.4
-"""How likely a scheduler dies before the tick that it has planned is written."""
+"""The probability that a scheduler dies before the tick that it has planned is written."""
 LOST_VIEWS = 0.5
-"""How likely its view is lost with it."""
+"""The probability that its view is lost with it."""
 
 
 def build_world(document: Document) -> World:
-    """Everything that is there at the start, in slot order: pools as configured, slots by their number."""
+    """The initial state, in slot order: pools as configured, slots by their number."""
     world, config = World(), document["config"]
     change_rules(world, config)
     for given in document.get("reservations", []):
@@ -36,7 +36,7 @@ def build_world(document: Document) -> World:
 
 
 def act(world: World, item: Document) -> Document | None:
-    """Play one item of a timeline; what a tick decided and who waits and why."""
+    """Play one item of a timeline; return the decisions of a tick, and the waits with their codes."""
     world.now = Fraction(item["at"])
     name = next(each for each in item if each != "at")
     if name != "tick":
@@ -47,7 +47,7 @@ def act(world: World, item: Document) -> Document | None:
 
 
 def play_plain(document: Document) -> Iterator[Document]:
-    """For each instant that has ticks those, and how things stand after it."""
+    """For each instant with ticks, return these and the state after it."""
     world = build_world(document)
     for at, items in groupby(document["timeline"], key=lambda item: item["at"]):
         ticks = [told for item in items if (told := act(world, item))]
@@ -72,7 +72,7 @@ def describe(world: World) -> Document:
 
 
 class RestartedPlayer(Runner):
-    """Plays with schedulers that die when they have planned; now and then the view is lost, too."""
+    """Plays with schedulers that die after planning; sometimes the view is lost, too."""
 
     def __init__(self, document: Document, random: Random) -> None:
         super().__init__(read_scenario(document))
@@ -90,14 +90,14 @@ class RestartedPlayer(Runner):
 
 
 def play_engine(document: Document, player: Runner | None = None) -> Iterator[Document]:
-    """The same of the engine, as its output tells it."""
+    """Return the same of the engine, from its output."""
     player = player or Runner(read_scenario(document))
     for at, lines in groupby(player.play(), key=lambda line: line["at"]):
         ticks: list[Document] = []
         state: Document = {}
         for line in map(_as_printed, lines):
             if "tick" in line:
-                # The lines of an instant are handed out when all of it has been played.
+                # The lines of an instant are passed on when all of it has been played.
                 state = state or describe_state(player._describe_state()["state"])
                 waiting = {each["reservation"]: each["code"] for each in line["waiting"]}
                 ticks.append({"decisions": line["decisions"], "waiting": waiting})
@@ -111,7 +111,7 @@ def _as_printed(line: Document) -> Document:
 
 
 def describe_state(state: Document) -> Document:
-    """The contract's state in the words of `describe`."""
+    """The state of the contract in the words of `describe`."""
     phases = {each["id"]: each["phase"] for each in state["reservations"]}
     return {
         "phases": phases,
@@ -126,17 +126,17 @@ def describe_state(state: Document) -> Document:
 
 
 class Leniency:
-    """Forgives what the page leaves open, the same on both sides.
+    """Makes equal what qscheduler's rules leave open.
 
-    It gives accounts no order (relevel lines that follow each other are compared as a set), nor those whose claims are
-    redeemed in one tick; and it says nothing of why somebody waits in the very tick that preempted him.
+    They give accounts no order (relevel lines that follow each other are compared as a set), and give no order of
+    claims that are assigned in one tick. They give no reason for the wait of a job in the tick that preempted it.
     """
 
     def __init__(self) -> None:
         self._claimants: set[str] = set()
 
     def forgive(self, told: Document) -> Document:
-        """What one tick told, with all that is open made alike."""
+        """One tick's output, with all that is open made equal."""
         lines = told["decisions"]
         ordered: list[Document] = []
         for _, group in groupby(lines, key=self._find_rank):
@@ -160,7 +160,7 @@ class Leniency:
 def compare(
     document: Document, player: Runner | None = None, plain_play: Iterable[Document] | None = None
 ) -> str | None:
-    """The first difference in words, or None. `plain_play`: what the plain scheduler did, if that is known."""
+    """Describe the first difference, or return None. `plain_play`: the play of the plain scheduler, if it is known."""
     lenient = {"plain": Leniency(), "engine": Leniency()}
     plain_play = play_plain(document) if plain_play is None else plain_play
     for told, engine in zip(plain_play, play_engine(document, player), strict=True):
@@ -172,7 +172,7 @@ def compare(
 
 
 def find_kinds(instants: Iterable[Document]) -> set[str]:
-    """What a play had in it: the kinds of its decisions, a relevel told apart by its direction."""
+    """What a play contained: the kinds of its decisions, promotions and demotions apart."""
     lines = [line for each in instants for told in each["ticks"] for line in told["decisions"]]
     return {_kind(line) for line in lines}
 

@@ -14,20 +14,20 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, float], float]] = {
     "one worker, however large": ("lease", SIZED, {"cpus": 8}, 1.0),
     "the greatest share": ("dominant_share", SIZED, {"cpus": 2, "memory_mib": 500}, 0.5),
     "all of it": ("dominant_share", SIZED, {"cpus": 8}, 1.0),
-    "a place for a lease is a resource too": (
+    "the number of leases is a resource too": (
         "dominant_share",
         {**SIZED, "max_leases_per_slot": 4},
         {"cpus": 1, "memory_mib": 10},
         0.25,
     ),
     "where leases alone are counted": ("dominant_share", {"max_leases_per_slot": 4}, {}, 0.25),
-    "what the slot has nothing of has no share": ("dominant_share", SIZED, {"licences": 1, "cpus": 4}, 0.5),
+    "a resource that the slot lacks has no share": ("dominant_share", SIZED, {"licences": 1, "cpus": 4}, 0.5),
     "dollars of the slot": ("price", SIZED, {"cpus": 1}, 0.5),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_second_of_a_lease_costs(case: str) -> None:
+def test_the_cost_of_a_second_of_a_lease_follows_charge_by(case: str) -> None:
     charge_by, pool, given, expected = CASES[case]
     settings = SchedulerKeys.model_validate({"charge_by": charge_by})
     rules = Pool(system=SYSTEM, max_slots=1, **pool)

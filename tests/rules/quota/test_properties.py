@@ -1,4 +1,4 @@
-"""What must hold of quota whatever is asked: sums of balances, levels, hard limits, order of input, nobody lost."""
+"""Properties of quota for all input: sums of balances, levels, hard limits, order of input, no lost reservation."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ MUCH = 1_000_000
 
 
 _written = cache(make_scenario)
-"""Once a number: it takes as long as to play it."""
+"""Played once for each number: a play takes long."""
 
 
 def _scenario(number: int) -> Document:
@@ -46,7 +46,7 @@ def _with_ticks(document: Document) -> Document:
 
 
 def _closed(number: int) -> Document:
-    """A scenario in which everybody has an account that exists, and no account ever earns all that it may."""
+    """A scenario in which every reservation has an account that exists, and no account reaches its limit of earning."""
     document = _with_ticks(_without(_scenario(number), *CHANGES))
     accounts = document["config"]["accounts"]
     for index in range(5):
@@ -92,13 +92,13 @@ def test_between_accounts_the_sum_of_balances_changes_only_by_recharge_and_charg
 
 
 def _follow_claims(claimed: dict[str, int], lines: list[Document], state: Document) -> dict[str, int]:
-    """Who has paid for a place and waits for its holder to go, with the level."""
+    """Return the jobs that paid for a place and wait for its holder to end, with the level."""
     found = claimed | {line["reservation"]: line["level"] for line in lines if line["do"] == "preempt"}
     return {name: level for name, level in found.items() if state["phases"][name] == "pending"}
 
 
 def _list_preemptions(document: Document) -> Iterator[tuple[int, list[int]]]:
-    """Of each preemption the level of who comes and those of his victims, followed from line to line."""
+    """Of each preemption, return the level of the new lease and those of its victims, followed from line to line."""
     levels = {each["reservation"]: each["level"] for slot in document["slots"] for each in slot["leases"]}
     for instant in play_engine(document):
         for line in (line for each in instant["ticks"] for line in each["decisions"]):
@@ -112,13 +112,13 @@ def _list_preemptions(document: Document) -> Iterator[tuple[int, list[int]]]:
                     yield line["level"], [levels[name] for name in line["victims"]]
 
 
-def test_nobody_is_preempted_by_an_equal_or_worse_level() -> None:
+def test_no_lease_is_preempted_by_an_equal_or_worse_level() -> None:
     found = [each for number in SEEDS for each in _list_preemptions(_without(_scenario(number), "confirm"))]
     assert all(victim > level for level, victims in found for victim in victims)
     assert len(found) > len(SEEDS) / 2
 
 
-def test_no_slot_has_more_leases_than_it_may() -> None:
+def test_no_slot_has_more_leases_than_its_limit() -> None:
     for number in SEEDS:
         document = _without(_scenario(number), "confirm")
         pools = document["config"]["pools"]
@@ -129,7 +129,7 @@ def test_no_slot_has_more_leases_than_it_may() -> None:
 
 
 def test_per_label_limits_are_never_exceeded() -> None:
-    """By what a tick assigns: what runs from the start, and limits that were lowered, may be above them."""
+    """By the assignments of a tick: leases that run from the start, and limits that were lowered, may be above them."""
     reached = 0
     for number in SEEDS:
         document = _without(_closed(number), "idle")
@@ -171,7 +171,7 @@ def test_the_plan_is_the_same_whatever_the_order_of_its_rows() -> None:
     assert planned > len(SEEDS)
 
 
-def test_everybody_is_pending_with_a_reason_or_leased_or_has_ended() -> None:
+def test_every_reservation_is_pending_with_a_reason_or_leased_or_has_ended() -> None:
     for number in SEEDS:
         document = _with_ticks(_scenario(number))
         asked = {job["id"] for job in document["reservations"]}
@@ -187,7 +187,7 @@ def test_everybody_is_pending_with_a_reason_or_leased_or_has_ended() -> None:
             assert set(phases.values()) <= {"pending", "leased", "revoking", *ENDED}
 
 
-def test_balances_are_exact_whatever_schedulers_die() -> None:
+def test_balances_are_exact_when_schedulers_die() -> None:
     deaths = 0
     for number in SEEDS[::2]:
         document = _scenario(number)

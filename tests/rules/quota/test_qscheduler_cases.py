@@ -1,4 +1,4 @@
-"""The cases of qscheduler's page: a static pool, one lease a slot, no grace; each row as the page has it."""
+"""Cases from qscheduler: a static pool, one lease a slot, no grace period; each row as in the source."""
 
 import json
 from typing import Any
@@ -99,7 +99,7 @@ DECIDED: dict[str, tuple[list[Document], Document, Told]] = {
             "reservations": [held("r1", "A"), held("r2", "A")],
             "accounts": {"A": an_account([300, 1], [1, 1, 1], max_charge_seconds=300), "B": an_account([1])},
         },
-        # The page says "the second": that with the smaller cost. A's own leases stay where they are: 300 is no 600.
+        # The source names the second: the one with the smaller cost. A's own leases keep their level: 300 is below 600.
         [["preempt r3 lab-2 of r2 at 0", "assign r3 lab-2 at 0", "r2 waits no_capacity"]],
     ),
     "A(10) has a lease at 4; C has a free one; A submits": (
@@ -217,7 +217,7 @@ DECIDED: dict[str, tuple[list[Document], Document, Told]] = {
 
 
 @pytest.mark.parametrize("case", DECIDED)
-def test_the_tick_decides_as_the_page_says(case: str) -> None:
+def test_the_tick_decides_as_the_source_states(case: str) -> None:
     timeline, parts, expected = DECIDED[case]
     assert play_quota(*timeline, **parts).ticks == expected
 
@@ -255,7 +255,7 @@ CHARGED: dict[str, tuple[list[Document], Document, dict[str, list[float]]]] = {
 
 
 @pytest.mark.parametrize("case", CHARGED)
-def test_the_charge_is_as_the_page_says(case: str) -> None:
+def test_the_charge_is_as_the_source_states(case: str) -> None:
     timeline, parts, expected = CHARGED[case]
     assert balances(play_quota(*timeline, **parts)) == expected
 
@@ -263,7 +263,7 @@ def test_the_charge_is_as_the_page_says(case: str) -> None:
 @pytest.mark.parametrize(
     ("until", "balance", "cost"), [([1], 0.5, 1), ([1, 2], 0, 2), ([1, 2, 5], -1.5, 5), ([1, 2, 5, 10], -4, 10)]
 )
-def test_what_a_lease_costs_and_what_is_left(until: list[float], balance: float, cost: float) -> None:
+def test_the_cost_of_a_lease_and_the_balance_that_is_left(until: list[float], balance: float, cost: float) -> None:
     """Rate 0.5, 10 s, balance 1, one lease at 0."""
     played = play_quota(
         *ticks(*until),
@@ -275,7 +275,7 @@ def test_what_a_lease_costs_and_what_is_left(until: list[float], balance: float,
     assert leases(played) == {"r1": (0, [cost])}
 
 
-def test_the_newcomer_takes_over_the_cost_and_the_victims_account_gets_it_back() -> None:
+def test_the_new_lease_takes_over_the_cost_and_the_victims_account_gets_it_back() -> None:
     """A lease of cost {1} at 2; B(2) submits; A(1)."""
     played = play_quota(
         ask(0, "r2", account="B"),
@@ -299,7 +299,7 @@ def test_the_newcomer_takes_over_the_cost_and_the_victims_account_gets_it_back()
         ([0, 100], [1, -50], [1, -150]),
     ],
 )
-def test_who_has_more_than_the_victim_cost_preempts(
+def test_an_account_with_more_than_the_victims_cost_preempts(
     cost: list[float], balance: list[float], left: list[float] | None
 ) -> None:
     played = play_quota(
@@ -321,19 +321,19 @@ AFTER: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", AFTER)
-def test_a_notice_leaves_it_as_the_page_says(case: str) -> None:
+def test_a_notice_leads_to_the_state_that_the_source_names(case: str) -> None:
     timeline, parts, _ = DECIDED[case]
     name, expected = AFTER[case]
     row = play_quota(*timeline, **parts).reservation(name)
     assert {key: row[key] for key in expected} == expected
 
 
-def test_a_victim_with_a_grace_moves_to_the_slot_that_came_free_meanwhile() -> None:
+def test_a_victim_with_a_grace_period_moves_to_a_slot_that_became_free_meanwhile() -> None:
     timeline, parts, _ = DECIDED["grace 30: victim on s1, s2 becomes idle at 5"]
     assert play_quota(*timeline, **parts).slots == {"lab-1": "ready r2", "lab-2": "ready r1"}
 
 
-def test_a_simulated_holder_lets_go_at_once_when_its_lease_is_revoked() -> None:
+def test_a_simulated_holder_surrenders_at_once_when_its_lease_is_revoked() -> None:
     played = play_quota(
         ask(0, "r1", runtime=100),
         tick(0),

@@ -1,4 +1,4 @@
-"""What qscheduler's page says of its source is not to be copied: a test for each fault."""
+"""Faults of qscheduler that are not copied: a test for each."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from tests.rules.playing import act, tick, ticks
 from tests.rules.qscheduler import a_quota, an_account, ask, balances, held, idle, leases, play_quota, runs
 
 
-def test_of_one_slot_there_is_one_preemption_a_tick_and_the_other_requests_wait() -> None:
-    """1 free job and 3 paid requests are 3 "preemptions" there, and 2 requests vanish."""
+def test_a_slot_has_one_preemption_a_tick_and_the_other_requests_wait() -> None:
+    """One free job and 3 paid requests are 3 "preemptions" there, and 2 requests vanish."""
     played = play_quota(
         ask(0, "r1", account="A"),
         ask(1, "r2", account="B"),
@@ -27,7 +27,7 @@ def test_of_one_slot_there_is_one_preemption_a_tick_and_the_other_requests_wait(
     assert played.phases == {"r0": "pending", "h": "leased", "r1": "leased", "r2": "pending", "r3": "pending"}
 
 
-def test_who_was_poor_once_preempts_when_it_has_saved() -> None:
+def test_an_account_that_had_nothing_preempts_when_it_has_saved() -> None:
     played = play_quota(
         ask(0, "r1", account="A"),
         *ticks(0, 2, 3),
@@ -42,7 +42,7 @@ def test_who_was_poor_once_preempts_when_it_has_saved() -> None:
     ]
 
 
-def test_who_was_held_back_by_a_limit_is_placed_on_the_same_slot_when_it_frees() -> None:
+def test_a_reservation_at_a_limit_is_placed_on_the_same_slot_when_the_limit_frees() -> None:
     played = play_quota(
         ask(0, "r1", "r2", account="A"),
         tick(0),
@@ -54,12 +54,12 @@ def test_who_was_held_back_by_a_limit_is_placed_on_the_same_slot_when_it_frees()
     assert played.ticks == [["assign r1 lab-1 at 0", "r2 waits account_limit"], ["assign r2 lab-1 at 0"]]
 
 
-def test_among_equals_the_oldest_goes_first() -> None:
+def test_of_equal_reservations_the_oldest_is_first() -> None:
     played = play_quota(ask(0, "r1"), ask(1, "r2"), ask(2, "r3"), tick(2), slots=idle("lab-1"))
     assert played.ticks == [["assign r1 lab-1 at 5", "r2 waits no_capacity", "r3 waits no_capacity"]]
 
 
-def test_what_ends_between_two_ticks_is_charged_for_the_time_that_it_ran() -> None:
+def test_a_lease_that_ends_between_two_ticks_is_charged_for_the_time_that_it_ran() -> None:
     played = play_quota(
         ask(0, "r1", account="A"),
         tick(0),
@@ -72,7 +72,7 @@ def test_what_ends_between_two_ticks_is_charged_for_the_time_that_it_ran() -> No
 
 
 @pytest.mark.parametrize("end", ["cancel", "fail", "suspend", "decline", "absent"])
-def test_however_it_ends(end: str) -> None:
+def test_a_lease_is_charged_for_its_time_however_it_ends(end: str) -> None:
     value: Any = {"reservation": "r1"} if end in {"fail", "absent"} else "r1"
     played = play_quota(
         ask(0, "r1", account="A", priority=1),
@@ -86,7 +86,7 @@ def test_however_it_ends(end: str) -> None:
     assert balances(played) == {"A": [7]}
 
 
-def test_a_promotion_from_4_to_1_is_told_as_to_1() -> None:
+def test_a_promotion_from_4_to_1_is_reported_as_to_1() -> None:
     played = play_quota(
         tick(0),
         slots=[runs("lab-1", "r1", 4)],
@@ -98,7 +98,7 @@ def test_a_promotion_from_4_to_1_is_told_as_to_1() -> None:
     assert leases(played) == {"r1": (1, [])}
 
 
-def test_the_preempted_one_waits_with_its_time_and_need_not_be_submitted_again() -> None:
+def test_a_preempted_reservation_keeps_its_time_and_need_not_be_submitted_again() -> None:
     played = play_quota(
         ask(0, "r1"),
         tick(0),
@@ -124,7 +124,7 @@ def test_an_account_that_is_set_again_keeps_its_balance_unless_one_is_given() ->
     assert played.state["accounts"][0]["charge_rate"] == [1, 0, 0, 0, 0]
 
 
-def test_alike_are_those_with_equal_values_however_they_read_together() -> None:
+def test_reservations_are_alike_if_their_values_are_equal_however_they_join() -> None:
     """In its source "a" + "bc" and "ab" + "c" are one group."""
     played = play_quota(
         ask(0, "r1", account="A", labels={"a": "bc"}),
@@ -136,7 +136,7 @@ def test_alike_are_those_with_equal_values_however_they_read_together() -> None:
     assert played.ticks == [["assign r1 lab-1 at 0", "assign r2 lab-2 at 0"]]
 
 
-def test_a_limit_is_for_the_label_of_exactly_that_name() -> None:
+def test_a_limit_applies_to_the_label_of_exactly_that_name() -> None:
     """Any label that starts with the key is limited there, the first that is found."""
     played = play_quota(
         ask(0, "r1", "r2", account="A", labels={"img_size": "1"}),
@@ -150,8 +150,8 @@ def test_a_limit_is_for_the_label_of_exactly_that_name() -> None:
     ]
 
 
-def test_those_at_a_limit_join_the_free_level_in_its_one_order() -> None:
-    """They are put at its end, unsorted, there."""
+def test_reservations_at_a_limit_join_the_free_level_in_its_one_order() -> None:
+    """In qscheduler they are put at its end, unsorted."""
     played = play_quota(
         ask(0, "r1", "r2", account="A"),
         ask(1, "r3"),
@@ -184,13 +184,13 @@ def test_an_account_that_was_never_declared_is_bad_input(action: str) -> None:
     assert str(caught.value.faults[0]) == f'timeline[0].{action}: expected an account that was declared, got "B"'
 
 
-def test_how_long_something_lasts_is_judged_by_the_time_that_is_passed_in() -> None:
+def test_durations_are_measured_by_the_time_that_is_passed_in() -> None:
     played = play_quota(ask(0, "r1", ttl=100), *ticks(99.5, 100), slots=[runs("lab-1", "h")], reservations=[held("h")])
     assert played.ticks == [["r1 waits no_capacity"], ["expire r1 ttl"]]
 
 
 class TestForgotten:
-    def test_its_leases_run_on_at_their_levels_unpaid(self) -> None:
+    def test_leases_of_a_forgotten_account_run_on_at_their_levels_unpaid(self) -> None:
         played = play_quota(
             act(2, "forget_account", "A"),
             tick(5),
@@ -200,7 +200,7 @@ class TestForgotten:
         )
         assert (balances(played), leases(played)) == ({}, {"r1": (1, [0, 5])})
 
-    def test_its_pending_ones_are_accountless_though_it_is_created_again(self) -> None:
+    def test_pending_reservations_of_a_forgotten_account_have_none_although_it_is_created_again(self) -> None:
         played = play_quota(
             ask(0, "r1", account="A"),
             act(1, "forget_account", "A"),
@@ -213,7 +213,7 @@ class TestForgotten:
         assert played.ticks == [["assign r2 lab-1 at 0", "assign r1 lab-2 at 5"]]
         assert balances(played) == {"A": [50]}
 
-    def test_created_again_it_starts_from_0(self) -> None:
+    def test_a_forgotten_account_that_is_created_again_starts_from_0(self) -> None:
         played = play_quota(
             act(1, "forget_account", "A"),
             act(4, "account", {"id": "A", "charge_rate": [1], "max_charge_seconds": 9}),
@@ -226,7 +226,7 @@ class TestForgotten:
         accounts = {"A": an_account([9, -3, 2])}
         assert balances(play_quota(act(1, "reset_account", "A"), accounts=accounts)) == {"A": []}
 
-    def test_a_word_about_one_that_was_forgotten_changes_nothing(self) -> None:
+    def test_a_request_about_a_forgotten_account_changes_nothing(self) -> None:
         timeline = [act(1, "forget_account", "A"), act(2, "reset_account", "A"), act(2, "forget_account", "A")]
         assert balances(play_quota(*timeline, accounts={"A": an_account([9])})) == {}
 
@@ -242,10 +242,10 @@ class TestRules:
         spent = {"account": {"id": "A", "balance": [3]}}
         assert self.apply(spent, {"rules": {"accounts": {"A": {"charge_rate": [2]}}}}) == {"A": [3]}
 
-    def test_a_list_of_the_balance_that_has_changed_is_the_balance(self) -> None:
+    def test_a_balance_of_the_table_that_has_changed_is_the_balance(self) -> None:
         assert self.apply({"rules": {"accounts": {"A": {"balance": [4]}}}}) == {"A": [4]}
 
-    def test_what_was_said_stays_where_the_table_says_the_same_as_before(self) -> None:
+    def test_a_balance_that_was_set_stays_if_the_table_is_unchanged(self) -> None:
         said = {"account": {"id": "A", "balance": [3]}}
         assert self.apply(said, {"rules": {"scheduler": {"profile": "spread"}}}) == {"A": [3]}
 
@@ -265,7 +265,7 @@ class TestRules:
         assert played.ticks[0] == ["assign r1 lab-1"]
         assert balances(played) == {"A": [13]}
 
-    def test_under_any_other_queue_nobody_is_charged_levelled_or_preempted(self) -> None:
+    def test_under_any_other_queue_no_reservation_is_charged_promoted_or_preempted(self) -> None:
         played = play_quota(
             ask(0, "r2", account="A"),
             *ticks(0, 5),
@@ -279,7 +279,7 @@ class TestRules:
 
 
 def test_min_run_time_counts_from_the_assignment_not_from_the_claim() -> None:
-    """At 10 n1 gets the place that it claimed at 0: p preempts w, which costs more, and not n1."""
+    """At 10 n1 is assigned the slot that it claimed at 0: p preempts w, which costs more, and not n1."""
     long_since = {"reservation": "v", "level": 5, "assigned_at": -9}
     played = play_quota(
         ask(0, "n1", account="A"),

@@ -1,4 +1,4 @@
-"""Notices of qscheduler's page: they settle what was believed, unless they are older than what is known."""
+"""qscheduler's notices: they replace what was believed, unless they are older than what is known."""
 
 from typing import Any
 
@@ -19,19 +19,19 @@ def told_idle(at: float, slot: str, **more: Any) -> Document:
 
 
 def lab(*timeline: Document, **parts: Any) -> Played:
-    """A scenario with one static pool under the queue `fifo`: the notices hold under every queue."""
+    """A scenario with one static pool under the queue `fifo`: the notices apply under every queue."""
     return play_out(a_scenario(*timeline, pools={"lab": POOL}, **parts))
 
 
 class TestConfirm:
-    def test_one_that_is_leased_there_is_confirmed_and_not_taken_back(self) -> None:
+    def test_a_lease_that_is_reported_on_its_slot_is_confirmed_and_not_requeued(self) -> None:
         played = lab(
             ask(0, "r1"), tick(0), confirm(3, "r1", "lab-1"), tick(99), **TWO, scheduler={"confirm_timeout": 9}
         )
         assert played.ticks == [["assign r1 lab-1"], []]
         assert played.reservation("r1")["confirmed_at"] == 3
 
-    def test_a_pending_one_is_leased_there_and_not_given_out_again(self) -> None:
+    def test_a_pending_reservation_that_is_reported_on_a_slot_is_leased_there(self) -> None:
         played = lab(ask(0, "r1", "r2"), confirm(0, "r1", "lab-2"), tick(0), **TWO)
         assert played.ticks == [["assign r2 lab-1"]]
         assert played.slots == {"lab-1": "ready r2", "lab-2": "ready r1"}
@@ -42,7 +42,7 @@ class TestConfirm:
             "0 reservation_leased r2",
         ]
 
-    def test_a_pending_one_gets_the_level_that_it_would_get_and_costs_nothing_yet(self) -> None:
+    def test_a_pending_reservation_gets_the_level_that_it_would_get_and_has_no_cost_yet(self) -> None:
         played = play_quota(
             ask(0, "r1", account="A"),
             confirm(0, "r1", "lab-1"),
@@ -53,7 +53,7 @@ class TestConfirm:
         assert leases(played) == {"r1": (1, [0, 4])}
         assert balances(played) == {"A": [0, 5]}
 
-    def test_one_that_is_leased_elsewhere_moves_there_with_its_level_and_cost(self) -> None:
+    def test_a_reservation_that_is_leased_elsewhere_moves_with_its_level_and_cost(self) -> None:
         played = play_quota(
             confirm(2, "r1", "lab-2"),
             ask(2, "r2"),
@@ -66,7 +66,7 @@ class TestConfirm:
         assert leases(played) == {"r2": (5, []), "r1": (1, [0, 7])}
         assert balances(played) == {"A": [0, 7]}
 
-    def test_whom_the_slot_was_believed_to_hold_waits_again_with_its_place_in_the_queue(self) -> None:
+    def test_the_earlier_holder_of_the_slot_is_pending_with_its_queue_position(self) -> None:
         played = lab(ask(0, "r1"), tick(0), ask(1, "r2", "r3"), confirm(2, "r3", "lab-1"), tick(2), slots=idle("lab-1"))
         assert played.ticks[-1] == ["r1 waits no_capacity", "r2 waits no_capacity"]
         assert (played.phases, played.reservation("r1")["created_at"]) == (
@@ -74,7 +74,7 @@ class TestConfirm:
             0,
         )
 
-    def test_nothing_is_refunded_to_whom_the_slot_was_believed_to_hold(self) -> None:
+    def test_nothing_is_refunded_to_the_earlier_holder_of_the_slot(self) -> None:
         played = play_quota(
             ask(0, "r2"),
             confirm(3, "r2", "lab-1"),
@@ -85,7 +85,7 @@ class TestConfirm:
         )
         assert balances(played) == {"A": [6]}
 
-    def test_one_that_nobody_knows_is_never_created_and_its_slot_offered_to_nobody_until_it_is_idle(self) -> None:
+    def test_an_unknown_reservation_is_not_created_and_its_slot_is_not_offered_until_it_is_idle(self) -> None:
         played = lab(
             ask(0, "r1"),
             tick(0),
@@ -98,7 +98,7 @@ class TestConfirm:
         assert played.ticks[1:] == [["r1 waits no_capacity"], ["r1 waits no_capacity"], ["assign r1 lab-1"]]
         assert list(played.phases) == ["r1"]
 
-    def test_on_a_slot_with_room_for_both_nobody_is_contradicted(self) -> None:
+    def test_on_a_slot_with_capacity_for_both_neither_lease_ends(self) -> None:
         pools = {"lab": {**POOL, "resources": {"cpus": 4}}}
         small: Any = {"resources": {"cpus": 2}}
         document = a_scenario(
@@ -112,18 +112,18 @@ class TestConfirm:
             pools=pools,
             slots=idle("lab-1", "lab-2"),
         )
-        # r4 takes the place of who came last of those who are confirmed there.
+        # r4 takes the slot of the lease that was confirmed last there.
         played = play_out(document)
         assert played.slots == {"lab-1": "ready r1", "lab-2": "ready r2 r4"}
         assert played.phases["r3"] == "pending"
 
     @pytest.mark.parametrize("slot", ["lab-9", "lab-1"])
-    def test_what_nobody_could_heed_changes_nothing(self, slot: str) -> None:
-        """A slot that nobody knows, or that does not serve."""
+    def test_a_notice_about_an_unusable_slot_changes_nothing(self, slot: str) -> None:
+        """An unknown slot, or one that does not serve."""
         played = lab(ask(0, "r1"), confirm(0, "r1", slot), slots=idle("lab-1", state="booting"))
         assert played.phases == {"r1": "pending"}
 
-    def test_it_brings_back_a_host_that_was_offline(self) -> None:
+    def test_a_notice_brings_back_a_host_that_was_offline(self) -> None:
         pools = {"lab": {**POOL, "offline_timeout": 10}}
         parts = {"pools": pools, "slots": idle("lab-1")}
         silent = play_out(a_scenario(ask(50, "r1"), tick(50), **parts))
@@ -134,16 +134,16 @@ class TestConfirm:
 
 class TestAbsent:
     @pytest.mark.parametrize("at", [0, 5])
-    def test_one_that_is_leased_or_waits_has_ended_and_its_lease_with_it(self, at: float) -> None:
+    def test_a_reservation_that_is_absent_has_ended_with_its_lease(self, at: float) -> None:
         played = lab(ask(0, "r1"), *ticks(*([1] if at else [])), act(at, "absent", "r1"), tick(5), slots=idle("lab-1"))
         row = played.reservation("r1")
         assert (row["phase"], row["reason"], row["leases"]) == ("released", "absent", [])
         assert played.slots == {"lab-1": "ready"}
 
-    def test_one_that_nobody_knows_is_no_error(self) -> None:
+    def test_an_absent_unknown_reservation_is_no_error(self) -> None:
         assert lab(act(0, "absent", "ghost"), **TWO).phases == {}
 
-    def test_nothing_is_refunded(self) -> None:
+    def test_nothing_is_refunded_for_an_absent_reservation(self) -> None:
         played = play_quota(
             act(2, "absent", "r1"),
             tick(4),
@@ -155,7 +155,7 @@ class TestAbsent:
 
 
 class TestIdle:
-    def test_a_slot_without_a_lease_has_these_labels_and_is_offered(self) -> None:
+    def test_an_idle_slot_without_a_lease_has_the_reported_labels_and_is_offered(self) -> None:
         played = lab(
             ask(0, "r1", labels={"img": "2"}),
             tick(0),
@@ -165,7 +165,7 @@ class TestIdle:
         )
         assert played.ticks == [["r1 waits never_fits"], ["assign r1 lab-1"]]
 
-    def test_an_assignment_that_was_not_confirmed_is_held_however_often_it_is_said(self) -> None:
+    def test_an_unconfirmed_assignment_is_held_however_often_its_slot_is_reported_idle(self) -> None:
         played = lab(
             ask(0, "r1"),
             tick(0),
@@ -176,7 +176,7 @@ class TestIdle:
         assert played.slots == {"lab-1": "ready r1"}
         assert played.state["slots"][0]["labels"] == {"img": "1"}
 
-    def test_what_was_confirmed_there_has_ended_and_the_slot_has_these_labels(self) -> None:
+    def test_a_confirmed_reservation_has_ended_if_its_slot_is_idle(self) -> None:
         played = lab(
             ask(0, "r1"),
             tick(0),
@@ -190,7 +190,7 @@ class TestIdle:
         assert (row["phase"], row["reason"], row["finished_at"]) == ("released", "idle", 1)
         assert played.slots == {"lab-1": "ready r2"}
 
-    def test_a_lease_that_a_slot_record_gave_counts_as_confirmed(self) -> None:
+    def test_a_lease_of_a_slot_record_counts_as_confirmed(self) -> None:
         played = lab(told_idle(1, "lab-1"), slots=[runs("lab-1", "r1")], reservations=[held("r1")])
         assert played.phases == {"r1": "released"}
 
@@ -237,11 +237,11 @@ DATED: dict[str, tuple[list[Document], dict[str, str]]] = {
         [told_idle(14, "lab-2"), confirm(15, "r1", "lab-2", as_of=14)],
         {"slot": "lab-2"},
     ),
-    "of two confirms the newer one counts, whichever comes first": (
+    "of two confirms the newer one counts, whatever their order": (
         [confirm(15, "r1", "lab-2", as_of=14), confirm(15, "r1", "lab-1", as_of=13)],
         {"slot": "lab-2", "confirmed_at": "14"},
     ),
-    "nobody knows the future": (
+    "a time in the future counts as now": (
         [confirm(12, "r1", "lab-1", as_of=99), told_idle(13, "lab-1", as_of=12.5)],
         {"phase": "released"},
     ),
@@ -261,7 +261,7 @@ def test_a_newer_notice_counts_and_an_equal_one_and_an_older_one_is_ignored(case
     assert {key: found[key] for key in expected} == expected
 
 
-def test_labels_of_an_older_idle_do_not_count() -> None:
+def test_labels_of_an_older_idle_notice_do_not_count() -> None:
     played = lab(
         told_idle(5, "lab-1", labels={"img": "2"}),
         told_idle(6, "lab-1", labels={"img": "3"}, as_of=4),
@@ -273,13 +273,13 @@ def test_labels_of_an_older_idle_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("at", "expected"), [(599, [[], []]), (600, [[], ["requeue r1 unconfirmed", "assign r1 lab-1"]])]
 )
-def test_what_is_not_confirmed_for_its_time_goes_back_to_the_queue(at: float, expected: list[list[str]]) -> None:
+def test_an_assignment_that_is_not_confirmed_in_time_returns_to_the_queue(at: float, expected: list[list[str]]) -> None:
     played = lab(ask(0, "r1"), tick(0), *ticks(0, at), slots=idle("lab-1"), scheduler={"confirm_timeout": 600})
     assert played.ticks[1:] == expected
     assert played.reservation("r1")["created_at"] == 0
 
 
-def test_after_so_many_unconfirmed_assignments_it_fails() -> None:
+def test_a_reservation_fails_after_max_unconfirmed_assignments() -> None:
     played = lab(
         ask(0, "r1"),
         *ticks(0, 10, 20, 30),
@@ -294,7 +294,7 @@ def test_a_timeout_of_0_changes_nothing_in_what_notices_do() -> None:
     assert lab(ask(0, "r1"), tick(0), told_idle(0, "lab-1"), **parts).phases == {"r1": "leased"}
 
 
-def test_notices_ask_for_a_tick() -> None:
+def test_notices_request_a_tick() -> None:
     played = play_out(
         a_scenario(
             submit(0, "r1"),

@@ -1,4 +1,6 @@
-"""With a grace, who preempts has a claim on the place until those who hold it have let go. Source: qscheduler."""
+"""With a grace period, a preempting reservation has a claim on the slot until the victims have ended. Source:
+qscheduler.
+"""
 
 from typing import Any
 
@@ -13,19 +15,19 @@ RULES = quota_rules(preemption_grace=30)
 
 
 def claims(name: str, slot: int = 1, account: str = "A", **changes: Any) -> Row:
-    """A pending one that claimed this slot a while ago, at level 0, for what its victim had cost."""
+    """A pending reservation that claimed this slot a while ago, at level 0, for the cost of its victim."""
     own: dict[str, Any] = {"level": 0, "cost": levels(1), "charged_at": NOW - 9, "assigned_at": NOW - 9, **changes}
     lease = a_lease(f"hosts-{slot}", state="claimed", token=0, **own)
     return waits(name, account, at=-100, leases=(lease,))
 
 
 def leaves(name: str, slot: int = 1, until: float = 21, **changes: Any) -> Row:
-    """One that was preempted on this slot and has so many seconds left."""
+    """A reservation that was preempted on this slot, with this number of seconds left."""
     lease = a_lease(f"hosts-{slot}", state="revoking", level=5, revoke_by=NOW + until, **changes)
     return runs(name, lease, phase="revoking", revoke_reason="preempted", revoke_by=NOW + until)
 
 
-def test_with_a_grace_the_victim_is_told_and_the_newcomer_waits_for_its_place() -> None:
+def test_with_a_grace_period_the_victim_is_revoking_and_the_preempting_reservation_waits() -> None:
     rows: list[Row] = [a_host(), runs("r9", 1), waits("r1", "A"), an_account("A", 1)]
     assert describe(*rows, rules=RULES) == (["r1 takes 1 of r9 by 30"], {"r1": "no_capacity"})
     found = plan(View(rows), RULES, NOW)
@@ -36,27 +38,27 @@ def test_with_a_grace_the_victim_is_told_and_the_newcomer_waits_for_its_place() 
 
 
 CLAIMS: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
-    "it waits while the victim holds on, and is given no other slot": (
+    "it waits while the victim holds its lease, and gets no other slot": (
         [a_host(1), a_host(2), leaves("r9"), claims("r1"), an_account("A", 1)],
         [],
         {"r1": "no_capacity"},
     ),
-    "it has the place when the victim has let go": (
+    "it gets the slot when the victim has ended": (
         [a_host(1), a_host(2), claims("r1"), an_account("A", 1)],
         ["r1 on 1 at 0"],
         {},
     ),
-    "it has the place when the grace is over, the victim another": (
+    "it gets the slot when the grace period is over, the victim another": (
         [a_host(1), a_host(2), leaves("r9", until=0), claims("r1"), an_account("A", 1)],
         ["r9 again: preempted", "r1 on 1 at 0", "r9 on 2 at 5"],
         {},
     ),
-    "at the level that it was claimed for, whatever is left": (
+    "at the level for which it was claimed, whatever is left": (
         [a_host(1), claims("r1", level=2), an_account("A", -9, disable_free_tasks=True)],
         ["r1 on 1 at 2"],
         {},
     ),
-    "nobody else is given the place, nor takes it again": (
+    "no other reservation gets the slot, and none preempts it again": (
         [a_host(1), leaves("r9"), claims("r1"), waits("r2", "B"), an_account("A", 1), an_account("B", 100)],
         [],
         {"r1": "no_capacity", "r2": "no_capacity"},
@@ -66,27 +68,27 @@ CLAIMS: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
         [],
         {"r1": "cordoned"},
     ),
-    "one where a stranger runs too": (
+    "a slot with an unknown occupant is waited for": (
         [a_host(1, stranger="r6"), claims("r1"), an_account("A", 1)],
         [],
         {"r1": "no_capacity"},
     ),
-    "one with another machine is not: it is placed as all others are": (
+    "a slot with another machine is not: the reservation is placed as all others are": (
         [a_host(1, epoch=2), a_host(2), claims("r1"), an_account("A", 1)],
         ["r1 again: slot_gone", "r1 on 1 at 0"],
         {},
     ),
-    "nor one that drains": (
+    "a draining slot is not waited for": (
         [a_host(1, state="draining"), a_host(2), leaves("r9"), claims("r1"), an_account("A", 1)],
         ["r1 again: slot_draining", "r1 on 2 at 0"],
         {},
     ),
-    "nor one that is interrupted": (
+    "an interrupted slot is not waited for": (
         [a_host(1, interrupted_at=NOW, interrupted_by=NOW + 9), a_host(2), claims("r1"), an_account("A", 1)],
         ["r1 again: slot_interrupted", "r1 on 2 at 0"],
         {},
     ),
-    "nor one that was not heard of": (
+    "an offline slot is not waited for": (
         [a_host(1, last_seen=NOW - 500), a_host(2), claims("r1"), an_account("A", 1)],
         ["r1 again: slot_offline", "r1 on 2 at 0"],
         {},
@@ -96,7 +98,7 @@ CLAIMS: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
         ["r2 on 2 at 5"],
         {"r1": "no_capacity"},
     ),
-    "what was preempted bars nobody any more": (
+    "a preempted reservation bars its account no more": (
         [
             a_host(1),
             a_host(2),
@@ -114,11 +116,13 @@ CLAIMS: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided", "waiting"), CLAIMS.values(), ids=CLAIMS)
-def test_claims(rows: list[Any], decided: list[str], waiting: dict[str, str]) -> None:
+def test_a_claim_is_assigned_when_the_earlier_leases_have_ended(
+    rows: list[Any], decided: list[str], waiting: dict[str, str]
+) -> None:
     assert describe(*rows, rules=RULES) == (decided, waiting)
 
 
-def test_who_is_preempted_at_once_has_no_place_in_that_tick_and_is_told_so() -> None:
+def test_a_reservation_that_is_preempted_at_once_gets_no_slot_in_that_tick() -> None:
     rows: list[Row] = [a_host(1, {"x": "1"}), a_host(2), runs("r9", 1), an_account("A", 1)]
     rows.append(waits("r1", "A", labels={"x": "1"}))
     assert describe(*rows) == (["r1 takes 1 of r9", "r1 on 1 at 0"], {"r9": "no_capacity"})

@@ -1,4 +1,4 @@
-"""Under `queue: quota` the plan assigns as a plain planner does, which looks at every slot for everybody who waits."""
+"""Under `queue: quota` the plan assigns as a plain planner does that looks at every slot for every reservation."""
 
 import pytest
 

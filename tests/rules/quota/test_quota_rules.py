@@ -1,4 +1,4 @@
-"""The cases of qscheduler that one plan decides."""
+"""Cases of qscheduler that one plan decides."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ X = {"x": "1"}
 B12I1, IMG1 = {"b1": "", "b2": "", "img": "1"}, {"img": "1"}
 PLACING: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
     "without an account work is free": ([a_host(), waits("r1")], ["r1 on 1 at 5"], {}),
-    "of an account that does not exist too": ([a_host(), waits("r1", "Z")], ["r1 on 1 at 5"], {}),
+    "so does work of an account that does not exist": ([a_host(), waits("r1", "Z")], ["r1 on 1 at 5"], {}),
     "required labels have to be there": (
         [a_host(), a_host(2, X, cordoned=True), waits("r1", "A", labels=X), an_account("A", 1)],
         [],
@@ -57,7 +57,7 @@ PLACING: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
         ["r2 on 1 at 0"],
         {"r1": "no_capacity"},
     ),
-    "who prefers nothing has its preferences met everywhere": (
+    "a reservation without preferences has them met everywhere": (
         [a_host(1, IMG1), waits("r1"), waits("r2", prefers=IMG1)],
         ["r1 on 1 at 5"],
         {"r2": "no_capacity"},
@@ -72,7 +72,7 @@ PLACING: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
         ["r1 on 1 at 5"],
         {"r2": "no_capacity", "r3": "on_hold"},
     ),
-    "a slot with a stranger takes nothing": (
+    "a slot with an unknown occupant takes nothing": (
         [a_host(stranger="r9"), waits("r1"), a_host(2, cordoned=True)],
         [],
         {"r1": "cordoned"},
@@ -124,7 +124,7 @@ PLACING: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
         ["r1 on 1 at 5"],
         {"r2": "account_limit"},
     ),
-    "with nothing idle that is no limit's fault": (
+    "if no slot is idle, the limit is not the reason": (
         [
             a_host(1, IMG1),
             runs("r9", 1, 0, "A"),
@@ -138,7 +138,9 @@ PLACING: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided", "waiting"), PLACING.values(), ids=PLACING)
-def test_placing(rows: list[Any], decided: list[str], waiting: dict[str, str]) -> None:
+def test_reservations_are_placed_by_level_preference_and_labels(
+    rows: list[Any], decided: list[str], waiting: dict[str, str]
+) -> None:
     assert describe(*rows) == (decided, waiting)
 
 
@@ -174,15 +176,15 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
         ],
         ["r1 takes 2 of r9", "r1 on 2 at 0"],
     ),
-    "one slot a reservation, and one preemption a slot": (
+    "one slot for a reservation, and one preemption for a slot": (
         [a_host(), runs("r9", 1), waits("r1", "A"), waits("r2", "A"), waits("r3", "A"), an_account("A", 10)],
         ["r1 takes 1 of r9", "r1 on 1 at 0"],
     ),
-    "who has worse work anywhere is barred": (
+    "an account with a lease at a worse level anywhere is barred": (
         [a_host(1), a_host(2), runs("r8", 1, 4, "A"), runs("r9", 2), waits("r1", "A"), an_account("A", 10)],
         [],
     ),
-    "each pays from what is left": (
+    "each reservation pays from what is left": (
         [
             a_host(1),
             a_host(2),
@@ -233,7 +235,7 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
         [a_host(), runs("r9", 1, preemptible=False), waits("r1", "A"), an_account("A", 1)],
         [],
     ),
-    "free work preempts nobody": (
+    "free work preempts nothing": (
         [a_host(), runs("r9", 1, 5, "B"), waits("r1", "A"), an_account(), an_account("B")],
         [],
     ),
@@ -248,7 +250,7 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
         ],
         ["r2 takes 1 of r9", "r2 on 1 at 0"],
     ),
-    "nobody is preempted on a cordoned slot, nor where a stranger runs": (
+    "no lease is preempted on a cordoned slot, or beside an unknown occupant": (
         [
             a_host(1, cordoned=True),
             a_host(2, stranger="r6"),
@@ -267,7 +269,7 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided"), PREEMPTING.values(), ids=PREEMPTING)
-def test_preempting(rows: list[Any], decided: list[str]) -> None:
+def test_better_work_preempts_worse_work(rows: list[Any], decided: list[str]) -> None:
     assert describe(*rows)[0] == decided
 
 
@@ -282,18 +284,18 @@ RELEVELLING: dict[str, tuple[list[Any], list[str]]] = {
         ],
         ["r9 from 0 to 1"],
     ),
-    "exactly 600 does nothing": ([a_host(1), runs("r9", 1, 2, "A"), an_account("A", 0, 600, rate=(0, 0.5))], []),
-    "above 600 they come up": (
+    "exactly 600 changes nothing": ([a_host(1), runs("r9", 1, 2, "A"), an_account("A", 0, 600, rate=(0, 0.5))], []),
+    "above 600 they are promoted": (
         [a_host(1), runs("r9", 1, 2, "A"), an_account("A", 0, 600.5, rate=(0, 0.5))],
         ["r9 from 2 to 1"],
     ),
-    "exactly -600 does nothing": ([a_host(1), runs("r9", 1, 1, "A"), an_account("A", 0, -600, rate=(0, 0.5))], []),
-    "below they go down": (
+    "exactly -600 changes nothing": ([a_host(1), runs("r9", 1, 1, "A"), an_account("A", 0, -600, rate=(0, 0.5))], []),
+    "below they are demoted": (
         [a_host(1), runs("r9", 1, 1, "A"), an_account("A", 0, -600.5, rate=(0, 0.5))],
         ["r9 from 1 to 2"],
     ),
     "not while the rates cover them": ([a_host(1), runs("r9", 1, 1, "A"), an_account("A", 0, -601, rate=(0, 1))], []),
-    "the most expensive come up first, free ones too": (
+    "the most expensive are promoted first, free ones too": (
         [a_host(n) for n in (1, 2, 3)]
         + [runs("r7", 1, 5, "A", (1,)), runs("r8", 2, 3, "A", (3,)), runs("r9", 3, 1, "A", (2,))]
         + [an_account("A", 601, rate=(1.5,))],
@@ -303,7 +305,7 @@ RELEVELLING: dict[str, tuple[list[Any], list[str]]] = {
         [a_host(), runs("r9", 1, 3, "A"), an_account("A", 0, 0, 0, -601, -601)],
         ["r9 from 3 to 4", "r9 from 4 to 5"],
     ),
-    "whose account does not exist keeps its level": ([a_host(), runs("r9", 1, 3, "A")], []),
+    "a reservation whose account does not exist keeps its level": ([a_host(), runs("r9", 1, 3, "A")], []),
     "what was assigned in this tick counts": (
         [a_host(1), a_host(2), runs("r9", 1, 5, "A"), waits("r1", "A"), an_account("A", 601, rate=(1,))],
         ["r1 on 2 at 0"],
@@ -312,11 +314,11 @@ RELEVELLING: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided"), RELEVELLING.values(), ids=RELEVELLING)
-def test_relevelling(rows: list[Any], decided: list[str]) -> None:
+def test_work_is_demoted_below_minus_600_and_promoted_above_600(rows: list[Any], decided: list[str]) -> None:
     assert describe(*rows)[0] == decided
 
 
-def test_who_waits_because_of_its_account_launches_nothing() -> None:
+def test_a_reservation_that_its_account_blocks_launches_nothing() -> None:
     rules = quota_rules(pools={"linux": {"system": SYSTEM, "max_slots": 9}})
     wanted: list[Row] = [waits("r1", "A", pool="linux", system=None), a_slot(state="empty")]
     assert plan(View([an_account("A", disable_free_tasks=True), *wanted]), rules, NOW).decisions == ()
@@ -331,8 +333,8 @@ def test_accounts_are_charged_before_levels_are_taken() -> None:
     assert plan(View(rows), quota_rules(queue="fifo"), NOW + 1).charged == ()
 
 
-def test_who_gets_his_claim_and_is_preempted_in_the_same_tick_does_not_wait() -> None:
-    """He holds the slot until his own grace is over."""
+def test_a_claim_that_is_assigned_and_preempted_in_the_same_tick_does_not_wait() -> None:
+    """Its lease lasts until its own grace period is over."""
     claimant = waits("r8", **a_claim(a_lease("hosts-1", level=1, charged_at=NOW)))
     rows: list[Row] = [a_host(), claimant, waits("r1", "A"), an_account("A", 1)]
     decided, waiting = describe(*rows, rules=quota_rules(preemption_grace=30))
@@ -340,6 +342,6 @@ def test_who_gets_his_claim_and_is_preempted_in_the_same_tick_does_not_wait() ->
     assert waiting == {"r1": "no_capacity"}
 
 
-def test_who_was_submitted_before_his_account_was_forgotten_runs_free_when_it_is_there_again() -> None:
+def test_a_reservation_from_before_its_account_was_forgotten_runs_free_when_the_account_exists_again() -> None:
     rows: list[Row] = [a_host(1), a_host(2), waits("r1", "A"), waits("r2", "A")]
     assert describe(*rows, an_account("A", 1, forgotten_upto=1))[0] == ["r2 on 1 at 0", "r1 on 2 at 5"]

@@ -18,12 +18,12 @@ X = {"x": "1"}
 
 
 def cpus(amount: float, **changes: Any) -> dict[str, Any]:
-    """One component that asks for so many."""
+    """One component with this request."""
     return {"components": (a_component(resources={"cpus": amount}, **changes),)}
 
 
 def holds(name: str, slot: int, amount: float = 2, level: int = 5, cost: float = 0, **wishes: Any) -> Row:
-    """One that runs there with so many cpus; what it cost it paid at the level 1."""
+    """A reservation that runs there with this number of cpus; its cost was paid at level 1."""
     lease = _lease("main", slot, amount, level, cost)
     return runs(name, lease, **cpus(amount), **wishes)
 
@@ -48,7 +48,7 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
         [a_host(1), a_host(2), *(waits(f"r{n}", **cpus(2)) for n in range(1, 6))],
         ["r1 on 1 at 5", "r2 on 1 at 5", "r3 on 2 at 5", "r4 on 2 at 5"],
     ),
-    "one that is too big holds nobody up": (
+    "a reservation that is too large blocks no other": (
         [a_host(1), holds("r9", 1, 2), waits("r1", **cpus(3)), waits("r2", **cpus(2))],
         ["r2 on 1 at 5"],
     ),
@@ -56,7 +56,7 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
         [a_host(1), a_host(2), holds("r9", 1, 3), waits("r1", **cpus(2)), waits("r2", **cpus(1))],
         ["r2 on 1 at 5", "r1 on 2 at 5"],
     ),
-    "a gang has its turn where its first instance goes": (
+    "a gang is placed where its first instance goes": (
         [a_host(1), a_host(2, X), waits("r1", **a_gang(4, 4, labels=X))],
         ["r1 on 2+1 at 5"],
     ),
@@ -64,7 +64,7 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
         [a_host(1), a_host(2), holds("r9", 2, 1), waits("r1", **a_gang(4, 4)), waits("r2", at=1, **cpus(1))],
         ["r2 on 1 at 5"],
     ),
-    "a gang that has no room here may have it there": (
+    "a gang that has no capacity here may have it there": (
         [
             a_host(1, X),
             a_host(2),
@@ -94,17 +94,17 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided"), PLACING.values(), ids=PLACING)
-def test_placing(rows: list[Any], decided: list[str]) -> None:
+def test_leases_share_slots_and_gangs_are_placed_whole(rows: list[Any], decided: list[str]) -> None:
     assert describe(*rows, rules=RULES)[0] == decided
 
 
 A, B = an_account("A", 100), an_account("B")
 PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
-    "the fewest go": (
+    "the fewest victims end": (
         [a_host(1), A, holds("r7", 1, 1), holds("r8", 1, 1), holds("r9", 1, 2, cost=3), waits("r1", "A", **cpus(2))],
         ["r1 takes 1 of r9", "r1 on 1 at 0"],
     ),
-    "of as few the cheapest": (
+    "of equally few victims the cheapest": (
         [a_host(1), A, *(holds(f"r{n}", 1, 1, cost=n) for n in (9, 8, 7, 6)), waits("r1", "A", **cpus(2))],
         ["r1 takes 1 of r6+r7", "r1 on 1 at 0"],
     ),
@@ -123,7 +123,7 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
         ],
         ["r2 takes 1 of r9", "r2 on 1 at 0"],
     ),
-    "their costs are paid together": (
+    "the costs of the victims are paid together": (
         [
             a_host(1),
             B,
@@ -164,7 +164,7 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided"), PREEMPTING.values(), ids=PREEMPTING)
-def test_preempting(rows: list[Any], decided: list[str]) -> None:
+def test_a_preemption_on_a_shared_slot_ends_the_fewest_and_cheapest(rows: list[Any], decided: list[str]) -> None:
     recycles = not decided
     rules = quota_rules({"resources": {"cpus": 4}, "recycle_unclean": recycles})
     assert describe(*rows, rules=rules)[0] == decided
@@ -177,7 +177,7 @@ def test_a_gang_is_relevelled_as_a_whole_in_the_order_of_what_it_cost_in_all() -
     assert describe(*rows, rules=RULES)[0] == ["r9 from 0 to 1"]
 
 
-def test_with_a_grace_leases_that_end_and_claims_share_their_room() -> None:
+def test_with_a_grace_period_revoked_leases_and_claims_share_their_capacity() -> None:
     rules = quota_rules({"resources": {"cpus": 4}}, preemption_grace=30)
     leaving = _lease("main", 1, 2)
     rows: list[Row] = [a_host(1), A, holds("r8", 1, 1, 0)]
@@ -219,7 +219,7 @@ def test_only_systems_whose_queue_is_quota_are_placed_by_it() -> None:
     assert describe(*rows, rules=rules)[0] == ["r2 on arms-1 at 0", "r1 on 2 at None"]
 
 
-def test_a_preemption_names_what_the_newcomer_gets() -> None:
+def test_a_preemption_names_the_leases_of_the_new_reservation() -> None:
     rows: list[Row] = [a_host(1), A, runs("r9", 1), waits("r1", "A")]
     [preempted] = [each for each in plan(View(rows), quota_rules(), NOW).decisions if isinstance(each, Preempt)]
     assert [(each.component, each.slot, each.epoch) for each in preempted.leases] == [("main", "hosts-1", 1)]

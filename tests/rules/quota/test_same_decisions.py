@@ -1,4 +1,4 @@
-"""The engine and a plain scheduler, written from qscheduler's page alone, agree on whole plays."""
+"""The engine and a plain scheduler, written from qscheduler's rules alone, agree on whole plays."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ MOVES = {"preempt", "promotion", "demotion"}
 
 @cache
 def play(number: int) -> list[Document]:
-    """What the plain scheduler does; once, however many ask."""
+    """The decisions of the plain scheduler, played once for all tests."""
     return list(play_plain(scenario(number)))
 
 

@@ -1,4 +1,4 @@
-"""A snapshot takes accounts along: balances, levels, costs, claims, and who was submitted before one was forgotten."""
+"""A snapshot contains accounts: balances, levels, costs, claims, and which reservations precede a forgotten account."""
 
 import json
 
@@ -25,9 +25,11 @@ def a_fleet(*timeline: Document, grace: float = 30) -> Document:
 
 
 MOMENTS: dict[str, Document] = {
-    "work that has used what is not paid for yet": a_fleet(tick(0), act(6, "cordon", "lab-3")),
-    "a claim, and a victim that has to go": a_fleet(ask(2, "r3", account="A"), ask(2, "r4", account="A"), tick(4)),
-    "one that was preempted at once": a_fleet(ask(2, "r3", account="A"), ask(2, "r4", account="A"), tick(4), grace=0),
+    "work whose use is not paid for yet": a_fleet(tick(0), act(6, "cordon", "lab-3")),
+    "a claim, and a victim that has to end": a_fleet(ask(2, "r3", account="A"), ask(2, "r4", account="A"), tick(4)),
+    "a reservation that was preempted at once": a_fleet(
+        ask(2, "r3", account="A"), ask(2, "r4", account="A"), tick(4), grace=0
+    ),
     "an account that was forgotten and created again": a_fleet(
         ask(1, "r5", account="B", labels={"img": "2"}),
         act(2, "forget_account", "B"),
@@ -35,7 +37,7 @@ MOMENTS: dict[str, Document] = {
         ask(4, "r6", account="B", labels={"img": "2"}),
         tick(4),
     ),
-    "a slot that is offered to nobody": a_fleet(act(3, "confirm", {"reservation": "ghost", "slot": "lab-3"}), tick(4)),
+    "a slot with an unknown occupant": a_fleet(act(3, "confirm", {"reservation": "ghost", "slot": "lab-3"}), tick(4)),
 }
 
 
@@ -60,8 +62,8 @@ def test_a_snapshot_of_its_own_play_is_the_same(moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_what_comes_next_is_what_would_have_come(moment: str) -> None:
-    """The next ticks decide the same, and come to the same balances, levels and costs."""
+def test_the_next_ticks_after_a_snapshot_decide_what_they_would_have_decided(moment: str) -> None:
+    """The next ticks decide the same, and lead to the same balances, levels and costs."""
     document = MOMENTS[moment]
     now = document["timeline"][-1]["at"]
     snapshot = take(play_to_the_end(document), document["config"])

@@ -1,4 +1,4 @@
-"""The plain scheduler does what the page's cases say, so that it may be the measure of the engine."""
+"""The plain scheduler decides qscheduler's cases as the source states, so that the engine can be compared with it."""
 
 from typing import Any
 
@@ -64,11 +64,11 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["r waits no_quota"],
     ),
-    "a debt at level 0 does not keep from level 1": (
+    "a debt at level 0 does not exclude level 1": (
         a_document(submit(0, a_job("r", "A")), tick(0), slots=[a_slot(1)], accounts={"A": {"balance": [-5, 3]}}),
         ["r on linux-1 at 1"],
     ),
-    "the cheaper of two goes down": (
+    "the cheaper of two is demoted": (
         a_document(
             tick(0),
             slots=[a_slot(1, "d", 0, 1), a_slot(2, "c", 0)],
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["c 0 to 1"],
     ),
-    "beyond 600 running work goes up": (
+    "above 600 running work is promoted": (
         a_document(
             tick(0),
             slots=[a_slot(1, "r", 2)],
@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["r preempts v", "r on linux-1 at 0", "v waits no_capacity"],
     ),
-    "who has worse work running is barred": (
+    "an account with worse work running is barred": (
         a_document(
             submit(0, a_job("r", "A")),
             tick(0),
@@ -185,7 +185,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case_of_the_page(name: str) -> None:
+def test_a_case_of_the_source(name: str) -> None:
     document, expected = CASES[name]
     told = [
         word
@@ -212,7 +212,7 @@ CHARGES: dict[str, tuple[Document, list[float], list[float], list[float]]] = {
 
 
 @pytest.mark.parametrize("name", CHARGES)
-def test_a_charge_of_the_page(name: str) -> None:
+def test_a_charge_of_the_source(name: str) -> None:
     account, levels, times, expected = CHARGES[name]
     names = [f"r{index}" for index in range(len(levels))]
     document = a_document(

@@ -1,6 +1,4 @@
-"""Elastic instances under `quota`: essential ones of anybody go before elastic ones of others, and those give way
-before whole reservations are preempted.
-"""
+"""Elastic instances under `quota`: they are reclaimed for essential ones before whole reservations are preempted."""
 
 from typing import Any
 
@@ -21,7 +19,7 @@ def by_quota(*timeline: Document, **parts: Any) -> Document:
 
 
 def stretched(more: int, *timeline: Document, slots: list[Document] | None = None, **parts: Any) -> Document:
-    """`low` holds its essential instance and so many elastic ones, on a slot that is full of them if none are given."""
+    """`low` holds its essential instance and this number of elastic ones, by default all that fit on its slot."""
     names = ["core", *(["more"] if more == 1 else [f"more.{index}" for index in range(more)])]
     full = [on_slot("lab-1", 1 + more, *[("low", name) for name in names])]
     rows = [an_application("low", 1, more, phase="leased"), *parts.pop("others", ())]
@@ -29,11 +27,11 @@ def stretched(more: int, *timeline: Document, slots: list[Document] | None = Non
 
 
 CASES: dict[str, tuple[Document, list[str]]] = {
-    "work at the free level takes the place of an elastic instance": (
+    "work at the free level takes the slot of an elastic instance": (
         stretched(2, submitted(5, an_application("r1", 1))),
         ["5 revoke low more.1 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
     ),
-    "who pays preempts nobody who can give way": (
+    "a paid reservation preempts nothing if elastic instances can be reclaimed": (
         stretched(3, submitted(5, an_application("r1", 2, account="rich"))),
         [
             "5 revoke low more.2 lab-1 reclaimed",
@@ -41,15 +39,15 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "5 assign r1 lab-1 lab-1 at 0",
         ],
     ),
-    "but the whole where that does not suffice": (
+    "but it preempts the whole reservation where that does not suffice": (
         stretched(2, submitted(5, an_application("r1", 3, account="rich"))),
         ["5 preempt r1 lab-1 of low at 0", "5 assign r1 lab-1 lab-1 lab-1 at 0"],
     ),
-    "the better level comes first": (
+    "the better level is first": (
         stretched(1, submitted(5, an_application("r1", 1), an_application("r2", 1, account="rich"))),
         ["5 revoke low more lab-1 reclaimed", "5 assign r2 lab-1 at 0"],
     ),
-    "an idle slot is taken before anybody gives way": (
+    "an idle slot is used before anything is reclaimed": (
         stretched(
             1,
             submitted(5, an_application("r1", 1)),
@@ -57,7 +55,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 assign r1 lab-2 at 5"],
     ),
-    "a gang takes what is idle and what is given back": (
+    "a gang uses what is idle and what is reclaimed": (
         stretched(
             1,
             submitted(5, an_application("r1", 2)),
@@ -65,7 +63,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more lab-1 reclaimed", "5 assign r1 lab-2 lab-1 at 5"],
     ),
-    "who would give way in vain keeps what he has": (
+    "an instance that would be reclaimed without effect stays": (
         stretched(
             2,
             submitted(5, an_application("r1", 1, units=2)),
@@ -78,11 +76,11 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more.0 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
     ),
-    "nobody gives way to a gang that has no room all the same": (
+    "nothing is reclaimed for a gang that still would not fit": (
         stretched(2, submitted(5, an_application("r1", 3))),
         [],
     ),
-    "with a grace it claims the place, and has it when that is given back": (
+    "with a grace period it claims the slot, and gets it when that is given back": (
         stretched(
             2,
             submitted(5, an_application("r1", 1, account="rich")),
@@ -91,11 +89,11 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more.1 lab-1 reclaimed", "9 assign r1 lab-1 at 0"],
     ),
-    "or when the grace is over": (
+    "or when the grace period is over": (
         stretched(2, submitted(5, an_application("r1", 1)), scheduler=GRACE, until=60, wakes=True),
         ["5 revoke low more.1 lab-1 reclaimed", "35 revoke low more.1 lab-1 reclaimed", "35 assign r1 lab-1 at 5"],
     ),
-    "what is given back to nobody's claim is nobody's until it is free": (
+    "capacity that is given back for no claim is assigned only when it is free": (
         stretched(
             2,
             submitted(5, an_application("r1", 1)),
@@ -121,11 +119,11 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more.1 lab-1 reclaimed", "9 assign r2 lab-1 at 5"],
     ),
-    "flexible: only if more of the pool is used by it": (
+    "flexible: only if the use of the pool grows": (
         stretched(2, submitted(5, an_application("r1", 1)), elastic="flexible"),
         [],
     ),
-    "as it is by a gang with one of its places idle": (
+    "as it does by a gang with one of its slots idle": (
         stretched(
             1,
             submitted(5, an_application("r1", 2)),
@@ -134,11 +132,11 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more lab-1 reclaimed", "5 assign r1 lab-2 lab-1 at 5"],
     ),
-    "malleable: nothing is taken back": (
+    "malleable: nothing is reclaimed": (
         stretched(2, submitted(5, an_application("r1", 1)), elastic="malleable"),
         [],
     ),
-    "a limit of its account keeps a newcomer out": (
+    "a limit of its account excludes a new reservation": (
         stretched(
             2,
             submitted(5, an_application("r1", 1, account="capped"), an_application("r2", 1, account="capped")),
@@ -148,7 +146,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more.1 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
     ),
-    "an elastic instance of who ranks before takes the place of one of who ranks behind": (
+    "an elastic instance of a reservation that ranks before takes the slot of one that ranks behind": (
         stretched(
             1,
             submitted(5, an_application("r1", 1, 1, account="rich")),
@@ -160,14 +158,14 @@ CASES: dict[str, tuple[Document, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_this_is_decided(name: str) -> None:
+def test_elastic_instances_are_reclaimed_before_a_reservation_is_preempted(name: str) -> None:
     scenario, expected = CASES[name]
     played = play_out(scenario)
     assert played.decisions == expected
     assert not [each for line in played.lines for each in line.get("decisions", []) if "skipped" in each]
 
 
-def test_who_gives_way_pays_no_more_and_the_newcomer_from_its_claim_on() -> None:
+def test_a_reclaimed_lease_pays_no_more_and_the_new_reservation_pays_from_its_claim_on() -> None:
     """As with a preemption: the elastic instance for 5 s, the essential one for all 35, the claim for the last 30."""
     scenario = stretched(1, tick(0), submitted(5, an_application("r1", 1, account="rich")), scheduler=GRACE)
     scenario["reservations"][0]["account"] = "poor"
@@ -178,8 +176,8 @@ def test_who_gives_way_pays_no_more_and_the_newcomer_from_its_claim_on() -> None
     assert (accounts["poor"][0], accounts["rich"][1]) == (100 - 5 - 35, 100 - 30)
 
 
-def test_what_this_tick_has_assigned_is_not_given_out_twice_by_a_preemption() -> None:
-    """`c` needs four cpus, of which `b` got two a moment ago: it preempts nobody for the other two."""
+def test_capacity_that_this_tick_has_assigned_is_not_given_out_again_by_a_preemption() -> None:
+    """`c` needs four cpus, and `b` has just got two of them: `c` preempts nothing for the other two."""
     two = {"components": [component("main", 1, 2)]}
     scenario = by_quota(
         submitted(0, {**an_application("a", 1), **two}),
@@ -220,10 +218,12 @@ def test_what_this_tick_has_assigned_is_not_given_out_twice_by_a_preemption() ->
         ),
     ],
 )
-def test_under_quota_elastic_instances_get_what_is_left_and_go_with_their_reservation(
+def test_under_quota_elastic_instances_get_what_is_left_and_end_with_their_reservation(
     grace: float, decisions: list[str]
 ) -> None:
-    """Better work that needs more than they could give back preempts the whole of worse work, elastic instances too."""
+    """Better work that needs more than elastic instances could give back preempts whole worse work, elastic instances
+    too.
+    """
     scenario = a_lab(
         submitted(0, an_application("low", 1, 3, account="poor")),
         submitted(5, an_application("high", 4, account="rich")),

@@ -1,4 +1,4 @@
-"""What is said between two ticks, as the page says it: notices, accounts, producers and operators."""
+"""Actions between two ticks on the plain scheduler: notices, accounts, producers and operators."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -32,7 +32,7 @@ def end(world: World, name: str, phase: str) -> None:
 
 
 def surrender(world: World, name: str) -> None:
-    """The victim lets go before its time is over."""
+    """The victim surrenders before its deadline."""
     job = world.jobs[name]
     if job.phase == "revoking":
         job.lease, job.phase = None, "pending"
@@ -83,7 +83,7 @@ def change_account(world: World, given: dict[str, Any]) -> None:
 
 
 def forget_account(world: World, name: str) -> None:
-    """Its leases run on unpaid, its pending reservations are accountless from then on; created again it starts anew."""
+    """Its leases run on unpaid, its pending reservations have no account; created again it starts from 0."""
     if world.accounts.pop(name, None):
         for job in world.jobs.values():
             job.account = None if job.account == name else job.account
@@ -96,7 +96,7 @@ def reset_account(world: World, name: str) -> None:
 
 
 def change_rules(world: World, config: dict[str, Any]) -> None:
-    """The rules of this moment hold from now on."""
+    """The present rules apply from now on."""
     scheduler = config.get("scheduler", {})
     world.preemption = scheduler.get("preemption", world.preemption)
     world.grace = Fraction(scheduler.get("preemption_grace", world.grace))
@@ -107,7 +107,7 @@ def change_rules(world: World, config: dict[str, Any]) -> None:
 
 
 def change_table(world: World, name: str, given: dict[str, Any]) -> None:
-    """The page leaves this to the rules: what their table leaves out is unset; a balance counts where it is new."""
+    """Change a table: a key that it omits is unset, and a balance counts where it is new. Not a rule of the source."""
     old = world.tables.get(name, {})
     table = world.tables[name] = {**old, **given}
     settings = {key: value for key, value in table.items() if key != "balance"}
@@ -126,7 +126,7 @@ def put_place(world: World, given: dict[str, Any], pool: dict[str, Any]) -> None
 
 
 def set_priority(world: World, name: str, priority: float) -> None:
-    """Only 0 counts: on hold. Who has claimed a place and is held back gives the claim up."""
+    """Only 0 counts: on hold. A job with a claim that is put on hold loses the claim."""
     job = world.jobs[name]
     job.priority = priority
     if priority == 0 and job.lease and job.lease.state == "claimed":
@@ -134,7 +134,7 @@ def set_priority(world: World, name: str, priority: float) -> None:
 
 
 def set_cordoned(world: World, slot: str, *, is_cordoned: bool) -> None:
-    """An operator's word."""
+    """An operator's action."""
     world.place(slot).cordoned = is_cordoned
 
 
@@ -154,4 +154,4 @@ WORDS: dict[str, Callable[[World, Any], None]] = {
     "cordon": lambda world, slot: set_cordoned(world, slot, is_cordoned=True),
     "uncordon": lambda world, slot: set_cordoned(world, slot, is_cordoned=False),
 }
-"""What each action of the contract does."""
+"""The effect of each action of the contract."""

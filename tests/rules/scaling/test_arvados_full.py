@@ -1,4 +1,4 @@
-"""The cases of the Arvados page: one pass over all that wait, and what makes room when the pool is full."""
+"""Cases from Arvados: one pass over the queue, and how slots are drained when the pool is full."""
 
 import pytest
 
@@ -38,17 +38,17 @@ CASES: Cases = {
         a_case(c(3, 2), c(2, 2), tick(0), pool={"max_slots": 2}, slots=[t("linux-1", 2), t("linux-2", 2)]),
         [["assign c3 linux-1", "assign c2 linux-2"]],
     ),
-    # ready goes before in flight, whatever the profile says of labels or leases
+    # ready slots before slots in flight, whatever the profile prefers by labels or leases
     "ready before in flight": (
         a_case(c(1), tick(0), slots=[t("linux-1", 1, "booting"), t("linux-2", 16)], cloud=SLOW),
         [["assign c1 linux-2"]],
     ),
-    "memory decides as well": (
+    "memory counts as well": (
         a_case(submit(0, "r1", resources={"cpus": 1, "memory_mib": 3400}), tick(0)),
         [["launch linux-1 t4 demand", "r1 waits booting"]],
     ),
     # ---- full
-    "max 1: an idle slot that is too small goes": (
+    "max 1: an idle slot that is too small drains": (
         a_case(
             c(3, 3),
             *ticks(0, 1, 3, 6),
@@ -72,7 +72,7 @@ CASES: Cases = {
         ),
         [["drain linux-1 at_quota", "c3 waits at_max_slots"]],
     ),
-    "full by empty slots that are missing": (
+    "a pool is full because it has no further slots": (
         a_case(
             c(3, 3),
             tick(0),
@@ -100,7 +100,7 @@ CASES: Cases = {
             slots=[t("linux-1", 2, cordoned=True), t("linux-2", 2, "booting", idle_since=0)],
             cloud=SLOW,
         ),
-        # c4 fits the one that boots, so that it is needed
+        # c4 fits the slot that boots, so that slot is needed
         [["c5 waits at_max_slots", "c4 waits booting"]],
     ),
     "L 8: what two share is withheld once": (
@@ -162,11 +162,11 @@ CASES: Cases = {
         ),
         [["c5 waits at_max_slots"]],
     ),
-    "what takes a lease in this tick stays": (
+    "a slot that takes a lease in this tick stays": (
         a_case(c(5, 3), c(4, 1), tick(0), pool={"max_slots": 1}, slots=[t("linux-1", 1)]),
         [["assign c4 linux-1", "c5 waits at_max_slots"]],
     ),
-    "what is kept for one behind a blocked queue stays": (
+    "a slot that is kept for a reservation behind a blocked queue stays": (
         a_case(
             c(5, 3),
             c(4, 1),
@@ -177,11 +177,11 @@ CASES: Cases = {
         ),
         [["c5 waits at_max_slots", "c4 waits behind_queue"]],
     ),
-    "nobody waits: nothing goes": (
+    "no reservation waits: nothing is drained": (
         a_case(*ticks(0, 1), pool={"max_slots": 1}, slots=[t("linux-1", 1)]),
         [[], []],
     ),
-    "nobody can be served: nothing goes": (
+    "no reservation can be served: nothing is drained": (
         a_case(
             submit(0, "r1", resources={"cpus": 99}),
             submit(0, "r2", priority=0),
@@ -192,20 +192,20 @@ CASES: Cases = {
         ),
         [["r1 waits never_fits", "r3 waits no_pool", "r2 waits on_hold"]],
     ),
-    "away from quota nothing goes": (
+    "without a quota refusal nothing is drained": (
         a_case(c(3, 3), tick(0), slots=[t("linux-1", 1)], pool={"max_slots": 2}),
         [["launch linux-2 t3 demand", "c3 waits booting"]],
     ),
-    "a slot that nobody waits for any more boots on": (
+    "a slot that no reservation waits for any more boots on": (
         a_case(c(1), tick(0), act(1, "cancel", "c1"), tick(1), pool={"max_slots": 1}, cloud=SLOW),
         [["launch linux-1 t1 demand", "c1 waits booting"], []],
     ),
-    "the idle one goes as idle, and is the room that is made": (
+    "the idle slot drains as idle, and is the headroom": (
         a_case(c(3, 3), tick(0), pool={"max_slots": 2}, slots=[t("linux-1", 1, idle_since=-999), t("linux-2", 1)]),
         [["drain linux-1 idle", "c3 waits at_max_slots"]],
     ),
-    # the launch would be held all the same
-    "full and short of capacity: nothing goes": (
+    # the launch would pause all the same
+    "full and short of capacity: nothing is drained": (
         a_case(
             an_outage("capacity", offering="t3"),
             c(3, 3),
@@ -217,7 +217,7 @@ CASES: Cases = {
         ),
         [["launch linux-2 t3 demand", "c3 waits booting"], ["c3 waits at_max_slots"]],
     ),
-    "a gang that max_slots will never hold releases nothing": (
+    "a gang that max_slots will never hold drains nothing": (
         a_case(
             submit(0, "g", components=[{"name": "w", "count": 2}]),
             *ticks(0, 1),
@@ -226,7 +226,7 @@ CASES: Cases = {
         ),
         [["launch linux-1 t1 warm", "g waits at_max_slots"], ["g waits at_max_slots"]],
     ),
-    "for a gang the slots that it would use stay": (
+    "the slots that a gang would use stay": (
         a_case(
             submit(0, "g", components=[{"name": "w", "count": 2, "resources": {"cpus": 3}}]),
             tick(0),
@@ -235,7 +235,7 @@ CASES: Cases = {
         ),
         [["drain linux-2 at_quota", "g waits at_max_slots"]],
     ),
-    "launched in this tick after its cool-down: it is none of those that go": (
+    "a slot that is launched in this tick after its cool-down does not drain": (
         a_case(
             c(3, 3),
             tick(60),
@@ -249,12 +249,12 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_pass_packs_and_a_full_pool_makes_room_as_the_page_says(name: str) -> None:
+def test_one_pass_places_reservations_and_a_full_pool_makes_headroom(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
 
 
-def test_the_other_pools_slots_are_none_of_it() -> None:
+def test_slots_of_other_pools_do_not_drain_for_a_full_pool() -> None:
     assert told(
         c(3, 3),
         tick(0),
@@ -266,7 +266,7 @@ def test_the_other_pools_slots_are_none_of_it() -> None:
     ) == [["c3 waits at_max_slots"]]
 
 
-def test_where_several_pools_make_room_the_first_one_configured_goes_first() -> None:
+def test_of_several_pools_that_make_headroom_the_first_configured_one_drains_first() -> None:
     assert told(
         submit(0, "m1", system="mac", resources={"cpus": 3}),
         submit(1, "l1", resources={"cpus": 3}),

@@ -1,4 +1,4 @@
-"""The cases of the Arvados page: launches that the cloud refuses for lack of capacity or quota."""
+"""Cases from Arvados: launches that the cloud refuses for lack of capacity or quota."""
 
 import pytest
 
@@ -12,7 +12,7 @@ TWO_MARKETS = [
 
 CASES: Cases = {
     # ---- capacity
-    "t4 held: those who need another offering go on": (
+    "t4 pauses: reservations that need another offering are served": (
         a_case(
             an_outage("capacity", offering="t4"),
             c(3, 4),
@@ -26,7 +26,7 @@ CASES: Cases = {
             ["launch linux-1 t1 demand", "c3 waits capacity", "c2 waits capacity", "c1 waits booting"],
         ],
     ),
-    "at capacity nothing idle is released": (
+    "at capacity nothing idle is drained": (
         a_case(
             an_outage("capacity", offering="t4"),
             c(3, 4),
@@ -40,7 +40,7 @@ CASES: Cases = {
             ["launch linux-2 t4 demand", "c3 waits booting"],
         ],
     ),
-    "after the hold the first in queue order gets it": (
+    "after the pause the first in queue order gets it": (
         a_case(
             an_outage("capacity", 5, offering="t4"),
             c(1, 4),
@@ -56,7 +56,7 @@ CASES: Cases = {
         ],
     ),
     # ---- quota
-    "quota: one unneeded slot goes for each launch withheld": (
+    "quota: one unneeded slot drains for each launch withheld": (
         a_case(
             an_outage("quota", 5),
             c(3, 3),
@@ -72,7 +72,7 @@ CASES: Cases = {
             ["launch linux-1 t3 demand", "c3 waits booting"],
         ],
     ),
-    "quota: those behind who fit a ready slot get it": (
+    "quota: later reservations that fit a ready slot get it": (
         a_case(
             an_outage("quota", 5),
             c(3, 3),
@@ -119,7 +119,7 @@ CASES: Cases = {
             ["launch linux-1 t1 demand", "c3 waits booting", "c2 waits at_quota"],
         ],
     ),
-    "quota refused, nothing active: only the time counts": (
+    "quota refused, no slot active: only the time counts": (
         a_case(an_outage("quota", 5), c(3), *ticks(0, 5, 30, 59, 60), pool={"max_slots": 2}),
         [
             ["launch linux-1 t1 demand", "c3 waits booting"],
@@ -127,7 +127,7 @@ CASES: Cases = {
             ["launch linux-1 t1 demand", "c3 waits booting"],
         ],
     ),
-    "the launch after a quota hold goes alone, and nothing is released for the second": (
+    "the launch after a quota back-off goes alone, and nothing is drained for the second": (
         a_case(
             an_outage("quota", 5),
             c(3, 3),
@@ -144,7 +144,7 @@ CASES: Cases = {
             ["launch linux-2 t3 demand", "c3 waits booting", "c2 waits booting"],
         ],
     ),
-    "a second refusal of that instant, in another market, is no slot that went": (
+    "a second refusal of that instant, in another market, does not count as a slot that ended": (
         a_case(
             an_outage("quota", 5),
             c(3, 1),
@@ -160,7 +160,7 @@ CASES: Cases = {
             ["launch linux-1 small demand", "launch linux-2 large demand", "c3 waits booting", "c2 waits booting"],
         ],
     ),
-    "nor is a launch that is refused at that instant for lack of capacity": (
+    "a launch that is refused at that instant for lack of capacity does not either": (
         a_case(
             an_outage("quota", 5, offering="small"),
             an_outage("capacity", 5, offering="large"),
@@ -177,7 +177,7 @@ CASES: Cases = {
             ["launch linux-1 small demand", "launch linux-2 large demand", "c3 waits booting", "c2 waits booting"],
         ],
     ),
-    "a launch that was decided before the refusal was known is no probe": (
+    "a launch that was decided before the refusal was known is no trial": (
         a_case(
             an_outage("quota", 1),
             c(3),
@@ -193,7 +193,7 @@ CASES: Cases = {
             ["launch linux-1 t1 demand", "c3 waits booting", "c2 waits booting"],
         ],
     ),
-    "nor is it one when it succeeds after the hold: the next launch goes alone": (
+    "it is no trial either when it succeeds after the back-off: the next launch goes alone": (
         a_case(
             an_outage("quota", 1),
             c(5),
@@ -211,7 +211,7 @@ CASES: Cases = {
             ["launch linux-1 t1 demand", "c5 waits booting", "c4 waits booting", "c3 waits at_quota"],
         ],
     ),
-    "a hold that ended because fewer are active stays ended when another market launches": (
+    "a back-off that ended because fewer are active stays ended when another market launches": (
         a_case(
             an_outage("quota", 5, offering="small"),
             c(3, 1),
@@ -233,7 +233,7 @@ CASES: Cases = {
             ["launch linux-2 small demand", "c2 waits booting", "c1 waits booting"],
         ],
     ),
-    "and when a machine is adopted": (
+    "it also stays ended when a machine is adopted": (
         a_case(
             an_outage("quota", 5),
             c(3),
@@ -251,7 +251,7 @@ CASES: Cases = {
             ["fail h1 slot_gone", "launch linux-1 t1 demand", "c3 waits booting", "c2 waits booting"],
         ],
     ),
-    "a gang probes the quota with one launch and then goes on": (
+    "a gang tries the quota with one launch and then continues": (
         a_case(
             an_outage("quota", 5),
             submit(0, "g", components=[{"name": "w", "count": 2}]),
@@ -270,13 +270,13 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_refusal_is_answered_as_the_page_says(name: str) -> None:
+def test_launches_pause_and_slots_drain_after_a_refusal(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
 
 
-def test_a_release_at_quota_is_undone_by_nothing_and_ends() -> None:
-    """With kicks and wakes: the small idle ones make room for the big ones, each once."""
+def test_draining_at_quota_is_not_repeated_and_ends() -> None:
+    """With kicks and wakes: the small idle slots make headroom for the large ones, each once."""
     played = play_out(
         a_case(
             c(9, 16),

@@ -1,4 +1,4 @@
-"""Launches that fail: holds by category, and what is tried instead. Sources: the autoscaler's tick, Arvados."""
+"""Launches that fail: pauses by category, and what is tried instead. Sources: the autoscaler's tick, Arvados."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def offerings(*rows: tuple[str, float, float], market: str = "spot") -> list[Doc
 
 
 def attempts(error: str, *times: float, **parts: object) -> list[str]:
-    """When one that waits is tried for while this error lasts."""
+    """Return when a launch is tried for a pending reservation while this error lasts."""
     return [
         each.removesuffix(" demand")
         for each in play_out(a_scenario(an_outage(error), submit(0, "r1"), *ticks(*times), **parts)).decisions
@@ -42,7 +42,7 @@ def attempts(error: str, *times: float, **parts: object) -> list[str]:
 @pytest.mark.parametrize(
     ("error", "times", "expected"),
     [
-        # a hold of 60 s ends when now >= its end
+        # a pause of 60 s ends when now >= its end
         ("capacity", (0, 59.9, 60, 119, 120), ["0", "60", "120"]),
         ("quota", (0, 5, 30, 59, 60), ["0", "60"]),
         # last delay * 1.5 + 1
@@ -50,18 +50,20 @@ def attempts(error: str, *times: float, **parts: object) -> list[str]:
         ("throttled", (0, 0.9, 1, 3.4, 3.5, 8.2, 8.25, 16.3, 16.375), ["0", "1", "3.5", "8.25", "16.375"]),
     ],
 )
-def test_a_hold_keeps_launches_back_until_its_end(error: str, times: tuple[float, ...], expected: list[str]) -> None:
+def test_a_launch_back_off_delays_launches_until_its_end(
+    error: str, times: tuple[float, ...], expected: list[str]
+) -> None:
     assert attempts(error, *times) == [f"{at} launch linux-1" for at in expected]
 
 
-def test_the_back_off_of_throttling_is_a_minute_at_most() -> None:
+def test_the_back_off_after_throttling_is_at_most_a_minute() -> None:
     times = [float(each.split()[0]) for each in attempts("throttled", *range(400))]
     delays = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert delays[-1] == 60
     assert max(delays) == 60
 
 
-def test_any_other_answer_sets_the_back_off_to_0() -> None:
+def test_any_other_answer_resets_the_back_off_to_0() -> None:
     """Throttled at 0 and 1, refused for capacity at 4, and throttled again at 64: one second."""
     timeline = [
         an_outage("throttled", 3),
@@ -100,7 +102,7 @@ def test_a_launch_is_judged_when_it_is_decided_and_refused_later() -> None:
     assert played.events[1:] == ["0 slot_launching linux-1", "5 slot_empty linux-1"]
 
 
-def test_a_misconfigured_slot_is_in_error_and_neither_it_nor_its_offering_is_tried_for_the_cooldown() -> None:
+def test_a_misconfigured_slot_is_in_error_and_neither_it_nor_its_offering_is_tried_during_the_cooldown() -> None:
     played = play_out(a_scenario(an_outage("misconfigured", 50), submit(0, "r1"), *ticks(0, 5, 59.9, 60)))
     assert played.ticks == [
         ["launch linux-1 demand", "r1 waits booting"],
@@ -125,11 +127,11 @@ def test_after_the_outage_all_slots_are_there_again() -> None:
 
 @pytest.mark.parametrize("error", ["capacity", "quota", "throttled", "misconfigured"])
 @pytest.mark.parametrize("pool", [{"min_slots": 1}, {"target_warm_slots": 1}])
-def test_holds_apply_to_minimum_and_warm_as_well(error: str, pool: Document) -> None:
+def test_launch_back_offs_apply_to_minimum_and_warm_pool_too(error: str, pool: Document) -> None:
     assert [len(each) for each in told(an_outage(error), *ticks(0, 0.5, 0.9), pool=pool)] == [1, 0, 0]
 
 
-def test_holds_apply_to_no_other_pool() -> None:
+def test_a_launch_back_off_applies_to_no_other_pool() -> None:
     assert told(
         an_outage("throttled"),
         submit(0, "r1"),
@@ -146,8 +148,8 @@ def test_another_pool_of_the_same_system_launches_instead() -> None:
     ] == ["launch spare-1 demand", "r1 waits booting"]
 
 
-def test_a_hold_is_over_for_the_attempt_that_counts_against_the_maximum() -> None:
-    """Each attempt of a tick counts, refused or not; none is tried a second time in that tick."""
+def test_each_launch_of_a_tick_counts_towards_the_maximum_after_a_back_off() -> None:
+    """Each launch of a tick counts, refused or not; none is tried a second time in that tick."""
     assert told(an_outage("capacity"), submit(0, "r1", "r2", "r3"), tick(0), pool={"max_slots": 2}) == [
         [
             "launch linux-1 demand",
@@ -159,7 +161,7 @@ def test_a_hold_is_over_for_the_attempt_that_counts_against_the_maximum() -> Non
     ]
 
 
-def test_a_quota_hold_ends_when_fewer_slots_are_active_than_at_the_refusal() -> None:
+def test_a_quota_back_off_ends_when_fewer_slots_are_active_than_at_the_refusal() -> None:
     """Two others are active at the refusal; one of them ends after 10 s."""
     assert told(
         an_outage("quota", 5),
@@ -178,7 +180,7 @@ def test_a_quota_hold_ends_when_fewer_slots_are_active_than_at_the_refusal() -> 
     ]
 
 
-def test_the_first_launch_after_a_quota_hold_goes_alone() -> None:
+def test_the_first_launch_after_a_quota_back_off_goes_alone() -> None:
     assert told(an_outage("quota", 5), submit(0, "r1", "r2"), *ticks(0, 60, 61, 70), cloud={"launch": 5}) == [
         ["launch linux-1 demand", "launch linux-2 demand", "r1 waits booting", "r2 waits booting"],
         ["r1 waits at_quota", "r2 waits at_quota"],
@@ -195,7 +197,7 @@ def test_after_the_answer_to_the_first_launch_the_others_follow() -> None:
     ]
 
 
-def test_the_simulated_quota_refuses_what_would_make_more_machines() -> None:
+def test_the_simulated_quota_refuses_launches_beyond_its_number_of_machines() -> None:
     assert told(submit(0, "r1", "r2", "r3"), *ticks(0, 1, 61), cloud={"quota": 2, "boot": 99}) == [
         ["launch linux-1 demand", "launch linux-2 demand", "launch linux-3 demand"]
         + [f"r{n} waits booting" for n in (1, 2, 3)],
@@ -273,7 +275,7 @@ CHOICES: Cases = {
         ),
         [["launch linux-1 x demand", "launch linux-2 x demand", "r1 waits booting", "r2 waits booting"]],
     ),
-    "those who need another offering go on": (
+    "reservations that need another offering are served": (
         a_scenario(
             an_outage("capacity", offering="large"),
             submit(0, "r1", resources={"cpus": 4}),
@@ -288,7 +290,7 @@ CHOICES: Cases = {
             ["launch linux-1 small demand", "r1 waits capacity", "r2 waits capacity", "r3 waits booting"],
         ],
     ),
-    "a quota of one market leaves the other": (
+    "a quota of one market does not affect the other": (
         a_scenario(
             an_outage("quota", offering="a"),
             submit(0, "r1"),
@@ -297,7 +299,7 @@ CHOICES: Cases = {
         ),
         [["launch linux-1 a demand", "r1 waits booting"], ["launch linux-1 b demand", "r1 waits booting"]],
     ),
-    "throttling holds the whole pool": (
+    "throttling pauses the whole pool": (
         a_scenario(
             an_outage("throttled", offering="a"),
             submit(0, "r1"),
@@ -306,11 +308,11 @@ CHOICES: Cases = {
         ),
         [["launch linux-1 a demand", "r1 waits booting"], ["r1 waits throttled"]],
     ),
-    "what runs is used whatever it costs": (
+    "a running machine is used whatever it costs": (
         a_scenario(submit(0, "r1"), tick(0), pool={"offerings": PRICED}, slots=[a_slot("linux-1", offering="d")]),
         [["assign r1 linux-1"]],
     ),
-    "the rest of a new slot is room for those behind": (
+    "the rest of a new slot is capacity for later reservations": (
         a_scenario(
             submit(0, "r9", resources={"cpus": 9}),
             submit(0, "r5", resources={"cpus": 5}),
@@ -320,7 +322,7 @@ CHOICES: Cases = {
         ),
         [["launch linux-1 t16 demand", "r9 waits booting", "r5 waits booting", "r1 waits booting"]],
     ),
-    "what does not fit on the rest gets its own": (
+    "a reservation that does not fit on the rest gets its own slot": (
         a_scenario(
             submit(0, "r9", resources={"cpus": 9}),
             submit(0, "r8", resources={"cpus": 8}),
@@ -329,7 +331,7 @@ CHOICES: Cases = {
         ),
         [["launch linux-1 t16 demand", "launch linux-2 t8 demand", "r9 waits booting", "r8 waits booting"]],
     ),
-    "warm and minimum take the first that nothing holds": (
+    "warm pool and minimum take the first offering that does not pause": (
         a_scenario(
             an_outage("capacity", offering="a"),
             *ticks(0, 1),
@@ -344,6 +346,6 @@ CHOICES: Cases = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_offering_is_chosen_as_the_table_says(name: str) -> None:
+def test_the_offering_is_chosen_by_price_size_and_name(name: str) -> None:
     document, expected = CHOICES[name]
     assert play_out(document).ticks == expected

@@ -1,4 +1,6 @@
-"""Machines that nobody may use are not launched again and again, and what cannot be carried out is not decided."""
+"""A machine that no reservation may use is not launched again and again, and no decision repeats that cannot be carried
+out.
+"""
 
 from typing import Any
 
@@ -21,13 +23,15 @@ SLOW = {"boot": 5, "terminate": 5}
 
 
 def launches(document: Document) -> list[str]:
-    """What a minute of it launches, with kicks, wakes and a periodic tick."""
+    """Return the launches of one minute, with kicks, wakes and a periodic tick."""
     played = play_out({**document, "kicks": True, "wakes": True, "tick_every": 5, "until": 120, "cloud": SLOW})
     return [each for each in played.decisions if " launch " in each]
 
 
 def test_a_holder_that_declined_gets_the_next_machine_of_that_slot() -> None:
-    """It was set against the launch, and a tick later the slot was none for it: launched and let go for ever."""
+    """Otherwise it would wait for the launch, and a tick later the slot would not suit it: launched and drained without
+    end.
+    """
     document = a_scenario(
         submit(0, "r1"), act(5, "decline", "r1"), pool={"max_slots": 1}, slots=[a_slot("linux-1")], cloud=SLOW
     )
@@ -36,15 +40,15 @@ def test_a_holder_that_declined_gets_the_next_machine_of_that_slot() -> None:
     assert played.phases == {"r1": "leased"}
 
 
-def test_a_machine_that_comes_in_the_moment_of_the_decline_is_the_next_one_too() -> None:
-    """Where machines take no time, it was taken for the one that was declined: it went and came again without end."""
+def test_a_machine_that_arrives_at_the_instant_of_the_decline_is_the_next_one_too() -> None:
+    """Without delays of the cloud, it would be taken for the declined machine: terminated and launched without end."""
     document = a_scenario(submit(0, "r1"), act(5, "decline", "r1"), pool={"max_slots": 1, "idle_scale_down": 0})
     played = play_out({**document, "kicks": True, "wakes": True, "tick_every": 5, "until": 60})
     assert [each for each in played.decisions if " launch " in each] == [f"{at} launch linux-1 demand" for at in (0, 5)]
     assert played.phases == {"r1": "leased"}
 
 
-def test_the_next_machine_of_a_declined_slot_is_another_though_somebody_has_used_it() -> None:
+def test_the_next_machine_of_a_declined_slot_is_another_one_although_it_was_used() -> None:
     document = a_scenario(
         submit(0, "r1"),
         act(8, "decline", "r1"),
@@ -59,16 +63,18 @@ def test_the_next_machine_of_a_declined_slot_is_another_though_somebody_has_used
     assert played.decisions[-1] == "40 assign r1 linux-1"
 
 
-def test_what_a_record_says_was_declined_is_left_out() -> None:
-    """Nothing is known there of how often the machine was used."""
+def test_a_slot_that_a_record_lists_as_declined_is_not_used() -> None:
+    """The record does not contain how often the machine was used."""
     waiting = a_wish("r1", declined=["linux-1"])
     assert told(tick(0), slots=[a_slot("linux-1"), a_slot("linux-2")], reservations=[waiting]) == [
         ["assign r1 linux-2"]
     ]
 
 
-def test_a_host_that_is_used_up_waits_for_a_stranger_without_a_word() -> None:
-    """It was drained in every tick and skipped at every commit; with wakes the play did not come to rest."""
+def test_a_host_at_max_uses_with_an_unknown_occupant_is_not_drained() -> None:
+    """Otherwise it would be drained in every tick and skipped at every commit; with wakes the play would not come to
+    rest.
+    """
     hosts = {"lab": {"system": SYSTEM, "provider": "static", "lease_ttl": 0, "max_uses": 1}}
     assert told(
         submit(0, "r1"),
@@ -83,8 +89,10 @@ def test_a_host_that_is_used_up_waits_for_a_stranger_without_a_word() -> None:
     ) == [["assign r1 lab-1"], [], ["drain lab-1 used_up"]]
 
 
-def test_nothing_is_launched_behind_one_for_whom_the_guard_would_keep_it() -> None:
-    """`g` waits for a second slot; what `r1` had launched was kept for `g`, went as idle, and was launched again."""
+def test_nothing_is_launched_behind_a_reservation_for_which_the_guard_would_keep_it() -> None:
+    """`g` waits for a second slot; a slot that `r1` launched would be kept for `g`, drain as idle, and be launched
+    again.
+    """
     document = a_scenario(
         submit(0, "g", components=[{"name": "w", "count": 2}]),
         submit(30, "r1"),
@@ -98,8 +106,10 @@ def test_nothing_is_launched_behind_one_for_whom_the_guard_would_keep_it() -> No
     assert play_out({**document, "timeline": timeline}).ticks == [["g waits at_max_slots", "r1 waits behind_queue"]]
 
 
-def test_nothing_is_released_for_a_gang_that_lacks_a_slot_of_another_pool_as_well() -> None:
-    """The slot that went came again as the minimum, and went again: `f` is full of work, and none of its slots goes."""
+def test_nothing_is_drained_for_a_gang_that_also_lacks_a_slot_of_another_pool() -> None:
+    """Otherwise the drained slot would be launched as the minimum, and drained again: `f` is full, and none of its
+    slots ends.
+    """
     elastic = {
         "max_slots": 2,
         "min_slots": 1,
@@ -129,21 +139,23 @@ def a_gang_of_two_sizes(max_slots: int) -> Document:
     )
 
 
-def test_nothing_is_launched_for_a_gang_whose_instances_would_be_in_each_others_way() -> None:
-    """The machine came, `m` took it, one `x` the host, the other nothing: it went as idle, and came again for ever."""
+def test_nothing_is_launched_for_a_gang_whose_instances_would_take_each_others_slots() -> None:
+    """Otherwise `m` would take the new machine, one `x` the host, the other nothing: drained as idle and launched
+    without end.
+    """
     document = a_gang_of_two_sizes(1)
     assert launches(document) == []
     assert play_out({**document, "timeline": [*document["timeline"], tick(1)]}).ticks == [["g waits at_max_slots"]]
 
 
-def test_a_gang_has_as_many_machines_launched_as_it_takes_once_all_are_ready() -> None:
+def test_for_a_gang_slots_are_launched_until_all_instances_fit_once_every_slot_is_ready() -> None:
     document = a_gang_of_two_sizes(2)
     assert launches(document) == ["0 launch e-1 demand", "0 launch e-2 demand"]
     assert play_out({**document, "kicks": True, "wakes": True, "until": 60, "cloud": SLOW}).phases == {"g": "leased"}
 
 
-def test_the_end_of_a_drain_that_the_tick_began_wakes_it_too() -> None:
-    """Only an operator's drain was waited for: without periodic ticks its leases ran on past `drain_timeout`."""
+def test_the_end_of_a_drain_that_the_tick_began_causes_a_wake_up() -> None:
+    """Otherwise only an operator's drain would: without periodic ticks its leases would run on past `drain_timeout`."""
     document = a_scenario(
         act(1, "cancel", "r1"),
         slots=[a_slot("linux-1", "ready", "r1", "r2")],

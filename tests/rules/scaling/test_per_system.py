@@ -11,7 +11,7 @@ POOLS = {"linux": a_pool(max_slots=2), "mac": a_pool(system="macos", max_slots=2
 
 
 def both(at: float, name: str, **fields: Any) -> list[Document]:
-    """The same wish on both systems."""
+    """The same request on both systems."""
     return [submit(at, f"l-{name}", **fields), submit(at, f"m-{name}", **fields | {"system": "macos"})]
 
 
@@ -26,7 +26,7 @@ def test_each_system_has_its_own_queue() -> None:
     ) == [["assign l-old linux-1", "assign m-urgent mac-1", "l-urgent waits at_max_slots", "m-old waits at_max_slots"]]
 
 
-def test_who_names_a_pool_is_in_the_queue_of_its_system() -> None:
+def test_a_request_that_names_a_pool_is_in_the_queue_of_its_system() -> None:
     assert told(
         {"at": 0, "submit": [{"id": "old", "pool": "mac"}, {"id": "urgent", "pool": "mac", "priority": 9}]},
         tick(0),
@@ -54,7 +54,7 @@ def test_backfill_off_blocks_its_own_queue_only() -> None:
     ]
 
 
-def test_the_profile_is_the_systems() -> None:
+def test_the_profile_is_that_of_the_system() -> None:
     pools = {"linux": a_pool(max_leases_per_slot=9), "mac": a_pool(system="macos", max_leases_per_slot=9)}
     assert told(
         *both(0, "r1"),
@@ -66,7 +66,7 @@ def test_the_profile_is_the_systems() -> None:
     ) == [["assign l-r1 linux-1", "assign l-r2 linux-1", "assign m-r1 mac-1", "assign m-r2 mac-2"]]
 
 
-def test_its_max_slots_counts_the_pools_of_that_system_and_the_common_one_all() -> None:
+def test_max_slots_of_a_system_counts_its_pools_and_the_common_one_counts_all() -> None:
     pools = {"linux": a_pool(), "mac": a_pool(system="macos"), "mini": a_pool(system="macos")}
     asked = [*both(0, "r1"), *both(0, "r2"), *both(0, "r3")]
     own = {"system": {"macos": {"max_slots": 2}}}
@@ -77,8 +77,8 @@ def test_its_max_slots_counts_the_pools_of_that_system_and_the_common_one_all() 
     assert launched == [f"launch {name} demand" for name in ("linux-1", "linux-2", "linux-3", "mac-1")]
 
 
-def test_restarts_and_confirmations_follow_the_systems_settings() -> None:
-    """One never restarts a second time within an hour, the other does at once."""
+def test_restarts_and_confirmations_follow_the_settings_of_the_system() -> None:
+    """One reservation does not restart a second time within an hour, the other does at once."""
     played = play_out(
         a_scenario(
             *both(0, "r", restart_policy="on_failure"),
@@ -105,6 +105,6 @@ def test_restarts_and_confirmations_follow_the_systems_settings() -> None:
     assert [each for each in later.decisions if "requeue" in each] == ["50 requeue m-r unconfirmed"]
 
 
-def test_a_table_in_the_table_and_unknown_keys_are_refused() -> None:
+def test_a_nested_system_table_and_unknown_keys_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"config.scheduler.system.macos.system: expected a known key"):
         play_out(a_scenario(tick(0), scheduler={"system": {"macos": {"system": {}}}}))

@@ -1,4 +1,4 @@
-"""Minimum, warm and idle slots: how many are kept, and which go."""
+"""Minimum, warm and idle slots: how many are kept, and which drain."""
 
 import pytest
 
@@ -59,11 +59,11 @@ CASES: Cases = {
         a_scenario(submit(0, "r1"), tick(0), pool={"target_warm_slots": 1}),
         [["launch linux-1 demand", "launch linux-2 warm", "r1 waits booting"]],
     ),
-    "warm 1, L 2: a slot that somebody waits for is no reserve, even with places left": (
+    "warm 1, L 2: a slot that a reservation waits for is no reserve, even with free leases": (
         a_scenario(submit(0, "r1"), tick(0), pool={"target_warm_slots": 1, "max_leases_per_slot": 2}),
         [["launch linux-1 demand", "launch linux-2 warm", "r1 waits booting"]],
     ),
-    "warm 1, L 2: neither is a booting slot that somebody is set against": (
+    "warm 1, L 2: a booting slot that a reservation waits for is no reserve either": (
         a_scenario(
             submit(0, "r1"),
             tick(0),
@@ -85,7 +85,7 @@ CASES: Cases = {
         a_scenario(tick(0), pool={"target_warm_slots": 9}),
         [[f"launch linux-{n} warm" for n in (1, 2, 3, 4)]],
     ),
-    "warm 1: what takes a lease in this tick is no reserve": (
+    "warm 1: a slot that takes a lease in this tick is no reserve": (
         a_scenario(submit(0, "r1"), tick(0), pool={"target_warm_slots": 1}, slots=[a_slot("linux-1")]),
         [["assign r1 linux-1", "launch linux-2 warm"]],
     ),
@@ -117,7 +117,7 @@ CASES: Cases = {
         ),
         [["drain linux-2 idle"]],
     ),
-    "min 1: a booting slot serves, so the idle one may go": (
+    "min 1: a booting slot serves, so the idle one may drain": (
         a_scenario(
             tick(0),
             pool={"min_slots": 1},
@@ -126,11 +126,11 @@ CASES: Cases = {
         ),
         [["drain linux-1 idle"]],
     ),
-    "warm 1: the only slot is idle too long": (
+    "warm 1: the only slot is idle for too long": (
         a_scenario(*ticks(0, 5, 10, 9999), pool={"target_warm_slots": 1}, slots=[a_slot("linux-1", idle_since=-5000)]),
         [[], [], [], []],
     ),
-    "warm 1: of two idle too long one goes": (
+    "warm 1: of two slots that are idle for too long one drains": (
         a_scenario(
             *ticks(0, 5),
             pool={"target_warm_slots": 1},
@@ -178,12 +178,12 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_kept_and_what_goes_is_as_the_table_says(name: str) -> None:
+def test_minimum_and_warm_slots_are_launched_and_idle_slots_drain(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
 
 
-def test_minimum_and_warm_are_bounded_by_the_maximum_over_all_pools() -> None:
+def test_minimum_and_warm_pool_are_bounded_by_the_maximum_over_all_pools() -> None:
     pools = {"linux": a_pool(min_slots=2), "arm": a_pool(system=OTHER, target_warm_slots=3)}
     assert told(tick(0), pools=pools, scheduler={"max_slots": 3}) == [
         ["launch linux-1 minimum", "launch linux-2 minimum", "launch arm-1 warm"]

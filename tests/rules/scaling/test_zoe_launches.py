@@ -1,4 +1,4 @@
-"""Elastic instances and machines: which of them are launched for, with `launch_for_elastic` and without."""
+"""Launches for elastic instances, with and without `launch_for_elastic`."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tests.rules.zoe import a_lab, an_application, decided, submitted
 
 
 def growing(**pool: Any) -> Document:
-    """One who could use three machines more, and one who needs one."""
+    """One reservation that could use three more machines, and one that needs one."""
     most = {"system": "sim", "max_slots": 3, "lease_ttl": 0, "resources": {"units": 1}, **pool}
     return a_lab(
         submitted(0, an_application("r1", 1, 3)),
@@ -26,7 +26,7 @@ def test_elastic_instances_alone_launch_nothing() -> None:
     ]
 
 
-def test_elastic_instances_launch_after_all_essential_ones_where_the_pool_says_so() -> None:
+def test_elastic_instances_launch_after_all_essential_ones_with_launch_for_elastic() -> None:
     scenario = growing(launch_for_elastic=True)
     scenario["timeline"][0] = submitted(0, an_application("r1", 1, 3), an_application("r2", 1))
     del scenario["timeline"][1]
@@ -40,7 +40,7 @@ def test_elastic_instances_launch_after_all_essential_ones_where_the_pool_says_s
     ]
 
 
-def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_launched() -> None:
+def test_elastic_instances_use_capacity_in_flight_before_more_is_launched() -> None:
     scenario = growing(launch_for_elastic=True, max_slots=9)
     scenario["timeline"] = [submitted(0, an_application("r1", 1, 3)), tick(6), tick(7)]
     assert [each for each in decided({**scenario, "cloud": {"boot": 5}, "until": 20}) if "launch" in each] == [
@@ -48,8 +48,8 @@ def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_laun
     ]
 
 
-def test_elastic_instances_of_who_waits_launch_with_him_but_not_without_him() -> None:
-    """Nothing is launched for those of r2, whose essential instances have no room and get none."""
+def test_elastic_instances_of_a_pending_reservation_launch_only_if_its_essential_ones_do() -> None:
+    """Nothing is launched for those of r2: its essential instances have no capacity and get none."""
     scenario = growing(launch_for_elastic=True, max_slots=4)
     scenario["timeline"] = [submitted(0, an_application("r1", 2, 1), an_application("r2", 3, 5)), tick(1)]
     played = play_out({**scenario, "cloud": {"boot": 5}, "until": 20})

@@ -1,9 +1,9 @@
-"""An EC2 to try Leasehold on, without an account: moto's server behind a layer of our own.
+"""An emulated EC2 for trials without an AWS account: moto's server behind a middleware.
 
-The layer adds what moto lacks and launching depends on: idempotent client tokens, time to boot and to end,
-lag, limits, injected errors, lost answers and interruptions, and a log that tests take as the outside witness.
-docs/emulator.md tells how to steer it. One emulator a process: moto's state is the process's. Calls to other
-services of AWS (SQS, EventBridge, STS) reach moto as they are.
+The middleware adds what moto lacks: idempotent client tokens, delays of boots and ends, lag, limits, injected errors,
+lost answers, interruptions, and a log that tests use as independent evidence. docs/reference/emulator.md describes its
+controls. A process can have one emulator, because moto's state is global. Calls to other AWS services (SQS,
+EventBridge, STS) go to moto unchanged.
 """
 
 from workers.imports import without_collecting

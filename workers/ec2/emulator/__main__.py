@@ -1,4 +1,4 @@
-"""`python -m workers.ec2.emulator`: the emulator alone, as `leasehold emulate-ec2` runs it."""
+"""`python -m workers.ec2.emulator`: the emulator alone; `leasehold emulate-ec2` runs it too."""
 
 import argparse
 import os
@@ -21,11 +21,11 @@ SETTINGS: Final = {
     "interruption_rate": float,
     "random_seed": int,
 }
-"""The settings that are options too; a `--state-file` goes before them."""
+"""Settings that are also options. A `--state-file` overrides them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until stopped; the exit status: 2 when options or file are wrong, 1 when the port is taken."""
+    """Serve until stopped. Return the exit status: 2 for wrong options or a wrong file, 1 if the port is taken."""
     options = _parse(arguments)
     given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
     try:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings=read_settings(given),
             region=options.region,
             secret=os.environ.get(EMULATOR_SECRET_VARIABLE) or None,
-            on_ready=_say_ready,
+            on_ready=_print_ready,
         )
     except InvalidInputError as error:
         return _fail(str(error), 2)
@@ -49,16 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.ec2.emulator", description="An emulated EC2.")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 = any free one")
-    parser.add_argument("--region", default="us-east-1", help="made ready at the start; others when used")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0: any free one")
+    parser.add_argument("--region", default="us-east-1", help="prepared at the start; others at their first use")
     parser.add_argument("--state-file", type=Path, help="TOML or JSON, read again when it changes")
-    parser.add_argument("--call-log", type=Path, help="every EC2 call as a line of JSON")
+    parser.add_argument("--call-log", type=Path, help="file for EC2 calls, a JSON line each")
     for name, kind in SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     return parser.parse_args(arguments)
 
 
-def _say_ready(url: str) -> None:
+def _print_ready(url: str) -> None:
     sys.stdout.write(f"leasehold: EC2 emulator at {url}\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""The door of an emulator that has a secret: it serves requests that are signed with the secret as AWS' secret key, and
-requests that bear it as the password of HTTP's basic authentication (for people with curl).
+"""The access check of an emulator that has a secret.
 
-Without a secret every request is served, signed or not.
+It serves requests that are signed with the secret as AWS secret key, and requests with the secret as password of HTTP
+basic authentication (for use with curl). An emulator without a secret has no such check.
 """
 
 import hmac
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 OPEN_PAGES: Final = frozenset({"/_leasehold/health"})
-"""Health checks have no password; the page shows the name of a queue."""
+"""Pages without a password, for health checks. They reveal only the name of a queue."""
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
-_REFUSED: Final = "this emulator has a secret: sign with it as the secret key, or give it as the password"
+_REFUSED: Final = "this emulator has a secret: sign with it as secret key, or send it as password"
 
 
-class Door:
-    """A WSGI application before another one."""
+class SecretCheck:
+    """A WSGI application that checks each request before it passes it to another one."""
 
     def __init__(self, inside: "WSGIApplication", secret: str) -> None:
         self._inside, self._secret = inside, secret
@@ -49,7 +49,7 @@ class Door:
 
 
 def _is_signed(request: Request, secret: str) -> bool:
-    """Whether the request has a signature of AWS' version 4 that was made with this secret key, under any key id."""
+    """Return whether the request has an AWS signature of version 4 that was made with this secret, under any key id."""
     algorithm, _, rest = request.headers.get("Authorization", "").partition(" ")
     given = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     try:
@@ -66,7 +66,7 @@ def _is_signed(request: Request, secret: str) -> bool:
 
 
 def _read_body(request: Request) -> bytes:
-    """The body, which the application behind can read again."""
+    """Return the body, and keep it readable for the application behind."""
     body = request.environ["wsgi.input"].read(request.content_length or 0)
     request.environ["wsgi.input"] = io.BytesIO(body)
     return bytes(body)

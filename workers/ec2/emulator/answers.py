@@ -1,4 +1,4 @@
-"""Answers that the layer gives itself, in EC2's XML."""
+"""Answers of the emulator's middleware in EC2's XML."""
 
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
@@ -12,7 +12,7 @@ _REQUEST = "00000000-0000-0000-0000-000000000000"
 
 
 def answer_error(code: str, message: str, status: int) -> Response:
-    """An error of EC2."""
+    """Return an error as EC2 answers it."""
     return _xml(
         f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
         f"</Errors><RequestID>{_REQUEST}</RequestID></Response>",
@@ -21,7 +21,7 @@ def answer_error(code: str, message: str, status: int) -> Response:
 
 
 def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
-    """What CreateFleet says when it gave no instance: status 200, the errors of the places, no instance."""
+    """Return CreateFleet's answer without an instance: status 200 with the errors of the requested places."""
     return _xml(
         '<CreateFleetResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
         f"<requestId>{_REQUEST}</requestId><fleetId>fleet-{_REQUEST}</fleetId>"
@@ -31,7 +31,7 @@ def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
 
 
 def add_fleet_errors(answer: Response, market: str, faults: Iterable[FaultRule]) -> None:
-    """Errors beside the instances of a CreateFleet that got some; an answer that is an error itself is left alone."""
+    """Add errors to the answer of a CreateFleet that gave some instances. An error answer stays as it is."""
     text = answer.get_data(as_text=True)
     end = "</CreateFleetResponse>"
     if end in text:

@@ -1,7 +1,7 @@
-"""Throttling as EC2 does it: token buckets for kinds of calls, and for the instances that calls are about.
+"""EC2's throttling: token buckets for kinds of calls, and for the instances in calls.
 
-Every call takes a token of its kind's bucket; a launch, and a termination, also one for each instance. What
-a bucket lacks refuses the call whole, and then no bucket loses anything. There is one account here.
+Every call takes a token of its kind's bucket; a launch or a termination also takes one for each instance. If one
+bucket has too few tokens, the call is refused and no bucket changes. The emulator has one account.
 """
 
 from collections.abc import Mapping
@@ -14,30 +14,30 @@ READING: Final = ("Describe", "Get", "List", "Search")
 
 
 class TokenBucket:
-    """Holds `size` tokens at most, full at first, and gains `refill` a second. Times by any clock, in seconds."""
+    """Holds at most `size` tokens, is full at first, and gains `refill` tokens a second. Times are in seconds."""
 
     def __init__(self, bucket: Bucket, now: float) -> None:
         self.bucket = bucket
         self._tokens, self._at = float(bucket.size), now
 
     def level(self, now: float) -> float:
-        """The tokens in it now; a clock that went back adds none."""
+        """Return the tokens in it now. A clock that was set back adds none."""
         gained = max(0.0, now - self._at) * self.bucket.refill
         return min(float(self.bucket.size), self._tokens + gained)
 
     def take(self, tokens: int, now: float) -> None:
-        """Take so many of what is there."""
+        """Take this number of tokens."""
         self._tokens, self._at = self.level(now) - tokens, max(now, self._at)
 
 
 class Throttle:
-    """The buckets of every region. Not thread-safe by itself: the layer uses it under its lock."""
+    """The buckets of all regions. Not thread-safe; the middleware uses it under its lock."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def admits(self, call: Call, throttling: Throttling | None, now: float) -> bool:
-        """Whether every bucket has what the call takes; it is then taken."""
+        """Return whether every bucket has enough tokens for the call; if so, take them."""
         if throttling is None:
             return True
         taken = [
@@ -51,7 +51,7 @@ class Throttle:
         return True
 
     def clear(self) -> None:
-        """All buckets are full again."""
+        """Fill all buckets."""
         self._buckets.clear()
 
     def _find(self, region: str, name: str, bucket: Bucket, now: float) -> TokenBucket:
@@ -62,7 +62,7 @@ class Throttle:
 
 
 def find_costs(call: Call) -> Mapping[str, int]:
-    """The tokens that a call takes of each bucket of `Throttling`."""
+    """Return the tokens that a call takes from each bucket of `Throttling`."""
     if call.is_launch:
         return {"launch": 1, "launched_instances": 0 if call.is_dry_run else call.wanted[1]}
     if call.action == "TerminateInstances":

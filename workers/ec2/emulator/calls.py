@@ -1,4 +1,4 @@
-"""Calls: what of an EC2 request the layer looks at."""
+"""EC2 requests, parsed as far as the emulator needs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ _ATTEMPT: Final = re.compile(r"attempt=(\d+)")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a launch may go: one instance type in one zone or subnet; None = not said."""
+    """A possible target of a launch: an instance type in a zone or subnet. None: not given."""
 
     type: str | None
     zone: str | None
     subnet: str | None
     override: tuple[str, str] | None = None
-    """The numbers of CreateFleet's configuration and override that say so."""
+    """The numbers of CreateFleet's configuration and override for it."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,26 +34,26 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     parameters: dict[str, str]
     invocation: str | None
-    """The same for all of boto3's repeats of one call."""
+    """Equal for all of boto3's attempts of one call."""
     attempt: int = 1
     signed_at: float | None = None
-    """The time that its signature is made with; None where it bears none."""
+    """The time in its signature; None without a signature."""
     places: tuple[Place, ...] = ()
-    """Where a launch may go, in the order in which it says so; () for other calls."""
+    """The possible targets of a launch in their order; () for other calls."""
 
     @property
     def token(self) -> str | None:
-        """Its client token."""
+        """The client token."""
         return self.parameters.get("ClientToken")
 
     @property
     def is_launch(self) -> bool:
-        """Whether it launches."""
+        """Whether the call launches instances."""
         return self.action in LAUNCHES
 
     @property
     def market(self) -> Literal["spot", "on-demand"] | None:
-        """The market that a launch asks for; None for other calls."""
+        """The market of a launch; None for other calls."""
         if not self.is_launch:
             return None
         kinds = ("InstanceMarketOptions.MarketType", "TargetCapacitySpecification.DefaultTargetCapacityType")
@@ -61,22 +61,22 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether it only asks whether it would be allowed."""
+        """Whether the call only checks its permission."""
         return self.parameters.get("DryRun") == "true"
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """How many instances a launch wants: the fewest that will do, and the most."""
+        """The least and the largest number of instances that a launch accepts."""
         if self.action == "CreateFleet":
             return 0, _number(self.parameters.get(_TARGET))
         return _number(self.parameters.get("MinCount")), _number(self.parameters.get("MaxCount"))
 
     def asking_for(self, count: int) -> "Call":
-        """The same launch for exactly so many instances."""
+        """Return the same launch for exactly this number of instances."""
         if self.action == "RunInstances":
             changes = {"MinCount": str(count), "MaxCount": str(count)}
         else:
-            # What is not bound to a market by name is launched in the default one.
+            # The remaining capacity, without a named market, is launched in the default market.
             changes = {_TARGET: str(count)}
             for name in ("SpotTargetCapacity", "OnDemandTargetCapacity"):
                 key = f"TargetCapacitySpecification.{name}"
@@ -86,11 +86,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def instances(self) -> list[str]:
-        """The instance ids that it names."""
+        """The instance ids in the call."""
         return [value for key, value in self.parameters.items() if _IDENTIFIER.fullmatch(key)]
 
     def without(self, places: Sequence[Place]) -> "Call":
-        """The same call of CreateFleet less the overrides of these places; the others are counted anew."""
+        """Return the same CreateFleet without the overrides of these places, with the other overrides renumbered."""
         gone = {place.override for place in places}
         kept: dict[str, str] = {}
         numbers: dict[str, list[str]] = {}
@@ -107,12 +107,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, parameters=kept)
 
     def body(self) -> bytes:
-        """Its form, encoded again."""
+        """Return its form, encoded again."""
         return urlencode(self.parameters).encode()
 
 
 def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
-    """The call that a WSGI request with this body makes."""
+    """Return the call of a WSGI request with this body."""
     parameters = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     attempt = _ATTEMPT.search(environ.get("HTTP_AMZ_SDK_REQUEST", ""))
     action = parameters.get("Action", "")
@@ -128,13 +128,13 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
 
 
 def credential_scope(environ: Mapping[str, Any]) -> tuple[str, str]:
-    """(region, service) that a request is signed for; ("", "") when it bears no such signature."""
+    """Return (region, service) of the signature of a request; ("", "") without one."""
     scope = environ.get("HTTP_AUTHORIZATION", "").split(",")[0].rpartition("Credential=")[2].split("/")
     return (scope[2], scope[3]) if len(scope) == 5 else ("", "")  # noqa: PLR2004 - id/date/region/service/aws4
 
 
 def read_signing_time(environ: Mapping[str, Any]) -> float | None:
-    """The time that a request is signed with; None without a signature, or with a time that cannot be read."""
+    """Return the time in the signature of a request; None without a signature or a readable time."""
     if "HTTP_AUTHORIZATION" not in environ:
         return None
     try:

@@ -1,135 +1,87 @@
-"""The control API under `/_leasehold/`: plain JSON over HTTP, for tests and for people with curl."""
+"""The settings in force: from options, from a file that may change, and from the control API."""
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import msgspec
-from werkzeug.wrappers import Request, Response
-
-from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, fault, read_document
-from workers.ec2.emulator.layer import Middleware
-from workers.ec2.emulator.log import EventRecord
-from workers.ec2.emulator.notices import queue_path
-from workers.ec2.emulator.settings import read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
-
-PREFIX: Final = "/_leasehold/"
-ORDERS: Final = frozenset({"interrupt", "rebalance", "lose"})
-MOST_BODY: Final = 1_000_000
-
-
-class Order(Document):
-    """Which instances something is to happen to."""
-
-    instances: list[Name]
-
-
-class Interruption(Order):
-    """And when they end."""
-
-    deadline: Seconds | None = None
+from scheduler.model.validation import InvalidInputError
+from workers.ec2.emulator.faults import FaultTable
+from workers.ec2.emulator.lives import Lives
+from workers.ec2.emulator.settings import EmulatorSettings, FaultRule, load_settings, read_settings
 
 
 class Control:
-    """A WSGI application beside the layer: it answers what is under PREFIX and passes on the rest."""
+    """The settings and faults in force. The last change wins; a changed file replaces all settings.
 
-    def __init__(self, layer: Middleware) -> None:
-        self._layer = layer
+    Not thread-safe; the middleware uses it under its lock.
+    """
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
-        """Serve one request."""
-        path = environ.get("PATH_INFO", "")
-        if not path.startswith(PREFIX):
-            return self._layer(environ, start_response)
-        return self._serve(path.removeprefix(PREFIX), Request(environ))(environ, start_response)
+    def __init__(
+        self,
+        settings: EmulatorSettings,
+        file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.faults = FaultTable()
+        self.lives = Lives(settings)
+        self.file_error: str | None = None
+        """Why the last change of the file was not applied; the earlier settings stay in force."""
+        self._file, self._stamp, self._clock = file, _stamp(file), clock
+        self.settings = settings
+        self.apply(load_settings(file) if file else settings)
 
-    def _serve(self, path: str, request: Request) -> Response:
+    def apply(self, settings: EmulatorSettings) -> None:
+        """Apply these settings; their faults start now and replace all others."""
+        self.settings = settings
+        self.lives.change(settings, restart=True)
+        self.faults.replace(settings.faults, self._clock())
+
+    def change(self, document: object) -> None:
+        """Change the settings that a partial document names; raises InvalidInputError if one of its keys is wrong."""
+        given = read_settings(document)
+        changes = {name: getattr(given, name) for name in given.model_fields_set - {"faults"}}
+        self.settings = self.settings.model_copy(update=changes)
+        self.lives.change(self.settings, restart=bool(changes.keys() & {"random_seed", "boot_failures"}))
+        if "faults" in given.model_fields_set:
+            self.replace_faults(given.faults)
+
+    def replace_faults(self, rules: tuple[FaultRule, ...]) -> None:
+        """Replace all faults by these."""
+        self.faults.replace(rules, self._clock())
+
+    def restart(self) -> None:
+        """Remove all faults, and start random choices and counts of boot failures again."""
+        self.replace_faults(())
+        self.lives.change(self.settings, restart=True)
+
+    def add_faults(self, rules: tuple[FaultRule, ...]) -> None:
+        """Add these faults."""
+        self.faults.add(rules, self._clock())
+
+    def show(self) -> dict[str, Any]:
+        """Return the settings in force with the remaining faults, as JSON values."""
+        now = self._clock()
+        faults = [rule.model_dump(exclude_none=True) for rule in self.faults.rules(now)]
+        return {**self.settings.model_dump(mode="json"), "faults": faults}
+
+    def refresh(self) -> None:
+        """Read the file again if it changed. If it is wrong, keep the settings and set `file_error`."""
+        stamp = _stamp(self._file)
+        if self._file is None or stamp == self._stamp:
+            return
+        self._stamp = stamp
         try:
-            return _json(self._layer.locked(lambda: self._act(request.method, path, request)), 200)
-        except InvalidInputError as error:
-            return _json({"error": str(error)}, 400)
-        except LookupError:
-            return _json({"error": f"no such resource: {request.method} {PREFIX}{path}"}, 404)
-
-    def _act(self, method: str, path: str, request: Request) -> dict[str, Any]:
-        match method:
-            case "GET":
-                return self._show(path, request)
-            case "POST" if path in ORDERS:
-                return {"events": msgspec.to_builtins(self._order(path, request))}
-            case _:
-                self._steer(method, path, request)
-                return self._layer.steering.show()
-
-    def _show(self, path: str, request: Request) -> dict[str, Any]:
-        log = self._layer.log
-        match path:
-            case "health":
-                return {"status": "ok", "interruption_queue": self._find_queue(request)}
-            case "state":
-                return self._show_state(request)
-            case "calls":
-                return {"calls": msgspec.to_builtins(log.after(_after(request)))}
-            case "events":
-                return {"events": msgspec.to_builtins(log.events_after(_after(request)))}
-            case "history":
-                return {"instances": msgspec.to_builtins(list(self._layer.steering.lives.all.values()))}
-            case _:
-                raise LookupError(path)
-
-    def _steer(self, method: str, path: str, request: Request) -> None:
-        steering = self._layer.steering
-        match method, path:
-            case "PUT", "settings":
-                steering.change(_read(request))
-            case "PUT", "faults":
-                steering.replace_faults(read_settings({"faults": _read(request)}).faults)
-            case "POST", "faults":
-                steering.add_faults(read_settings({"faults": [_read(request)]}).faults)
-            case "POST", "reset":
-                self._layer.reset()
-            case _:
-                raise LookupError(path)
-
-    def _order(self, what: str, request: Request) -> list[EventRecord]:
-        nature = self._layer.nature
-        if what == "interrupt":
-            order = read_document(Interruption, _read(request))
-            return nature.interrupt(order.instances, order.deadline)
-        instances = read_document(Order, _read(request)).instances
-        return nature.recommend(instances) if what == "rebalance" else nature.lose(instances)
-
-    def _show_state(self, request: Request) -> dict[str, Any]:
-        steering = self._layer.steering
-        return {
-            "settings": steering.show(),
-            "file_error": steering.file_error,
-            "interruption_queue": self._find_queue(request),
-            "instances": self._layer.show_instances(),
-        }
-
-    def _find_queue(self, request: Request) -> str | None:
-        """Its URL, by the name under which the asker knows this server."""
-        name = self._layer.steering.settings.interruption_queue
-        return request.host_url.rstrip("/") + queue_path(name) if name else None
+            self.apply(load_settings(self._file))
+        except (OSError, InvalidInputError) as error:
+            self.file_error = str(error)
+        else:
+            self.file_error = None
 
 
-def _after(request: Request) -> int:
-    return request.args.get("after", 0, type=int)
-
-
-def _read(request: Request) -> object:
-    if (request.content_length or 0) > MOST_BODY:
-        raise fault("body", f"at most {MOST_BODY} bytes", request.content_length)
+def _stamp(file: Path | None) -> tuple[int, int] | None:
     try:
-        return json.loads(request.get_data())
-    except ValueError as error:
-        raise fault("body", "valid JSON", str(error)) from None
-
-
-def _json(document: dict[str, Any], status: int) -> Response:
-    return Response(json.dumps(document) + "\n", status=status, content_type="application/json")
+        found = file.stat() if file else None
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size) if found else None

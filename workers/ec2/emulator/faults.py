@@ -1,4 +1,4 @@
-"""Faults: which of the rules that are set meets a call, and when a rule is used up."""
+"""Injected faults: which rule applies to a call, and when a rule is used up."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
@@ -14,7 +14,7 @@ Kind = Literal["request", "place", "short", "lost"]
 
 
 class Fault:
-    """A rule in force: what is left of it."""
+    """A fault rule with its remaining count and time."""
 
     def __init__(self, rule: FaultRule, now: float) -> None:
         self.rule = rule
@@ -24,7 +24,7 @@ class Fault:
 
     @property
     def kind(self) -> Kind:
-        """What it does: an error of the request as such or of the place of a launch (capacity, quota), or another."""
+        """What the fault does: lose an answer, deliver fewer instances, or fail a place of a launch or the request."""
         rule = self.rule
         if rule.lost is not None:
             return "lost"
@@ -33,11 +33,11 @@ class Fault:
         return "place" if classify(str(rule.code), rule.http_status) in ABOUT_PLACES else "request"
 
     def has_ended(self, now: float) -> bool:
-        """Whether its time is over."""
+        """Return whether its time is over."""
         return self._until is not None and now >= self._until
 
     def meets(self, call: Call, place: Place | None, now: float) -> bool:
-        """Whether it concerns this call (at this place) and is not used up."""
+        """Return whether it applies to this call (at this place) and is not used up."""
         if self.has_ended(now) or not (self._left != 0 or call.invocation in self._met):
             return False
         rule = self.rule
@@ -45,7 +45,7 @@ class Fault:
         return actions and rule.market in {None, call.market} and _is_there(rule, place)
 
     def spend(self, call: Call) -> None:
-        """Take one of its count, once for all repeats of one call."""
+        """Reduce its count, once for all attempts of one call."""
         if call.invocation in self._met:
             return
         if call.invocation:
@@ -55,37 +55,37 @@ class Fault:
 
 
 class FaultTable:
-    """The faults in force, first come first. `now` is any clock that only goes on, in seconds."""
+    """The faults in force, in their order. `now` is a monotonic time in seconds."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
 
     def replace(self, rules: Iterable[FaultRule], now: float) -> None:
-        """These rules and no others, each as new."""
+        """Replace all faults by these rules."""
         self._faults = [Fault(rule, now) for rule in rules]
 
     def add(self, rules: Iterable[FaultRule], now: float) -> None:
-        """These rules beside the present ones."""
+        """Add these rules."""
         self._faults += [Fault(rule, now) for rule in rules]
 
     def rules(self, now: float) -> Iterator[FaultRule]:
-        """The rules whose time is not over."""
+        """Return the rules whose time is not over."""
         return (fault.rule for fault in self._faults if not fault.has_ended(now))
 
     def take_for_request(self, call: Call, now: float) -> FaultRule | None:
-        """The first error that meets the request as such, spent once."""
+        """Return the first fault of the whole request, and reduce its count."""
         return self._take("request", call, now)
 
     def take_short(self, call: Call, now: float) -> FaultRule | None:
-        """The first rule that has a launch get fewer instances than it wants, spent once."""
+        """Return the first fault that lets a launch get fewer instances, and reduce its count."""
         return self._take("short", call, now)
 
     def take_lost(self, call: Call, now: float) -> FaultRule | None:
-        """The first rule by which the answer to a call is lost, spent once."""
+        """Return the first fault that loses the answer to this call, and reduce its count."""
         return self._take("lost", call, now)
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
-        """For each place of a launch the first fault that meets it there; each fault is spent once."""
+        """Return the first fault for each place of a launch; the count of each fault is reduced once."""
         met = {
             place: fault
             for place in places

@@ -1,4 +1,4 @@
-"""Instances that take their time: moto's, with a boot, status checks and an end that last."""
+"""Emulated instances: moto's instances with boots, status checks and ends that take time."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = 0, 16, 32, 48
 
 
 class EmulatedInstance(moto_instances.Instance):
-    """An instance whose state follows the clock. Its times are those that were set when it was launched."""
+    """An instance whose state follows the clock, with the delays that were set when it was launched."""
 
     lives: ClassVar[Lives] = Lives(EmulatorSettings())
 
@@ -39,17 +39,17 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def fate(self) -> Fate:
-        """What is to become of it."""
+        """The drawn outcome of its boot and the time of its interruption."""
         return self._fate
 
     @property
     def runs_at(self) -> float:
-        """When its boot is over, by the monotonic clock."""
+        """The end of its boot, by the monotonic clock."""
         return self._running_at
 
     @property
     def real_state(self) -> moto_instances.InstanceState:
-        """What moto holds, but later: running after the boot, terminated after the end."""
+        """Its state by the clock: running only after the boot, terminated only after shutting down."""
         now = time.monotonic()
         if self._held.code == RUNNING and now < self._running_at:
             return moto_instances.InstanceState("pending", PENDING)
@@ -59,7 +59,7 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def _state(self) -> moto_instances.InstanceState:
-        """What the API shows: the state, or for a while after the order to end the one before."""
+        """The state that the API shows: for a while after the order to end, the state before it."""
         if self._seen_until is not None and time.monotonic() < self._seen_until[0]:
             return self._seen_until[1]
         return self.real_state
@@ -75,12 +75,12 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it is so young that no Describe call knows it."""
+        """Whether it is so new that no Describe call includes it."""
         return time.monotonic() < self._began_at + self._settings.describe_lag_seconds
 
     @property
     def instance_id(self) -> str:
-        """Its id: moto's serializer goes by the name of the class, and this class has another."""
+        """Its id. moto's serializer derives this name from the class name, which differs here."""
         return self.id
 
     @property
@@ -90,12 +90,12 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def system_status(self) -> dict[str, Any]:
-        """As above."""
+        """`initializing` for a while after the boot."""
         return self._check(super().system_status)
 
     @property
     def private_ip_address(self) -> str | None:
-        """None at first, if so set; a dead one after such a boot; the one that is set for all; else moto's."""
+        """None at first, if so configured; an unreachable address after such a boot; else the configured or moto's."""
         if self._has_no_address:
             return None
         if self._fate.failure == "unreachable":
@@ -104,7 +104,7 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def public_ip_address(self) -> str | None:
-        """None at first, too."""
+        """None at first, if so configured."""
         return None if self._has_no_address else super().public_ip_address
 
     @property
@@ -112,7 +112,7 @@ class EmulatedInstance(moto_instances.Instance):
         return time.monotonic() < self._began_at + self._settings.address_lag_seconds
 
     def get_tags(self) -> list[dict[str, str]]:
-        """Its tags, looked up by its id: moto goes through the tags of all resources for each instance."""
+        """Return its tags by its id. moto's method would read the tags of all resources for each instance."""
         tags = self.ec2_backend.tags.get(self.id, {})
         return [
             {"resource_id": self.id, "key": key, "value": value, "resource_type": "instance"}
@@ -120,7 +120,7 @@ class EmulatedInstance(moto_instances.Instance):
         ]
 
     def terminate(self) -> moto_instances.InstanceState:
-        """Begins its end, once: a repeat changes nothing."""
+        """Begin its end, and return the state before; a repeat changes nothing."""
         before = copy.copy(self._state)
         if self._ends_at is None:
             self._end("call", self._settings.terminate_seconds)
@@ -128,7 +128,7 @@ class EmulatedInstance(moto_instances.Instance):
         return before
 
     def end_by_itself(self, cause: Cause, reason: str, seconds: float) -> None:
-        """EC2 ends it, `seconds` of shutting down included; `reason` like "Server.InternalError: why"."""
+        """End it as EC2 does, after `seconds` of shutting down; `reason` like "Server.InternalError: why"."""
         if self._ends_at is None:
             self._end(cause, seconds)
             self._reason = reason
@@ -138,14 +138,14 @@ class EmulatedInstance(moto_instances.Instance):
         now = time.time()
         self.life.cause, self.life.end_asked_at, self.life.terminated_at = cause, now, now + seconds
         self._ends_at = time.monotonic() + seconds
-        # From here on moto's own record is what counts, boot or not.
+        # The boot no longer counts: the state follows moto's record and the end.
         self._running_at = 0.0
         volumes = [device.volume_id for _, device in self.get_block_device_mapping]
         super().terminate()
         self._drop_tags(volumes)
 
     def is_gone_since(self, seconds: float) -> bool:
-        """Whether it has been terminated for so long."""
+        """Return whether it has been terminated for this time."""
         return self._ends_at is not None and time.monotonic() >= self._ends_at + seconds
 
     def _check(self, status: dict[str, Any]) -> dict[str, Any]:
@@ -176,27 +176,27 @@ def _begin_life(instance: EmulatedInstance, launch: Mapping[str, Any]) -> Life:
 
 
 def know_no_images() -> None:
-    """Have moto's EC2 of this process start without images.
+    """Let moto's EC2 of this process start without images.
 
-    Thousands of images would cost seconds at the start and most of the time of each launch; without them
-    any image id will do.
+    Loading thousands of images would take seconds at the start and most of the time of each launch. Without them every
+    image id is accepted.
     """
     os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
 
 def install_instances(lives: Lives) -> None:
-    """Make moto's EC2 of this process launch EmulatedInstances with lives of these."""
+    """Let moto's EC2 of this process launch EmulatedInstances, recorded in `lives`."""
     EmulatedInstance.lives = lives
     moto_instances.Instance = EmulatedInstance  # type: ignore[misc]
 
 
 def warm_up(region: str) -> None:
-    """Make the region's default network now rather than during the first call."""
+    """Make the region's default network now, so that the first call need not do it."""
     ec2_backends[DEFAULT_ACCOUNT_ID][region].describe_instances()
 
 
 def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
-    """(region, instance) of all that EC2 still describes."""
+    """Yield (region, instance) for all instances that EC2 still describes."""
     for region, backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].items()):
         for reservation in list(backend.reservations.values()):
             for instance in reservation.instances:
@@ -204,16 +204,16 @@ def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
 
 
 def find_instance(name: str) -> EmulatedInstance | None:
-    """The instance with this id, while EC2 knows it, in whatever region."""
+    """Return the instance with this id in any region, while EC2 describes it."""
     found = (instance for _, instance in each_instance() if instance.id == name)
     return next((instance for instance in found if isinstance(instance, EmulatedInstance)), None)
 
 
 @contextmanager
-def hidden_ones(region: str) -> Iterator[None]:
-    """In the block moto knows no instance of the region that is still hidden.
+def without_hidden(region: str) -> Iterator[None]:
+    """Hide, within this context, the new instances of the region from moto.
 
-    All instances of one of moto's reservations were launched at once, so that they are seen at once.
+    All instances of one of moto's reservations were launched together, so a reservation is hidden as a whole.
     """
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
     everything = backend.reservations
@@ -227,7 +227,7 @@ def hidden_ones(region: str) -> Iterator[None]:
 
 
 def forget_terminated(seconds: float) -> None:
-    """Forget the instances that have been terminated for so long, as EC2 does after about an hour."""
+    """Remove the instances that have been terminated for this time, as EC2 does after about an hour."""
     for backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].values()):
         for key, reservation in list(backend.reservations.items()):
             if all(_is_gone(instance, seconds) for instance in reservation.instances):
@@ -237,7 +237,7 @@ def forget_terminated(seconds: float) -> None:
 
 
 def zone_of(place: Place, region: str) -> str | None:
-    """The zone that a launch to this place ends in: as named, its subnet's, else moto's default one."""
+    """Return the zone of a launch to this place: the given one, else that of the subnet, else moto's default zone."""
     if place.zone:
         return place.zone
     if place.subnet is None:
@@ -247,7 +247,7 @@ def zone_of(place: Place, region: str) -> str | None:
 
 
 def describe_instance(region: str, instance: moto_instances.Instance) -> dict[str, Any]:
-    """One instance as the control API shows it."""
+    """Return an instance as the control API shows it."""
     return {
         "id": instance.id,
         "region": region,

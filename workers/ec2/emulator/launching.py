@@ -1,4 +1,4 @@
-"""A launch on its way to moto: less the places that are out, and for as many instances as there is room for."""
+"""Launches: the instances and places that faults and quota allow are forwarded to moto."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,14 +10,14 @@ from workers.ec2.emulator.answers import add_fleet_errors, answer_empty_fleet, a
 from workers.ec2.emulator.calls import Call, Place
 from workers.ec2.emulator.faults import FaultTable
 from workers.ec2.emulator.lives import Lives
-from workers.ec2.emulator.quota import find_room
+from workers.ec2.emulator.quota import find_remaining
 from workers.ec2.emulator.settings import FaultRule
 
 NO_ROOM = "InsufficientInstanceCapacity"
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a launch: for how many instances, without which places, and what is said of the rest."""
+    """The allowed part of a launch: number of instances, failed places, and the errors for the rest."""
 
     count: int
     out: Mapping[Place, FaultRule]
@@ -26,7 +26,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def launch(call: Call, grant: Grant, forward: Callable[[Call], Response]) -> Response:
-    """The answer to a launch: `forward` carries out what is granted, all or part of it."""
+    """Return the answer to a launch; `forward` carries out the granted part."""
     if grant.count == 0:
         if call.action == "CreateFleet":
             return answer_empty_fleet(str(call.market), grant.errors)
@@ -39,21 +39,21 @@ def launch(call: Call, grant: Grant, forward: Callable[[Call], Response]) -> Res
 
 
 def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Grant:
-    """How much of a launch is granted, by the faults in force and by quota.
+    """Return which part of a launch is granted by the faults in force and by quota.
 
-    RunInstances gets between its MinCount and its MaxCount, or an error; CreateFleet of type instant what
-    there is, and errors for the rest beside it.
+    RunInstances gets between its MinCount and its MaxCount, or an error. CreateFleet of type instant gets what is
+    available, with errors for the rest.
     """
     out = table.take_for_places(call, call.places, now)
     faults = [f"place:{rule.code}" for rule in out.values()]
-    rooms, full = _find_rooms(call, [place for place in call.places if place not in out], lives)
+    rooms, full = _find_free(call, [place for place in call.places if place not in out], lives)
     out = {**out, **full}
     faults += [f"quota:{rule.code}" for rule in full.values()]
     least, most = call.wanted
     errors = list(out.values())
     count = int(min(most, *(room for room, _ in rooms))) if rooms else 0
     if count < most and rooms:
-        # Some, but not all: what is said is the nearest limit's error.
+        # Fewer than requested: report the error of the nearest limit.
         errors.append(min(rooms, key=lambda found: found[0])[1])
         faults.append(f"quota:{errors[-1].code}")
     short = table.take_short(call, now) if count else None
@@ -68,10 +68,10 @@ def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Gra
     return Grant(count=count, out=out, errors=errors, faults=list(dict.fromkeys(faults)))
 
 
-def _find_rooms(
+def _find_free(
     call: Call, places: list[Place], lives: Lives
 ) -> tuple[list[tuple[float, FaultRule]], dict[Place, FaultRule]]:
-    """Of these places those with room for some, each with how many and the error of one more; and the full ones."""
+    """Return the free places, each with its number of instances and the error for one more, and the full places."""
     quota, now = lives.settings.quota, time.time()
     alive = [
         life
@@ -81,7 +81,7 @@ def _find_rooms(
     rooms: list[tuple[float, FaultRule]] = []
     full: dict[Place, FaultRule] = {}
     for place in places:
-        room, code = find_room(quota, call.market or "on-demand", place.type, alive)
+        room, code = find_remaining(quota, call.market or "on-demand", place.type, alive)
         error = FaultRule(code=code or NO_ROOM, message="the emulator's quota is used up")
         if room == 0:
             full[place] = error

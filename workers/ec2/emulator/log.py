@@ -1,4 +1,4 @@
-"""The log: every call with what came of it, and everything that EC2 did by itself, in one order."""
+"""The log: every call with its result and every background event, in one order."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import msgspec
 from workers.ec2.emulator.calls import Call
 
 MOST_KEPT: Final = 100_000
-"""Records that are kept in memory, calls and events each; the file, if one is asked for, has them all."""
+"""Records kept in memory, of calls and of events each. The log file, if there is one, has all records."""
 
 _FOUND_ID: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 _CODE: Final = re.compile(r"<(?:Code|errorCode)>([^<]+)<")
@@ -22,7 +22,7 @@ EventKind = Literal["warned", "rebalance", "interrupted", "lost", "boot_failure"
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the log: a call. `time` in seconds since the epoch."""
+    """One call in the log. `time` in seconds since the epoch."""
 
     number: int
     time: float
@@ -34,21 +34,21 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     market: str | None
     status: int
     code: str | None
-    """EC2's error code; None when all went well."""
+    """EC2's error code; None without an error."""
     instances: list[str]
-    """For a launch the ids that it gave, for other calls the ids that they named."""
+    """For a launch the ids that it created, for other calls the ids that they named."""
     replayed: bool
-    """Whether the client token was known, so that nothing new was launched."""
+    """Whether the client token was known, so that no instance was launched."""
     attempt: int
-    """1, or more for boto3's own repeats of a call."""
+    """The number of boto3's attempt, from 1."""
     lost: bool
-    """Whether the call was carried out without its caller being told so: status and code are what was lost."""
+    """Whether the call was carried out and its answer was lost; status and code are those of the lost answer."""
     faults: list[str]
-    """What met it: `error:CODE`, `place:CODE`, `quota:CODE`, `short`, `throttled`, `lost:WAY`."""
+    """The faults that applied: `error:CODE`, `place:CODE`, `quota:CODE`, `short`, `throttled`, `lost:WAY`."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the log: something that EC2 did by itself. `time` in seconds since the epoch."""
+    """One background event of EC2 in the log. `time` in seconds since the epoch."""
 
     number: int
     time: float
@@ -56,15 +56,15 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None
     instances: list[str]
     detail: str | None
-    """Which boot failure it is."""
+    """The kind of a boot failure."""
     deadline: float | None
-    """Of a warning: when the instance ends, in seconds since the epoch."""
+    """For a warning: the end of the instance, in seconds since the epoch."""
     notices: int | None
-    """Of a warning or hint: how often it was sent (0 = dropped, 2 = doubled)."""
+    """For a warning or recommendation: how often it was sent (0: dropped, 2: doubled)."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a call."""
+    """The result of a call."""
 
     status: int
     answer: str
@@ -74,10 +74,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallLog:
-    """Every EC2 call and event in order: the newest in memory, all of them in a JSON-lines file if one is asked for.
+    """EC2 calls and events in order: the newest ones in memory, all of them in a file of JSON lines if there is one.
 
-    A line is the system's before the next one begins, so that a killed emulator has lost none. Not
-    thread-safe by itself: the layer writes it under its lock.
+    Each line is flushed before the next one, so that a killed emulator loses none. Not thread-safe; the middleware
+    writes it under its lock.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -87,7 +87,7 @@ class CallLog:
         self._last = 0
 
     def append(self, call: Call, outcome: Outcome) -> CallRecord:
-        """Write down a call and what came of it."""
+        """Record a call with its result."""
         record = CallRecord(
             number=self._count(),
             time=datetime.now(UTC).timestamp(),
@@ -119,7 +119,7 @@ class CallLog:
         deadline: float | None = None,
         notices: int | None = None,
     ) -> EventRecord:
-        """Write down something that EC2 did by itself."""
+        """Record a background event of EC2."""
         record = EventRecord(
             number=self._count(),
             time=datetime.now(UTC).timestamp(),
@@ -135,15 +135,15 @@ class CallLog:
         return record
 
     def after(self, number: int) -> list[CallRecord]:
-        """The calls after this number that are still in memory, oldest first."""
+        """Return the calls after this number that are still in memory, oldest first."""
         return [record for record in self._calls if record.number > number]
 
     def events_after(self, number: int) -> list[EventRecord]:
-        """The events after this number that are still in memory, oldest first."""
+        """Return the events after this number that are still in memory, oldest first."""
         return [record for record in self._events if record.number > number]
 
     def clear(self) -> None:
-        """Forget the records in memory; numbers go on, the file stays."""
+        """Remove the records in memory. Numbers continue, and the file stays."""
         self._calls.clear()
         self._events.clear()
 
@@ -158,7 +158,7 @@ class CallLog:
 
 
 def find_instances(answer: str) -> list[str]:
-    """The instance ids in an answer, each once, in their order."""
+    """Return the instance ids in an answer, each once, in their order."""
     return list(dict.fromkeys(_FOUND_ID.findall(answer)))
 
 

@@ -1,7 +1,7 @@
-"""Interruption and rebalance notices: EC2's events, through the rules of EventBridge to whatever they name.
+"""Interruption and rebalance notices: EC2's events, sent through the rules of EventBridge to their targets.
 
-The rules that the user made on the default bus decide, as in AWS: pattern, state, targets, input transformers.
-Notices are best effort there too, so a target that cannot be reached loses its notice silently.
+As in AWS, the rules on the default bus decide: pattern, state, targets, input transformers. Delivery is best effort, so
+a notice for an unreachable target is lost without an error.
 """
 
 import contextlib
@@ -20,27 +20,28 @@ from workers.ec2.emulator.lives import Life
 INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
 REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
 NOTICE_SECONDS: Final = 120.0
-"""From an interruption notice to the end, by AWS' promise."""
+"""Time from an interruption notice to the end, as AWS promises."""
 RULE: Final = "leasehold-interruptions"
 
 
 def interruption_event(life: Life) -> dict[str, Any]:
-    """What EC2 says two minutes before it terminates a spot instance (user guide, "Spot interruption notices").
+    """Return the event that EC2 sends two minutes before it terminates a spot instance (user guide, "Spot interruption
+    notices").
 
-    Its shape has no field for the end, which its readers know from its time. So where the end was ordered for
-    another moment, the event is dated two minutes before that one.
+    The event has no field for the end; readers compute it from the event's time. So for another deadline the event is
+    dated two minutes before this deadline.
     """
     at = time.time() if life.deadline is None else life.deadline - NOTICE_SECONDS
     return {
         **_envelope(INTERRUPTION, life.region, at),
-        # Of all ARNs these alone bear a zone and no account.
+        # The ARN of this event contains a zone and no account, unlike all others.
         "resources": [f"arn:aws:ec2:{life.zone}:instance/{life.id}"],
         "detail": {"instance-id": life.id, "instance-action": "terminate"},
     }
 
 
 def rebalance_event(life: Life) -> dict[str, Any]:
-    """What EC2 says of a spot instance that is at a higher risk than others."""
+    """Return the event that EC2 sends for a spot instance with an increased risk of interruption."""
     return {
         **_envelope(REBALANCE, life.region, time.time()),
         "resources": [f"arn:aws:ec2:{life.region}:{DEFAULT_ACCOUNT_ID}:instance/{life.id}"],
@@ -49,7 +50,7 @@ def rebalance_event(life: Life) -> dict[str, Any]:
 
 
 def send_notice(event: dict[str, Any]) -> None:
-    """Give an event to each enabled rule of its region's default bus; a rule whose target fails loses it."""
+    """Send an event to each enabled rule of its region's default bus. Errors of targets are ignored."""
     bus = events_backends[DEFAULT_ACCOUNT_ID][event["region"]].describe_event_bus("default")
     for rule in list(bus.rules.values()):
         if rule.state == "ENABLED":
@@ -58,7 +59,7 @@ def send_notice(event: dict[str, Any]) -> None:
 
 
 def make_queue(name: str, region: str) -> None:
-    """An SQS queue, and a rule that sends both kinds of notices to it; nothing where they are there."""
+    """Make an SQS queue, and a rule that sends both kinds of notices to it, unless they exist."""
     queues, events = sqs_backends[DEFAULT_ACCOUNT_ID][region], events_backends[DEFAULT_ACCOUNT_ID][region]
     queue = queues.queues.get(name) or queues.create_queue(name)
     pattern = {"source": ["aws.ec2"], "detail-type": [INTERRUPTION, REBALANCE]}
@@ -67,7 +68,7 @@ def make_queue(name: str, region: str) -> None:
 
 
 def queue_path(name: str) -> str:
-    """The path of a queue's URL on this server."""
+    """Return the path of a queue's URL on this server."""
     return f"/{DEFAULT_ACCOUNT_ID}/{name}"
 
 
@@ -78,14 +79,14 @@ def _envelope(kind: str, region: str, at: float) -> dict[str, Any]:
         "detail-type": kind,
         "source": "aws.ec2",
         "account": DEFAULT_ACCOUNT_ID,
-        # moto writes it as AWS does, like 2026-11-21T05:14:58Z.
+        # moto writes it in the form of AWS, like 2026-11-21T05:14:58Z.
         "time": at,
         "region": region,
     }
 
 
 def _send_to_rule(rule: Rule, event: dict[str, Any]) -> None:
-    """As moto's put_events does, but whole: moto's own template leaves the account out."""
+    """Send an event as moto's put_events does, but with all fields: moto's own template lacks the account."""
     if any("InputTransformer" in target for target in rule.targets):
         rule.send_to_targets({**event, "ingestion-time": event["time"]})  # type: ignore[typeddict-item]
     else:

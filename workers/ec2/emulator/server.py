@@ -1,4 +1,4 @@
-"""The emulator as a server: threads, silence, and an end on SIGTERM or SIGINT."""
+"""The emulator's HTTP server, with an end on SIGTERM or SIGINT."""
 
 import signal
 import socket
@@ -10,71 +10,71 @@ from typing import Final
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server as make_wsgi_server
 
-from workers.ec2.emulator.access import Door
+from workers.ec2.emulator.access import SecretCheck
 from workers.ec2.emulator.control import Control
-from workers.ec2.emulator.layer import Middleware
+from workers.ec2.emulator.control_api import ControlApi
 from workers.ec2.emulator.log import CallLog
+from workers.ec2.emulator.middleware import Middleware
 from workers.ec2.emulator.settings import EmulatorSettings
-from workers.ec2.emulator.steering import Steering
 
 DEFAULT_PORT: Final = 4579
 BACKLOG: Final = 128
-TEND_EVERY: Final = 0.1
+EVENTS_EVERY: Final = 0.1
 
 
 class _Handler(MotoRequestHandler):
-    """Says nothing of requests: the call log does. Answers small packets at once."""
+    """Writes no log lines, because the call log has all calls. Sends small packets without delay."""
 
     disable_nagle_algorithm = True
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - werkzeug's own name
-        """Nothing."""
+        """Write nothing."""
 
 
 class EmulatorServer:
-    """An emulator that listens, but serves only once it is started. `url` is boto3's `endpoint_url`; `secret`: what
-    requests have to be signed with (workers/ec2/emulator/access.py), None: any request is served.
+    """An emulator that listens, and serves once it is started. `url` is the `endpoint_url` for boto3. `secret`: the
+    key for signatures (workers/ec2/emulator/access.py); None: requests are not checked.
     """
 
-    def __init__(self, host: str, port: int, layer: Middleware, secret: str | None = None) -> None:
-        self.layer = layer
-        control = Control(layer)
-        application = control if secret is None else Door(control, secret)
-        # Bound here: werkzeug ends the process when a port is taken.
+    def __init__(self, host: str, port: int, middleware: Middleware, secret: str | None = None) -> None:
+        self.middleware = middleware
+        control_api = ControlApi(middleware)
+        application = control_api if secret is None else SecretCheck(control_api, secret)
+        # The socket is bound here, because werkzeug ends the process if the port is taken.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family, backlog=BACKLOG) as bound:
             self._server = make_wsgi_server(
                 host, port, application, threaded=True, request_handler=_Handler, fd=bound.fileno()
             )
         self._thread = Thread(target=self._server.serve_forever, name="ec2-emulator", daemon=True)
-        self._nature = Thread(target=self._tend, name="ec2-nature", daemon=True)
+        self._events = Thread(target=self._run_events, name="ec2-events", daemon=True)
         self._ended = Event()
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         host, port = self._server.server_address[:2]
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def start(self) -> "EmulatorServer":
         """Serve in a thread of its own."""
-        self.layer.begin()
+        self.middleware.begin()
         self._thread.start()
-        self._nature.start()
+        self._events.start()
         return self
 
     def stop(self) -> None:
-        """Serve no more and close the port."""
+        """Stop serving and close the port."""
         self._ended.set()
         self._server.shutdown()
         self._thread.join()
-        self._nature.join()
+        self._events.join()
         self._server.server_close()
 
-    def _tend(self) -> None:
-        """EC2 acts by itself, also while nobody calls."""
-        while not self._ended.wait(TEND_EVERY):
-            self.layer.tend()
+    def _run_events(self) -> None:
+        """Run due background events, also while there are no calls."""
+        while not self._ended.wait(EVENTS_EVERY):
+            self.middleware.run_due_events()
 
 
 def make_server(
@@ -87,14 +87,14 @@ def make_server(
     region: str = "us-east-1",
     secret: str | None = None,
 ) -> EmulatorServer:
-    """An emulator on this host and port (0 = any free one), ready to be started; one a process.
+    """Return an emulator on this host and port (0: any free one), to be started. A process can have one.
 
-    `state_file` (TOML or JSON, see EmulatorSettings) goes before `settings` and is read again when it
-    changes; `call_log` is appended to as JSON lines. Raises OSError when the port is taken or the file cannot
-    be read, InvalidInputError when the file is wrong.
+    `state_file` (TOML or JSON, see EmulatorSettings) overrides `settings` and is read again when it changes. Calls are
+    appended to `call_log` as JSON lines. Raises OSError if the port is taken or the file cannot be read,
+    InvalidInputError if the file is wrong.
     """
-    steering = Steering(settings or EmulatorSettings(), state_file)
-    return EmulatorServer(host, port, Middleware(steering, CallLog(call_log), region), secret)
+    control = Control(settings or EmulatorSettings(), state_file)
+    return EmulatorServer(host, port, Middleware(control, CallLog(call_log), region), secret)
 
 
 def run_emulator(
@@ -108,7 +108,7 @@ def run_emulator(
     secret: str | None = None,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `on_ready` is called with the URL. To be called from the main thread."""
+    """Serve until SIGTERM or SIGINT; `on_ready` is called with the URL. Must be called in the main thread."""
     server = make_server(
         host, port, settings=settings, state_file=state_file, call_log=call_log, region=region, secret=secret
     )

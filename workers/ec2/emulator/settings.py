@@ -1,4 +1,4 @@
-"""What can be steered: times, limits and faults, as documents that a file or the control API gives."""
+"""The emulator's settings: delays, limits and faults, from a file or the control API."""
 
 import re
 import tomllib
@@ -36,7 +36,7 @@ STATUS_OF_CODE: Final = {
     "OptInRequired": 403,
     "DryRunOperation": 412,
 }
-"""The HTTP status that EC2 sends with a code; 400 with all others."""
+"""HTTP status of EC2 for a code; 400 for all others."""
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -60,26 +60,26 @@ QueueName = Annotated[str, BeforeValidator(_queue_name)]
 
 
 class FaultRule(Document):
-    """What goes wrong: for which calls, and how often or how long. What is left out matches all."""
+    """An injected fault: for which calls, and how often or how long. A field without a value matches all calls."""
 
     code: Name | None = None
-    """EC2's error code; may be left out beside `lost` and `deliver` only."""
+    """EC2's error code; it may be missing only with `lost` or `deliver`."""
     message: Text = "injected by the emulator"
     status: Positive | None = None
-    """HTTP status; left out = the one that EC2 sends with this code. boto3 repeats calls that got a 5xx."""
+    """HTTP status; default: the one that EC2 sends with this code. boto3 repeats calls that got a 5xx."""
     lost: LostWay | None = None
     """The call is carried out and its answer is lost: the connection is cut, a 5xx comes, or nothing at all."""
     deliver: Count | None = None
-    """A launch gets so many instances at most; `code` is then the error of the rest."""
+    """A launch gets at most this number of instances; `code` is then the error for the rest."""
     action: Name | None = None
-    """An EC2 action, or `*` as `any`; left out = the launching ones, RunInstances and CreateFleet."""
+    """An EC2 action, or `any`; default: the launching ones, RunInstances and CreateFleet."""
     type: Name | None = None
     zone: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
     count: Positive | None = None
-    """How many calls it meets; boto3's own repeats of one call count once. Left out = any number."""
+    """Number of calls that fail; boto3's own repeats of one call count once. Default: any number."""
     seconds: Seconds | None = None
-    """How long it lasts from the moment that it is set; left out = until it is taken away."""
+    """How long it lasts after it was set; default: until it is removed."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "FaultRule":
@@ -98,45 +98,45 @@ class FaultRule(Document):
 
 
 class BootFailure(Document):
-    """Instances that do not come up as they should. What is left out matches all."""
+    """Instances whose boot fails. A field without a value matches all launches."""
 
     kind: Literal["stuck", "terminated", "impaired", "unreachable"]
-    """`pending` for ever; terminated instead of running; never past its status checks; an address that is dead."""
+    """`stuck`: always pending; `terminated`: never running; `impaired`: failed checks; `unreachable`: no answer."""
     share: Share = 1.0
-    """Of the launches that it concerns."""
+    """Share of the matching launches that fail."""
     count: Positive | None = None
-    """How many instances it meets; left out = any number."""
+    """Number of instances that fail; default: any number."""
     type: Name | None = None
     zone: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
 
 
 class Bucket(Document):
-    """A token bucket: it holds `size` tokens at most and gains `refill` a second."""
+    """A token bucket: it holds at most `size` tokens and gains `refill` tokens a second."""
 
     size: Positive
     refill: Amount
 
 
 class Throttling(Document):
-    """The buckets of one account in one region; the sizes are those that EC2 documents."""
+    """The buckets of an account in a region; the defaults are EC2's documented sizes."""
 
     describe: Bucket = Bucket(size=100, refill=20)
     """Calls that change nothing (`Describe…`, `Get…`)."""
     launch: Bucket = Bucket(size=5, refill=2)
     """RunInstances and CreateFleet."""
     launched_instances: Bucket = Bucket(size=1000, refill=2)
-    """The instances that they ask for, one token each."""
+    """A token for each instance that they request."""
     terminate: Bucket = Bucket(size=100, refill=5)
     """TerminateInstances."""
     terminated_instances: Bucket = Bucket(size=1000, refill=20)
-    """The instances that it names, one token each."""
+    """A token for each instance that it names."""
     mutate: Bucket = Bucket(size=50, refill=5)
     """Every other call."""
 
 
 class Quota(Document):
-    """How much may be there at once in a region, all that is not terminated; None = no limit."""
+    """Most instances that are not terminated in a region at the same time; None: no limit."""
 
     spot_machines: Count | None = None
     spot_vcpus: Count | None = None
@@ -145,54 +145,54 @@ class Quota(Document):
 
 
 class EmulatorSettings(Document):
-    """Everything that can be steered. Times in seconds, or like "2s"."""
+    """All settings of the emulator. Times in seconds, or like "2s"."""
 
     boot_seconds: Seconds = 0.0
-    """`pending` lasts so long."""
+    """Duration of `pending`."""
     status_seconds: Seconds = 0.0
-    """The status checks say `initializing` so long after that."""
+    """How long the status checks are `initializing` after that."""
     terminate_seconds: Seconds = 0.0
-    """`shutting-down` lasts so long."""
+    """Duration of `shutting-down`."""
     forget_seconds: Seconds = 300.0
-    """A terminated instance is described so long (EC2: about an hour)."""
+    """How long a terminated instance is described (EC2: about an hour)."""
     describe_lag_seconds: Seconds = 0.0
-    """No Describe call knows an instance so long after its launch."""
+    """How long after its launch an instance is missing in Describe calls."""
     address_lag_seconds: Seconds = 0.0
-    """It has no address so long after its launch."""
+    """How long after its launch an instance has no address."""
     terminate_lag_seconds: Seconds = 0.0
-    """It is described as it was so long after its end was asked for."""
+    """How long after the order to end an instance is described in its state before."""
     address: Text | None = None
-    """The private address of every instance, for probes to find something; left out = invented ones."""
+    """The private address of every instance, so that probes get an answer; default: invented addresses."""
     dead_address: Text = "192.0.2.1"
-    """The private address of what fails its boot as `unreachable`; the default is nobody's (RFC 5737)."""
+    """The private address after an `unreachable` boot; the default is reserved for documentation (RFC 5737)."""
     boot_failures: Annotated[tuple[BootFailure, ...], Field(strict=False)] = ()
     quota: Quota = Quota()
     throttling: Throttling | None = None
-    """None = nothing is throttled; an empty table = as EC2 documents it."""
+    """None: no throttling; an empty table: as EC2 documents it."""
     interruption_queue: QueueName | None = None
     """An SQS queue to make, with a rule that sends interruption and rebalance notices to it."""
     interruption_rate: Amount = 0.0
-    """Interruptions of a spot instance per hour, at random."""
+    """Random interruptions of a spot instance per hour."""
     interruption_deadline: Seconds = 120.0
-    """From a notice to the end of its instance, unless the order to interrupt says otherwise."""
+    """Time from a notice to the end of its instance, unless the order to interrupt has another one."""
     dropped_notices: Share = 0.0
-    """Share of the notices that never arrive."""
+    """Share of the notices that are lost."""
     doubled_notices: Share = 0.0
-    """Share of the others that arrive twice."""
+    """Share of the other notices that are sent twice."""
     random_seed: Count = 0
-    """What random choices start from; they begin anew when this is set."""
+    """Seed of the random choices, which start again when it is set."""
     faults: Annotated[tuple[FaultRule, ...], Field(strict=False)] = ()
 
 
 def read_settings(document: object, prefix: str = "") -> EmulatorSettings:
-    """Settings from a parsed document; raises InvalidInputError naming each key that is wrong."""
+    """Return settings from a parsed document. Raises InvalidInputError with each wrong key."""
     return read_document(EmulatorSettings, document, prefix)
 
 
 def load_settings(path: Path) -> EmulatorSettings:
-    """Settings from a TOML or (`.json`) JSON file.
+    """Return settings from a TOML or (`.json`) JSON file.
 
-    Raises OSError when it cannot be read, InvalidInputError when it is not what it should be.
+    Raises OSError if it cannot be read, InvalidInputError if its content is wrong.
     """
     return read_settings(_parse(path.read_text(encoding="utf-8"), path))
 

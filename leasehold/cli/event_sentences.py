@@ -1,0 +1,68 @@
+"""Sentences for events: preemptions, changes of level and of cores, refused messages."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from leasehold.cli.output import show_levels, show_time
+
+if TYPE_CHECKING:
+    from scheduler.model.events import Event
+
+_IN_SENTENCES: Final = frozenset(
+    {"preempted", "by", "account", "level", "ran_at", "slot", "slots", "cost", "deadline", "reason", "from", "to"}
+    | {"component", "cpus", "queue", "task", "message", "defect", "path", "expected", "got", "more_faults"}
+)
+"""Details that the sentences contain."""
+_FREE: Final = 5
+
+
+def describe_event(event: "Event") -> str:
+    """Return the sentence for an event, if there is one, and its other details as `key=value`."""
+    sentence = _find_sentence(event)
+    rest = {key: value for key, value in event.detail.items() if not (sentence and key in _IN_SENTENCES)}
+    details = " ".join(f"{key}={value}" for key, value in rest.items() if value not in (None, "", []))
+    return "  ".join(filter(None, (sentence, details)))
+
+
+def _find_sentence(event: "Event") -> str:
+    detail = event.detail
+    if event.name == "message_refused":
+        return _describe_refused(detail)
+    if "by" in detail:
+        return _describe_victim(detail)
+    if "preempted" in detail:
+        return _describe_preemptor(event.name, detail)
+    if event.name == "reservation_relevelled":
+        return f"pays at {_name(detail['to'])} from now on, instead of {_name(detail['from'])}"
+    if event.name == "reservation_cores":
+        return f"{detail['component']} may use {detail['cpus']:g} cores of {detail['slot']}"
+    return ""
+
+
+def _describe_refused(detail: Mapping[str, Any]) -> str:
+    text = f"{detail['task']} on the queue {detail['queue']}, message {detail['message']}: "
+    text += f"{detail['path']}: expected {detail['expected']}, got {detail['got']}"
+    return text + (f" ({detail['more_faults']} more faults)" if detail.get("more_faults") else "")
+
+
+def _describe_victim(detail: Mapping[str, Any]) -> str:
+    payer = f" of account {detail['account']}" if detail.get("account") else ""
+    text = f"preempted by {detail['by']}{payer}, which pays at {_name(detail['level'])}"
+    text += f": it ran at {_name(detail['ran_at'])} and had used {show_levels(detail['cost'])}"
+    return text + _describe_deadline("; its holder must release it by {}", detail)
+
+
+def _describe_preemptor(name: str, detail: Mapping[str, Any]) -> str:
+    verb = "preempted" if name == "reservation_leased" else "preempts"
+    text = f"{verb} {', '.join(detail['preempted'])} on {detail['slot']} at {_name(detail['level'])}"
+    if detail.get("account"):
+        text += f": account {detail['account']} pays for what they had used, {show_levels(detail['cost'])}"
+    return text + _describe_deadline("; it is free at {} at the latest", detail)
+
+
+def _describe_deadline(text: str, detail: Mapping[str, Any]) -> str:
+    return text.format(show_time(detail["deadline"])) if detail.get("deadline") else ""
+
+
+def _name(level: Any) -> str:
+    return "the free level" if level == _FREE else f"level {level}"

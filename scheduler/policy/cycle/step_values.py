@@ -1,0 +1,84 @@
+"""The values that the steps of `plan()` hand on, so that mypy refuses a step before the step that it depends on.
+
+A stage is the cycle's state after a step. Each step takes the stage that it needs and returns the next one.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, NewType
+
+from scheduler.model.reservations import Reservation
+from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.slot_index import SlotIndex
+from scheduler.policy.cycle.queue import Queue
+from scheduler.policy.cycle.state import CycleState
+
+Unexpired = NewType("Unexpired", CycleState)
+"""Expired reservations hold nothing any more."""
+Healed = NewType("Healed", CycleState)
+"""Lost, interrupted and stuck slots are repaired; the reservations that lost theirs are pending again."""
+Charged = NewType("Charged", Healed)
+"""Quota accounts have earned and paid; `CycleState.balances` holds what they have left."""
+Warm = NewType("Warm", CycleState)
+"""The minimum and the warm reserve of each pool are launched."""
+ScaledIn = NewType("ScaledIn", CycleState)
+"""Slots that were idle for too long drain."""
+Scaled = NewType("Scaled", CycleState)
+"""All launches and drains of the cycle are decided."""
+Shared = NewType("Shared", CycleState)
+"""All decisions of the cycle are made."""
+
+FailedBoots = Mapping[str, Sequence[str]]
+"""By pool: the slots whose boot timed out in this cycle. They count before the commit has counted them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """What the starvation guard keeps for reservations that have waited for too long."""
+
+    gangs: Container[str]
+    """Ids of protected gangs: launches that could serve them are withheld from reservations behind them."""
+    kept: Mapping[str, SlotIndex]
+    """Ready slots, by the gang that they are kept for; under "" the slots for all protected single instances."""
+
+
+class ElasticShortage(NamedTuple):
+    """Elastic instances without capacity, in pools that launch for them."""
+
+    reservation: Reservation
+    demand: Demand
+    """Of one instance."""
+    instances: int
+    """How many of them are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """What `place` leaves to `launch`."""
+
+    queue: Queue
+    """Reservations for which no slot is ready or in flight, in queue order."""
+    deferred: Container[str]
+    """Ids of reservations behind a gang without backfill: ready slots are looked at once the gang had its launches."""
+    protected: Protected
+    elastic: Sequence[ElasticShortage]
+    """In rank order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Launches that only `max_slots` or EC2's quota withholds: one demand for each reservation, in queue order."""
+
+    demands: Sequence[Demand]
+    kept: Mapping[str, SlotIndex]
+    """See `Protected.kept`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """What has to go so that withheld launches can run in a later cycle."""
+
+    launches: Mapping[str, int]
+    """By pool: how many launches are withheld."""
+    spared: Container[str]
+    """Ids of slots without leases that these reservations would use beside the launches."""

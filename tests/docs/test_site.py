@@ -1,0 +1,43 @@
+"""`make docs` builds a site from the pages, and a dead link makes it fail."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site as the Makefile does."""
+    [line] = [line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if "-m sphinx" in line]
+    _, _, options = line.partition("-m sphinx ")
+    words = [sys.executable, "-m", "sphinx", *options.split()[:-2], str(source), str(target)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_pages_are_a_site_with_search(tmp_path: Path) -> None:
+    done = build(ROOT / "docs", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "search" / "index.html").is_file()
+    assert (tmp_path / "searchindex.js").is_file()
+
+
+def test_a_dead_link_and_a_dead_anchor_make_it_fail(tmp_path: Path) -> None:
+    source = tmp_path / "docs"
+    source.mkdir()
+    shutil.copy(ROOT / "docs" / "conf.py", source)
+    (source / "index.md").write_text("# Title\n\n[a](no-such-page.md) and [b](#no-such-heading)\n", encoding="utf-8")
+    done = build(source, tmp_path / "site")
+    assert done.returncode != 0
+    assert "no-such-page" in done.stderr
+    assert "no-such-heading" in done.stderr
+
+
+def test_every_page_is_of_one_kind_and_the_index_leads_to_it() -> None:
+    kinds = {"tutorial", "how-to", "reference", "explanation", "adr"}
+    pages = {page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")}
+    assert {str(page) for page in pages if page.parts[0] not in kinds} == {"index.md"}
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert all(f"{kind}/*" in index or kind == "adr" for kind in kinds)

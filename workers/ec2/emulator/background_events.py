@@ -1,0 +1,122 @@
+"""Background events of EC2: interruptions, rebalance recommendations, failing boots, dying instances.
+
+Future events are kept in a heap by their due time. `advance` runs the due ones: the middleware calls it before each
+call, and a thread of the server calls it in between.
+"""
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
+from typing import Final
+
+from scheduler.model.validation import fault
+from workers.ec2.emulator.instances import EmulatedInstance, find_instance
+from workers.ec2.emulator.lives import Lives
+from workers.ec2.emulator.log import CallLog, EventRecord
+from workers.ec2.emulator.notices import interruption_event, rebalance_event, send_notice
+
+INTERRUPTED: Final = "Server.SpotInstanceTermination: Spot instance termination"
+FAILED: Final = "Server.InternalError: Internal error on launch"
+LOST: Final = "Server.InternalError: Internal error"
+
+
+class BackgroundEvents:
+    """The future events of all instances. Not thread-safe; the middleware uses it under its lock."""
+
+    def __init__(self, lives: Lives, log: CallLog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lives, self._log, self._clock = lives, log, clock
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._number = count()
+
+    def add(self, instances: Iterable[EmulatedInstance], token: str | None) -> None:
+        """Plan the events of these new instances."""
+        for instance in instances:
+            instance.life.token = token
+            fate = instance.fate
+            if fate.failure == "terminated":
+                self._plan(instance.runs_at, partial(self._fail, instance))
+            elif fate.failure is not None:
+                self._log_failure(instance)
+            if fate.interrupted_after is not None:
+                deadline = self._lives.settings.interruption_deadline
+                self._plan(self._clock() + fate.interrupted_after, partial(self._warn_if_there, instance, deadline))
+
+    def advance(self) -> None:
+        """Run all events that are due."""
+        while self._due and self._due[0][0] <= self._clock():
+            heapq.heappop(self._due)[2]()
+
+    def interrupt(self, instances: Sequence[str], deadline: float | None) -> list[EventRecord]:
+        """Warn these spot instances, and end them after `deadline` seconds (None: the configured deadline).
+
+        Raises InvalidInputError unless all of them are spot instances that are alive.
+        """
+        found = self._find(instances, spot=True)
+        seconds = self._lives.settings.interruption_deadline if deadline is None else deadline
+        return [self._warn(instance, seconds) for instance in found]
+
+    def recommend(self, instances: Sequence[str]) -> list[EventRecord]:
+        """Send a rebalance recommendation for these spot instances; raises as `interrupt` does."""
+        return [self._recommend(instance) for instance in self._find(instances, spot=True)]
+
+    def lose(self, instances: Sequence[str]) -> list[EventRecord]:
+        """End these instances at once, without a notice. Raises InvalidInputError unless all of them are alive."""
+        return [self._lose(instance) for instance in self._find(instances, spot=False)]
+
+    def clear(self) -> None:
+        """Remove all planned events and all records of instances."""
+        self._due.clear()
+        self._lives.all.clear()
+
+    def _find(self, instances: Sequence[str], *, spot: bool) -> list[EmulatedInstance]:
+        found = [(name, find_instance(name)) for name in instances]
+        wanted = "the id of a spot instance that is alive" if spot else "the id of an instance that is alive"
+        for index, (name, instance) in enumerate(found):
+            if instance is None or instance.is_ending or (spot and instance.life.market != "spot"):
+                raise fault(f"instances[{index}]", wanted, name)
+        return [instance for _, instance in found if instance is not None]
+
+    def _warn_if_there(self, instance: EmulatedInstance, deadline: float) -> None:
+        if not instance.is_ending:
+            self._warn(instance, deadline)
+
+    def _warn(self, instance: EmulatedInstance, seconds: float) -> EventRecord:
+        """Send the notice as often as drawn, and plan the end, which happens once at the earliest deadline."""
+        life, notices = instance.life, self._lives.count_notices()
+        now = time.time()
+        life.warned_at = life.warned_at or now
+        life.deadline = min(now + seconds, life.deadline or now + seconds)
+        self._plan(self._clock() + seconds, partial(self._interrupt, instance))
+        event = interruption_event(life)
+        for _ in range(notices):
+            send_notice(event)
+        return self._log.append_event("warned", life.region, [life.id], deadline=life.deadline, notices=notices)
+
+    def _recommend(self, instance: EmulatedInstance) -> EventRecord:
+        life, notices = instance.life, self._lives.count_notices()
+        event = rebalance_event(life)
+        for _ in range(notices):
+            send_notice(event)
+        return self._log.append_event("rebalance", life.region, [life.id], notices=notices)
+
+    def _interrupt(self, instance: EmulatedInstance) -> None:
+        if not instance.is_ending:
+            instance.end_by_itself("interrupted", INTERRUPTED, self._lives.settings.terminate_seconds)
+            self._log.append_event("interrupted", instance.life.region, [instance.id])
+
+    def _fail(self, instance: EmulatedInstance) -> None:
+        if not instance.is_ending:
+            instance.end_by_itself("boot_failure", FAILED, 0.0)
+            self._log_failure(instance)
+
+    def _lose(self, instance: EmulatedInstance) -> EventRecord:
+        instance.end_by_itself("lost", LOST, 0.0)
+        return self._log.append_event("lost", instance.life.region, [instance.id])
+
+    def _log_failure(self, instance: EmulatedInstance) -> None:
+        self._log.append_event("boot_failure", instance.life.region, [instance.id], detail=instance.life.boot_failure)
+
+    def _plan(self, due: float, act: Callable[[], object]) -> None:
+        heapq.heappush(self._due, (due, next(self._number), act))

@@ -1,0 +1,135 @@
+"""The control API under `/_leasehold/`: JSON over HTTP, for tests and for use with curl."""
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from werkzeug.wrappers import Request, Response
+
+from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, fault, read_document
+from workers.ec2.emulator.log import EventRecord
+from workers.ec2.emulator.middleware import Middleware
+from workers.ec2.emulator.notices import queue_path
+from workers.ec2.emulator.settings import read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+PREFIX: Final = "/_leasehold/"
+ORDERS: Final = frozenset({"interrupt", "rebalance", "lose"})
+MOST_BODY: Final = 1_000_000
+
+
+class Order(Document):
+    """An order that names instances."""
+
+    instances: list[Name]
+
+
+class Interruption(Order):
+    """An order to interrupt instances, with the seconds until their end."""
+
+    deadline: Seconds | None = None
+
+
+class ControlApi:
+    """A WSGI application that serves pages under PREFIX and passes other requests to the middleware."""
+
+    def __init__(self, middleware: Middleware) -> None:
+        self._middleware = middleware
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
+        """Serve one request."""
+        path = environ.get("PATH_INFO", "")
+        if not path.startswith(PREFIX):
+            return self._middleware(environ, start_response)
+        return self._serve(path.removeprefix(PREFIX), Request(environ))(environ, start_response)
+
+    def _serve(self, path: str, request: Request) -> Response:
+        try:
+            return _json(self._middleware.locked(lambda: self._act(request.method, path, request)), 200)
+        except InvalidInputError as error:
+            return _json({"error": str(error)}, 400)
+        except LookupError:
+            return _json({"error": f"no such resource: {request.method} {PREFIX}{path}"}, 404)
+
+    def _act(self, method: str, path: str, request: Request) -> dict[str, Any]:
+        match method:
+            case "GET":
+                return self._show(path, request)
+            case "POST" if path in ORDERS:
+                return {"events": msgspec.to_builtins(self._order(path, request))}
+            case _:
+                self._change(method, path, request)
+                return self._middleware.control.show()
+
+    def _show(self, path: str, request: Request) -> dict[str, Any]:
+        log = self._middleware.log
+        match path:
+            case "health":
+                return {"status": "ok", "interruption_queue": self._find_queue(request)}
+            case "state":
+                return self._show_state(request)
+            case "calls":
+                return {"calls": msgspec.to_builtins(log.after(_after(request)))}
+            case "events":
+                return {"events": msgspec.to_builtins(log.events_after(_after(request)))}
+            case "history":
+                return {"instances": msgspec.to_builtins(list(self._middleware.control.lives.all.values()))}
+            case _:
+                raise LookupError(path)
+
+    def _change(self, method: str, path: str, request: Request) -> None:
+        control = self._middleware.control
+        match method, path:
+            case "PUT", "settings":
+                control.change(_read(request))
+            case "PUT", "faults":
+                control.replace_faults(read_settings({"faults": _read(request)}).faults)
+            case "POST", "faults":
+                control.add_faults(read_settings({"faults": [_read(request)]}).faults)
+            case "POST", "reset":
+                self._middleware.reset()
+            case _:
+                raise LookupError(path)
+
+    def _order(self, what: str, request: Request) -> list[EventRecord]:
+        events = self._middleware.background_events
+        if what == "interrupt":
+            order = read_document(Interruption, _read(request))
+            return events.interrupt(order.instances, order.deadline)
+        instances = read_document(Order, _read(request)).instances
+        return events.recommend(instances) if what == "rebalance" else events.lose(instances)
+
+    def _show_state(self, request: Request) -> dict[str, Any]:
+        control = self._middleware.control
+        return {
+            "settings": control.show(),
+            "file_error": control.file_error,
+            "interruption_queue": self._find_queue(request),
+            "instances": self._middleware.show_instances(),
+        }
+
+    def _find_queue(self, request: Request) -> str | None:
+        """Return the URL of the queue, with the name of this server that the request used."""
+        name = self._middleware.control.settings.interruption_queue
+        return request.host_url.rstrip("/") + queue_path(name) if name else None
+
+
+def _after(request: Request) -> int:
+    return request.args.get("after", 0, type=int)
+
+
+def _read(request: Request) -> object:
+    if (request.content_length or 0) > MOST_BODY:
+        raise fault("body", f"at most {MOST_BODY} bytes", request.content_length)
+    try:
+        return json.loads(request.get_data())
+    except ValueError as error:
+        raise fault("body", "valid JSON", str(error)) from None
+
+
+def _json(document: dict[str, Any], status: int) -> Response:
+    return Response(json.dumps(document) + "\n", status=status, content_type="application/json")

@@ -1,0 +1,217 @@
+"""The middleware: handles every EC2 request before moto does."""
+
+import io
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from flask import Flask
+from moto.backends import SERVICE_NAMES
+from moto.moto_api._internal.models import moto_api_backend
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.wrappers import Response
+
+from workers.ec2.emulator.answers import answer_error
+from workers.ec2.emulator.background_events import BackgroundEvents
+from workers.ec2.emulator.buckets import Throttle
+from workers.ec2.emulator.calls import Call, credential_scope, read_call, read_signing_time
+from workers.ec2.emulator.control import Control
+from workers.ec2.emulator.instances import (
+    describe_instance,
+    each_instance,
+    find_instance,
+    forget_terminated,
+    install_instances,
+    know_no_images,
+    warm_up,
+    without_hidden,
+    zone_of,
+)
+from workers.ec2.emulator.launching import grant_launch, launch
+from workers.ec2.emulator.log import CallLog, Outcome, find_instances
+from workers.ec2.emulator.lost_answers import lose
+from workers.ec2.emulator.notices import make_queue
+from workers.ec2.emulator.settings import FaultRule
+from workers.ec2.emulator.signing_window import answer_outside_window, find_signing_error
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+FORGET_EVERY: Final = 1.0
+_THROTTLED: Final = "Request limit exceeded."
+_WOULD_DO: Final = "Request would have succeeded, but DryRun flag is set."
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    """The parameters and the answer of the first call with a client token."""
+
+    parameters: dict[str, str]
+    body: bytes
+    content_type: str
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    """An answer, and how it was made."""
+
+    answer: Response
+    replayed: bool = False
+    faults: list[str] = []
+
+
+class Middleware:
+    """A WSGI application: EC2 with tokens, delays and faults; moto serves all other services.
+
+    EC2 calls are served one at a time, because moto's EC2 is not thread-safe, and a token must be looked up and stored
+    in one step. Other calls, some of which wait for messages, run in parallel.
+    """
+
+    def __init__(self, control: Control, log: CallLog, region: str = "us-east-1") -> None:
+        know_no_images()
+        self.control, self.log = control, log
+        self.background_events = BackgroundEvents(control.lives, log)
+        self._region = region
+        self._moto = DomainDispatcherApplication(_create_app)
+        self._tokens: dict[tuple[str, str, str], _Remembered] = {}
+        self._throttle = Throttle()
+        self._lock = Lock()
+        self._forgotten_at = 0.0
+        self._queue: str | None = None
+        warm_up(region)
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Serve one request."""
+        if credential_scope(environ)[1] != "ec2":
+            error = find_signing_error(read_signing_time(environ), time.time())
+            serve = self._moto if error is None else answer_outside_window(error, environ.get("CONTENT_TYPE", ""))
+            return serve(environ, start_response)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        return self.serve(read_call(environ, body), environ)(environ, start_response)
+
+    def begin(self) -> None:
+        """Make moto launch instances of this emulator from now on."""
+        install_instances(self.control.lives)
+        self.run_due_events()
+
+    def serve(self, call: Call, environ: "WSGIEnvironment") -> Response:
+        """Answer one EC2 call and log it. Raises ConnectionResetError if the answer is to be lost."""
+        with self._lock:
+            self._advance()
+            call = _with_zones(call)
+            reply = self._answer(call, environ)
+            is_ok = reply.answer.status_code == 200  # noqa: PLR2004 - HTTP status OK
+            lost = self.control.faults.take_lost(call, time.monotonic()) if is_ok else None
+            outcome = Outcome(
+                status=reply.answer.status_code,
+                answer=reply.answer.get_data(as_text=True),
+                replayed=reply.replayed,
+                lost=lost is not None,
+                faults=[*reply.faults, *([f"lost:{lost.lost}"] if lost else [])],
+            )
+            self.log.append(call, outcome)
+        return lose(lost, environ) if lost else reply.answer
+
+    def locked(self, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of `act`, which runs while no EC2 call is served."""
+        with self._lock:
+            self._advance()
+            return act()
+
+    def run_due_events(self) -> None:
+        """Run the background events that are due. Calls are not needed for that."""
+        with self._lock:
+            self._advance()
+
+    def show_instances(self) -> list[dict[str, Any]]:
+        """Return all instances that EC2 still describes, as JSON values."""
+        return [describe_instance(region, instance) for region, instance in each_instance()]
+
+    def reset(self) -> None:
+        """Remove instances, tokens, faults and records. Delays stay, and the numbers of records continue."""
+        moto_api_backend.reset()
+        self._tokens.clear()
+        self._throttle.clear()
+        self.background_events.clear()
+        self.control.restart()
+        self.log.clear()
+        self.log.append_event("reset")
+        warm_up(self._region)
+        self._queue = None
+        self._advance()
+
+    def _advance(self) -> None:
+        self.control.refresh()
+        queue = self.control.settings.interruption_queue
+        if queue is not None and queue != self._queue:
+            make_queue(queue, self._region)
+        self._queue = queue
+        self.background_events.advance()
+        self._forget()
+
+    def _answer(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
+        now = time.monotonic()
+        late = find_signing_error(call.signed_at, time.time())
+        if late:
+            answer = answer_error(late.code, late.message, late.status)
+            return _Reply(answer, faults=[f"error:{late.code}"])
+        if not self._throttle.admits(call, self.control.settings.throttling, now):
+            return _Reply(_refuse(FaultRule(code="RequestLimitExceeded", message=_THROTTLED)), faults=["throttled"])
+        fault = self.control.faults.take_for_request(call, now)
+        if fault:
+            return _Reply(_refuse(fault), faults=[f"error:{fault.code}"])
+        if call.is_dry_run:
+            return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))
+        if not call.is_launch:
+            return _Reply(self._forward(call, environ))
+        return self._launch(call, environ)
+
+    def _launch(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
+        key = (call.region, call.action, call.token) if call.token else None
+        known = self._tokens.get(key) if key else None
+        if known:
+            return _Reply(_replay(known, call), replayed=True)
+        grant = grant_launch(call, self.control.faults, self.control.lives, time.monotonic())
+        answer = launch(call, grant, lambda granted: self._forward(granted, environ))
+        given = [find_instance(name) for name in find_instances(answer.get_data(as_text=True))]
+        self.background_events.add([instance for instance in given if instance], call.token)
+        if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
+            self._tokens[key] = _Remembered(call.parameters, answer.get_data(), answer.content_type or "")
+        return _Reply(answer, faults=grant.faults)
+
+    def _forward(self, call: Call, environ: "WSGIEnvironment") -> Response:
+        body = call.body()
+        changed = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        with without_hidden(call.region) if call.action.startswith("Describe") else nullcontext():
+            return Response.from_app(self._moto, changed, buffered=True)
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        if now - self._forgotten_at >= FORGET_EVERY:
+            self._forgotten_at = now
+            forget_terminated(self.control.settings.forget_seconds)
+
+
+def _create_app(service: SERVICE_NAMES) -> Flask:
+    app = create_backend_app(service)
+    # Without debug mode an error in moto is an answer with status 500 and does not cut the connection.
+    app.debug = False
+    return app
+
+
+def _with_zones(call: Call) -> Call:
+    """Return the call with the zones of its subnets."""
+    places = (msgspec.structs.replace(place, zone=zone_of(place, call.region)) for place in call.places)
+    return msgspec.structs.replace(call, places=tuple(places))
+
+
+def _refuse(fault: FaultRule) -> Response:
+    return answer_error(str(fault.code), fault.message, fault.http_status)
+
+
+def _replay(known: _Remembered, call: Call) -> Response:
+    if known.parameters != call.parameters:
+        message = f"the client token {call.token} was used with other parameters"
+        return answer_error("IdempotentParameterMismatch", message, 400)
+    return Response(known.body, status=200, content_type=known.content_type)
