@@ -12,16 +12,8 @@ OF_PLACEMENT: Final[Changes] = {
         "_rank_by_present_size.rank": [
             Change(
                 "dynsize: reservations of size 0 are ranked by age alone",
-                (
-                    "if decay and cycle.is_due(begun + size / decay):\n"
-                    "    return 0.0\n"
-                    "return max(LEAST_SIZE, size - decay * (cycle.now - begun))"
-                ),
-                (
-                    "if decay and cycle.is_due(begun + size / decay):\n"
-                    "    pass\n"
-                    "return size - decay * (cycle.now - begun)"
-                ),
+                "return 0.0",
+                "return size - decay * (cycle.now - begun)",
             ),
         ],
         "_find_first_size": [

@@ -30,7 +30,7 @@ OF_QUOTA: Final[Changes] = {
             Change("an account with worse work running preempts nothing", "not barred[name]", "True"),
         ],
         "_list_targets": [
-            Change("only worse levels are preempted", "run.level > level", "run.level >= level"),
+            Change("only worse levels are preempted", "run.level <= level", "run.level < level"),
         ],
     },
     "scheduler.policy.quota.limits": {

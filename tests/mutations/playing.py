@@ -59,6 +59,7 @@ MODULES: Final = (
     "tests.rules.placement.test_cpu_bursting",
     "tests.rules.capacity.test_slot_index",
     "tests.rules.quota.test_zoe_quota",
+    "tests.rules.capacity.test_fits",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (

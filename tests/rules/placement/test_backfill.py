@@ -1,7 +1,7 @@
 """Queues without backfill: capacity in flight is kept for the reservations behind one that cannot be placed."""
 
 from scheduler.model.decisions import Launch
-from scheduler.model.view import View
+from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
 
@@ -22,7 +22,7 @@ def test_behind_a_single_reservation_that_waits_a_later_one_keeps_capacity_in_fl
         }
     )
     lease = a_lease("linux-2", resources={"cpus": 4})
-    rows = [
+    rows: list[Row] = [
         a_slot("linux-1", state="booting", offering="large", resources={"cpus": 4}),
         a_slot("linux-2", offering="large", resources={"cpus": 4}, interrupted_at=NOW),
         *(a_slot(f"linux-{number}", state="empty") for number in (3, 4)),
