@@ -66,7 +66,7 @@ LOST: list[tuple[str, list[Row], Decision, str]] = [
     ),
     ("its slot came back", [slot(), stretched(part())], GONE, "its slot is there"),
     ("no notice any more", [slot(), stretched(part())], NOTICED, "its slot is there"),
-    ("a claim alone", [slot(), waits("r2")], CLAIM, "no revoke precedes the claim"),
+    ("a claim alone", [slot(), waits("r2")], CLAIM, "no revokes make room for the claim"),
 ]
 
 

@@ -271,9 +271,7 @@ class TestWithAGrace:
         from scheduler.model.decisions import Requeue
 
         harness = self.a_claim()
-        assert write(harness, Requeue(reservation="new", reason="slot_gone")) == [
-            "the place that it waits for is there"
-        ]
+        assert write(harness, Requeue(reservation="new", reason="slot_gone")) == ["the slot that it claims is there"]
         assert harness.row("new").leases[0].state == "claimed"
 
     def test_the_host_reads_leases_and_no_claims(self) -> None:

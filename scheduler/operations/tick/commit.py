@@ -48,8 +48,8 @@ Done = tuple[list[Skipped], ChangeSet]
 Part = Grant | Revoke | Cores
 """Decisions that concern only the leases of a reservation on one slot. It may have 10,000 others, which stay."""
 Unit = tuple[Decision, ...]
-"""Decisions that are written together or not at all. In a unit of grants or revokes of one reservation, each is written
-by itself.
+"""Decisions that are written together or not at all. Several grants, revokes or limits of a reservation form a unit,
+but each of them is written or skipped by itself.
 """
 
 
@@ -63,11 +63,10 @@ def commit(
     charged: Sequence[str] = (),
     seen: Mapping[str, Slot] = NOTHING_SEEN,
 ) -> Iterator[Done]:
-    """Charge these accounts up to the time of the plan, then write the decisions in chunks. After each chunk yield the
-    skipped decisions and the changes.
+    """Charge these accounts up to the time of the plan, then write the decisions in chunks, a transaction each.
 
-    Each chunk notes the tick. `seen`: the slots by id, as the plan used them. Raises DeposedError as soon as the
-    term belongs to another leader; chunks that were written before stay.
+    Yield after each chunk the skipped decisions and the changes. Each chunk notes the tick. `seen`: the slots by id, as
+    the plan saw them. Raises DeposedError as soon as another leader has the term; earlier chunks stay written.
     """
     for chunk in _cut(decisions) or ([[]] if charged else []):
         each = [decision for unit in chunk for decision in unit]
@@ -167,7 +166,7 @@ def _find_newcomer(decision: Decision) -> str | None:
 
 
 def reservations_of(decision: Decision) -> Iterator[str]:
-    """Return the reservations whose rows a decision is tested on."""
+    """Yield the reservations whose rows a decision is tested on."""
     if not isinstance(decision, Launch | Drain | Terminate | Reset):
         yield decision.reservation
     if isinstance(decision, Preempt):
@@ -196,10 +195,10 @@ class _Writer:
         self._cores = CoresWriter(work, rules)
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
-        """Write a unit. Return the decisions that were not written, each with the reason.
+        """Write a unit; return the decisions that were skipped, each with the reason.
 
-        A move that no table allows is an error in this program, detected before any change of the decision. It only
-        skips that decision, so one bad row never stops the whole fleet.
+        A transition that no table allows is a bug. It is found before anything of the unit is staged, and only this
+        unit is skipped, so that one row never stops the whole fleet.
         """
         try:
             if isinstance(unit[0], Grant):
@@ -222,7 +221,7 @@ class _Writer:
             case (Revoke(room_for=str()), *_, Assign() | Claim() as newcomer):
                 return self._elastic.make_way([each for each in unit if isinstance(each, Revoke)], newcomer)
             case (Revoke(room_for=str()), *_):
-                return "no assignment follows the revoke"
+                return "no assignment or claim follows the revokes"
             case _:
                 return self._write_one(unit[0])
 
@@ -233,7 +232,7 @@ class _Writer:
             case Launch() | Drain() | Terminate() | Reset():
                 return self._slots.write(decision)
             case Claim():
-                return "no revoke precedes the claim"
+                return "no revokes make room for the claim"
             case Grant() | Cores() | Revoke():
                 raise AssertionError("write_unit writes these with the others of their reservation")
             case Relevel():

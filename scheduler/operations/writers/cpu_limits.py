@@ -1,4 +1,4 @@
-"""Whether it happened, for the cores that a lease may use: the limit is worked out anew on the rows as they are."""
+"""Writes the limits of the cores that leases may use, after working them out again on the current rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,15 +15,13 @@ from scheduler.policy.placement.cpu_bursting import find_spare, is_same, list_us
 
 
 class CoresWriter:
-    """Writes limits."""
+    """Writes core limits."""
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules = work, rules
 
     def write(self, decisions: Sequence[Cores]) -> list[tuple[Cores, str]]:
-        """Those of one reservation, each if it still is its share. Gives back the others, each with why: the lease is
-        gone, or others share its slot by now.
-        """
+        """Write the limits of one reservation that are still right; return the others, each with the reason."""
         name = decisions[0].reservation
         current = self.work.reservations.get(name)
         held = {lease.component: lease for lease in current.leases} if current is not None else {}
@@ -41,7 +39,7 @@ class CoresWriter:
         return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
 
     def _find_spare(self, name: str) -> float | None:
-        """What each lease of this slot may use besides its own, as things are."""
+        """Return the cores that each lease of this slot may use in addition to its own, on the current rows."""
         slot = self.work.slots.get(name)
         if slot is None:
             return None
@@ -60,7 +58,7 @@ class CoresWriter:
     def _tell(self, decision: Cores) -> None:
         slot = self.work.slots[decision.slot]
         if slot.machine is not None:
-            # Its host is to hear of it, as of every lease that comes or goes.
+            # A change of the slot's row reaches its host, which then sets the limit.
             self.work.put(slot)
         detail: dict[str, Any] = {"component": decision.component, "slot": slot.id, "cpus": decision.cpus}
         name, cause = decision.reservation, self.work.cause

@@ -1,6 +1,6 @@
-"""Whether it happened, for elastic instances: grants, revokes, and newcomers that need the room of what is revoked.
+"""Writes grants and revokes of elastic instances, after testing each on the current rows.
 
-Each is tested on the rows as they are; a newcomer and the revokes that it needs are written together or not at all.
+A newcomer and the revokes that make room for it are written together or not at all.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,22 +16,20 @@ from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.policy.quota.accounting import stop
 
 GRANTED = "reservation_granted"
-"""The event of an elastic instance that is leased: no change of phase."""
+"""The event of a grant; the phase of the reservation does not change."""
 DEATHS: Final = frozenset({"slot_gone", "slot_offline"})
-"""For these reasons an instance that nobody had asked back is gone without notice."""
+"""For these reasons an instance is lost without notice, unless it was revoked before."""
 
 
 class ElasticWriter:
-    """Writes what becomes of elastic leases; each method returns what no longer holds, and why."""
+    """Writes changes of elastic leases; each method returns the skipped decisions, each with the reason."""
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
         self._leases = LeaseWriter(work, rules)
 
     def grant(self, decisions: Sequence[Grant]) -> list[tuple[Grant, str]]:
-        """Each of these instances of one reservation is leased, under a token of its own; the reservation's stays.
-        Gives back those that are not, each with why.
-        """
+        """Lease these instances of one reservation, each under a token of its own; the reservation's token stays."""
         current = self.work.reservations.get(decisions[0].reservation)
         if current is None:
             return [(each, "the reservation is gone") for each in decisions]
@@ -45,7 +43,7 @@ class ElasticWriter:
         return [(decision, objection) for decision, _, objection in judged if objection is not None]
 
     def revoke(self, decisions: Sequence[Revoke]) -> list[tuple[Decision, str]]:
-        """Each of these leases of one reservation is taken back. Gives back those that are not, each with why."""
+        """Revoke these leases of one reservation."""
         current = self.work.reservations.get(decisions[0].reservation)
         held = _Held(current)
         lost: list[tuple[Decision, str]] = []
@@ -63,7 +61,7 @@ class ElasticWriter:
         return lost
 
     def make_way(self, revokes: Sequence[Revoke], newcomer: Assign | Claim) -> str | None:
-        """All of them, or none: whoever gives back, gives back for this one."""
+        """Write a newcomer and the revokes that make room for it, or nothing; return why not."""
         current = self.work.reservations.get(newcomer.reservation)
         if current is None:
             return "the reservation is gone"
@@ -76,7 +74,7 @@ class ElasticWriter:
                 return f"{decision.reservation} does not hold {decision.component} on {decision.slot} any more"
             if (objection := self._object_to_revoke(holder, lease, decision)) is not None:
                 return objection
-            # Under quota the newcomer pays for the place from its claim on.
+            # Under quota the newcomer pays for the slot from its claim on.
             partings.append((stop(lease, self.now) if isinstance(newcomer, Claim) else lease, decision))
         parting = {(each.reservation, each.component) for each in revokes}
         if (objection := self._object_to_newcomer(current, newcomer, parting)) is not None:
@@ -98,7 +96,7 @@ class ElasticWriter:
         return self._leases.object_to(current, newcomer.leases, parting=parting, is_claim=is_claim)
 
     def _object_to_revoke(self, current: Reservation, lease: Lease, decision: Revoke) -> str | None:
-        """Why it is not to be taken back, as things are."""
+        """Return why a lease may not be revoked, on the current rows."""
         if current.phase != "leased":
             return f"it is {current.phase}"
         if decision.reason == "reclaimed":
@@ -117,12 +115,12 @@ class ElasticWriter:
 
 
 class _Held:
-    """The elastic leases of a reservation, by what a plan saw of them; each may be taken back once."""
+    """The elastic leases of a reservation, by component, slot and epoch; each may be revoked once."""
 
     def __init__(self, current: Reservation | None) -> None:
         leases = () if current is None else current.leases
         self._leases = {(each.component, each.slot, each.epoch): each for each in leases if each.kind == "elastic"}
 
     def pop(self, decision: Revoke) -> Lease | None:
-        """The lease that the plan saw, if it is still there."""
+        """Return the lease that the plan saw, if it is still held."""
         return self._leases.pop((decision.component, decision.slot, decision.epoch), None)

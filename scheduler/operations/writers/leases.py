@@ -1,4 +1,4 @@
-"""Whether slots, as they now are, can take what a plan puts on them, and the leases that come of it."""
+"""Tests placements on the current rows, and writes the leases."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,9 @@ _OBSTACLES: Mapping[Obstacle, str] = {"leases": "is taken", "uses": "is used up"
 
 
 class _Run(NamedTuple):
-    """Instances of one component (None: nobody knows it any more) that come on one slot, and what each is given."""
+    """Instances of one component that are placed on one slot, with their amounts. The component is None if the request
+    has no such instance.
+    """
 
     slot: str
     epoch: int
@@ -64,7 +66,7 @@ class LeaseWriter:
         self._instances: dict[tuple[str, ComponentKind], dict[str, Instance]] = {}
 
     def _find_instances(self, current: Reservation, kind: ComponentKind) -> dict[str, Instance]:
-        """By name; a request never changes, so they are listed once for all that a chunk grants of it."""
+        """Return the instances of a reservation by name. A request never changes, so they are listed once a chunk."""
         key = current.id, kind
         if key not in self._instances:
             self._instances[key] = {each.name: each for each in list_instances(current.request, kind)}
@@ -79,10 +81,11 @@ class LeaseWriter:
         parting: Collection[tuple[str, str]] = (),
         is_claim: bool = False,
     ) -> str | None:
-        """Why it cannot be put there as things are; None if it can. What it has claimed there is its own.
+        """Return why these placements do not fit the current rows; None if they do.
 
-        `leaving`: reservations that end for it; `parting`: (reservation, component) of single leases that do. A claim
-        needs no room at present, but when those who have to go are gone.
+        The reservation's own claims do not count against it. `leaving`: reservations that end for it. `parting`:
+        (reservation, component) of single leases that end for it. `is_claim`: it begins when the revoking leases have
+        ended, so these do not count.
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
@@ -110,7 +113,7 @@ class LeaseWriter:
         return None
 
     def _list_runs(self, current: Reservation, placements: Iterable[Placement]) -> Iterator[_Run]:
-        """What is placed, as far as it is alike together: a gang is tested slot by slot, not instance by instance."""
+        """Group equal placements on one slot. Speed: a gang is tested slot by slot, not instance by instance."""
         instances = self._find_instances(current, "essential")
 
         def tell_apart(each: Placement) -> tuple[str, int, Component | None]:
@@ -121,7 +124,7 @@ class LeaseWriter:
             yield _Run(slot, epoch, component, [each.resources for each in run])
 
     def _object_to_waiter(self, current: Reservation) -> str | None:
-        """Why it gets nothing, wherever."""
+        """Return why a reservation may get no lease on any slot."""
         if current.phase != "pending":
             return f"it is {current.phase}"
         if current.suspended or current.priority == 0:
@@ -131,10 +134,10 @@ class LeaseWriter:
         return None
 
     def object_to_instances(self, current: Reservation, placements: Sequence[Placement]) -> list[str | None]:
-        """For each of these elastic instances of a leased reservation why it cannot be put there as things are; None if
-        it can, and then those after it find its room taken.
+        """Return for each of these elastic instances of a leased reservation why it cannot be granted; None if it can.
 
-        What one costs does not grow with the instances that the reservation, or the slot, has already.
+        An instance that can be granted takes its capacity from later ones. The cost of one does not grow with the
+        number of leases of the reservation or the slot.
         """
         if current.phase != "leased":
             return [f"it is {current.phase}"] * len(placements)
@@ -170,7 +173,7 @@ class LeaseWriter:
         return [lease for key, lease in there if key[0] not in besides and key not in parting]
 
     def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
-        """Why this slot takes nothing, however much room it has."""
+        """Return why a slot takes no leases at all, whatever its capacity."""
         pool = self.rules.pools.get(slot.pool)
         if pool is None:
             return "the rules have changed"
@@ -208,7 +211,7 @@ class LeaseWriter:
         return f"{slot.id} was registered again" if slot.id in self.work.altered else None
 
     def is_lost(self, lease: Lease, reason: str) -> bool:
-        """Whether what the plan saw of its slot is still so."""
+        """Return whether the slot of a lease is still lost for this reason."""
         slot = self.work.slots.get(lease.slot)
         if slot is None or not self.work.is_there(lease):
             return reason == "slot_gone"
@@ -231,8 +234,10 @@ class LeaseWriter:
         cost: Levels = NOTHING,
         told: Mapping[str, Any] | None = None,
     ) -> None:
-        """It gets these leases, with a new token. Those that it had claimed there keep level, cost and since when they
-        are charged for; the first of new ones starts with `cost`. `told`: what the event says besides.
+        """Lease these placements to a reservation, under a new token.
+
+        Leases that were claimed keep their level, cost and `charged_at`. The first of new ones starts with `cost`.
+        `told`: additional fields of the event.
         """
         token = self.work.transaction.next_tokens(1)[0]  # promise: new-token
         claimed = {(lease.component, lease.slot, lease.epoch): lease for lease in current.leases}
@@ -256,9 +261,7 @@ class LeaseWriter:
         self._use_slots(leases)
 
     def grant(self, current: Reservation, placements: Sequence[Placement]) -> list[Lease]:
-        """It gets these leases too, of elastic instances, each under a token of its own. They run at the level of the
-        others.
-        """
+        """Add leases of elastic instances, each under a token of its own, at the level of the other leases."""
         paying = next((lease for lease in current.leases if lease.charged_at is not None), None)
         level = None if paying is None else paying.level
         tokens = self.work.transaction.next_tokens(len(placements))
@@ -271,7 +274,7 @@ class LeaseWriter:
         return leases
 
     def _use_slots(self, leases: Iterable[Lease]) -> None:
-        """Note on their slots that they came."""
+        """Count the leases as uses of their slots' machines."""
         for slot_id, count in Counter(lease.slot for lease in leases).items():
             slot = self.work.slots[slot_id]
             self.work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
@@ -279,7 +282,7 @@ class LeaseWriter:
     def claim(
         self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING
     ) -> Reservation:
-        """It keeps these places until those who hold them have let go; it stays pending, and pays from now on."""
+        """Let a reservation claim these placements: it stays pending, and pays from now on."""
         leases = tuple(
             msgspec.structs.replace(
                 self._make_lease(current, each, level, cost if index == 0 else NOTHING, 0), state="claimed"
@@ -310,7 +313,7 @@ class LeaseWriter:
         )
 
     def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot) -> float:
-        """What a second of a lease of so much of this slot costs; 1 where its pool is not configured any more."""
+        """Return what a lease with these amounts of a slot costs per second; 1 if its pool is no longer configured."""
         pool: Pool | None = self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)
         return 1.0 if pool is None else weigh(given, slot, pool, settings)

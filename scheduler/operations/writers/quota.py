@@ -1,4 +1,4 @@
-"""Whether it happened, for quota accounts: charges, preemptions and changes of level, tested on the rows as they are.
+"""Writes charges, preemptions and changes of level, after testing each on the current rows.
 
 Sources: qscheduler's charge, preempt and relevel.
 """
@@ -20,14 +20,14 @@ from scheduler.policy.quota.accounting import charge, settle, stop
 
 PREEMPTED = "preempted"
 CLAIMED = "reservation_claimed"
-"""The event of one that waits for the place of those whom it preempted: no change of phase."""
+"""The event of a claim after a preemption with a grace; the phase of the reservation does not change."""
 RELEVELLED = "reservation_relevelled"
 
 
 def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
-    """Let these accounts earn and pay up to now, the time of the plan; with what their leases have used as they are.
+    """Let these accounts earn and pay up to now, the time of the plan, by the current rows of their leases.
 
-    The accounts are locked, so that whoever ends a lease at the same time is done, or begins after this.
+    The accounts are locked: a transaction that ends a lease at the same time has committed or waits for this one.
     """
     running = work.transaction.sum_running(now)
     before = [account for name in names if (account := work.accounts.get(name)) and not account.forgotten]
@@ -40,14 +40,14 @@ def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
 
 
 class QuotaWriter:
-    """One method a decision: None when it was written, else why it no longer holds."""
+    """One method for each kind of decision: it returns None if the decision was written, else why it was skipped."""
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
         self._leases = LeaseWriter(work, rules)
 
     def relevel(self, decision: Relevel) -> str | None:
-        """Its leases pay at another level from now on; cost and balances stay."""
+        """Let the leases of a reservation pay at another level from now on; cost and balances stay."""
         current = self.work.reservations.get(decision.reservation)
         if current is None or not current.leases or current.phase == "revoking":
             return "it does not run"
@@ -73,10 +73,10 @@ class QuotaWriter:
         return 1.0 if slot is None else self._leases.weigh(current, given, slot)
 
     def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
-        """The reservation takes the place of worse work: both decisions are written, or neither.
+        """Write a preemption and its assignment (with a grace: the claim), or nothing.
 
-        The victims' accounts get back what they have used, the account of the newcomer pays it, and its lease starts
-        with that cost.
+        The victims' accounts get back what the victims have used, the account of the newcomer pays it, and the
+        newcomer's lease starts with that cost.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
@@ -98,7 +98,7 @@ class QuotaWriter:
         return None
 
     def _object_to_victims(self, current: Reservation, victims: Sequence[Reservation], decision: Preempt) -> str | None:
-        """Why one of them may not be preempted, as it now is."""
+        """Return why one of the victims may not be preempted, on the current rows."""
         account = self.work.account_of(current)
         for victim in victims:
             there = [each for each in victim.leases if each.slot == decision.slot and self.work.is_there(each)]
@@ -126,7 +126,7 @@ class QuotaWriter:
         )
 
     def _object_to_price(self, current: Reservation, victims: Sequence[Reservation], cost: Levels) -> str | None:
-        """Lexicographic from level 0, and strict: an equal balance does not suffice."""
+        """Return why the account cannot pay: balances are compared from level 0 on, and an equal one is too little."""
         account = self.work.account_of(current)
         if account is None:
             return "its account is gone"
@@ -135,7 +135,7 @@ class QuotaWriter:
         return None
 
     def _pay(self, current: Reservation, victims: Sequence[Reservation], cost: Levels) -> None:
-        """The sum of the balances stays, but for victims that nobody pays for: what they used comes back to nobody."""
+        """Move the cost between the accounts. The sum of the balances stays, except for victims without an account."""
         for victim in victims:
             if (account := self.work.account_of(victim)) is not None:
                 self._put_balance(account, add(account.balance, _sum_costs([victim], self.now)))
@@ -146,7 +146,7 @@ class QuotaWriter:
         self.work.put(msgspec.structs.replace(account, balance=balance))
 
     def _take_back(self, victim: Reservation, decision: Preempt) -> None:
-        """At once, or by a deadline until which it uses up nothing more."""
+        """Revoke the leases of a victim, at once or by a deadline; it is not charged any more."""
         newcomer = self.work.reservations[decision.reservation]
         told = {
             "by": newcomer.id,
@@ -201,7 +201,7 @@ class QuotaWriter:
 
 
 def _sum_costs(reservations: Iterable[Reservation], now: float) -> Levels:
-    """What all leases of these reservations have used up to now, with what they inherited."""
+    """Return what all leases of these reservations have used up to now, with what they inherited."""
     total = NOTHING
     for reservation in reservations:
         for lease in reservation.leases:

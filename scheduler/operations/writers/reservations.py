@@ -1,4 +1,4 @@
-"""Whether it happened, for reservations: each decision about one is tested on its current row, then written."""
+"""Writes decisions about reservations, after testing each on the current rows."""
 
 import msgspec
 
@@ -19,14 +19,14 @@ from scheduler.policy.lifecycle.timeouts import is_silent
 
 
 class ReservationWriter:
-    """One method a decision: None when it was written, else why it no longer holds."""
+    """One method for each kind of decision: it returns None if the decision was written, else why it was skipped."""
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
         self._leases = LeaseWriter(work, rules)
 
     def write(self, decision: Expire | Fail | Requeue | Restart | Assign) -> str | None:
-        """Test the rule of one decision on the current rows, then change them; the reason if it lost."""
+        """Test one decision on the current rows and write it; return why it was skipped, or None."""
         current = self.work.reservations.get(decision.reservation)
         if current is None:
             return "the reservation is gone"
@@ -62,7 +62,7 @@ class ReservationWriter:
         return None
 
     def _has_lost(self, current: Reservation, reason: str) -> bool:
-        """Whether what the plan saw of its essential slots is still so."""
+        """Return whether an essential slot is still lost for this reason."""
         if reason == "unconfirmed":
             return current.confirmed_at is None
         return any(lease.kind == "essential" and self._leases.is_lost(lease, reason) for lease in current.leases)
@@ -88,9 +88,9 @@ class ReservationWriter:
         return None
 
     def _drop_claims(self, current: Reservation) -> str | None:
-        """It waits for a place that is gone, or that nobody gets any more: it is an ordinary pending one again."""
+        """Drop the claims of a reservation if one of their slots is lost or takes no leases; it stays in the queue."""
         if all(self._may_come_free(lease) for lease in current.leases):
-            return "the place that it waits for is there"
+            return "the slot that it claims is there"
         drop_claims(self.work, current)
         return None
 
@@ -102,7 +102,7 @@ class ReservationWriter:
         return not is_leaving and not is_silent(slot, self.rules.pools.get(slot.pool), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
-        """Why a leased one is not to be taken back after all."""
+        """Return why a leased reservation is not requeued."""
         if decision.reason != "unconfirmed":
             return None if self._has_lost(current, decision.reason) else "its slots are there"
         if current.confirmed_at is not None:
@@ -112,7 +112,7 @@ class ReservationWriter:
         return "it has time to be confirmed" if self.now < due else None
 
     def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
-        """Why one whose holder is to let go does not return to the queue yet."""
+        """Return why a revoking reservation does not return to the queue yet."""
         if decision.revoke_by is not None:
             return "it is revoking"
         over = current.revoke_by is None or self.now >= current.revoke_by or self._has_lost(current, "slot_gone")

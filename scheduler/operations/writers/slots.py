@@ -1,4 +1,4 @@
-"""Whether it happened, for slots: each decision about one is tested on its current row, then written."""
+"""Writes decisions about slots, after testing each on the current row."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +17,18 @@ from scheduler.policy.capacity.machine_fitness import is_configured, is_unhealth
 from scheduler.policy.lifecycle.timeouts import has_timed_out
 from scheduler.policy.scaling.offerings import list_choices
 
-_WORDS = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
-"""What it is not, where the reason's name does not say it."""
+_ADJECTIVES = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
+"""By reason: the adjective in "SLOT is not ...", if it differs from the reason."""
 
 
 class SlotWriter:
-    """One method a decision: None when it was written, else why it no longer holds."""
+    """One method for each kind of decision: it returns None if the decision was written, else why it was skipped."""
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
 
     def write(self, decision: Launch | Drain | Terminate | Reset) -> str | None:
-        """Test the rule of one decision on the current row, then change it; the reason if it lost."""
+        """Test one decision on the current row and write it; return why it was skipped, or None."""
         current = self.work.slots.get(decision.slot)
         if current is None:
             return "the slot is gone"
@@ -73,12 +73,12 @@ class SlotWriter:
         if current.state != "ready":
             return f"{current.id} is {current.state}"
         if not self._is_to_go(current, decision.reason):
-            return f"{current.id} is not {_WORDS.get(decision.reason, decision.reason)}"
+            return f"{current.id} is not {_ADJECTIVES.get(decision.reason, decision.reason)}"
         self.work.move_slot(current, "draining", reason=decision.reason, drain_reason=decision.reason)
         return None
 
     def _is_to_go(self, current: Slot, reason: SlotReason) -> bool:
-        """Whether the row as it now is gives this reason to drain it."""
+        """Return whether this reason to drain holds for the current row."""
         pool = self.rules.pools.get(current.pool)
         is_free = not self.work.leases_on(current) and current.stranger is None
         match reason:
@@ -123,7 +123,7 @@ class SlotWriter:
         return None
 
     def _ask_again(self, current: Slot, slow_work: dict[str, Any]) -> None:
-        """A termination that did not take effect is asked for once more, and its clock starts anew."""
+        """Request a termination again that had no effect; its timeout starts again."""
         self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
         self.work.tell(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
 

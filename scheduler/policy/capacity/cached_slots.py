@@ -16,8 +16,9 @@ AT_REST: Final = frozenset({"ready", "empty"})
 
 
 def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:
-    """Return the cached facts of a pool's slots, in slot order. Facts that `cached` lacks or that are of other
-    rules are made and put into it.
+    """Return the cached facts of a pool's slots, in slot order.
+
+    Slots that are not in `cached`, or were cached under other rules, are added to it.
     """
     found: list[CachedSlot] = []
     for slot in view.list_slots(name):
