@@ -5,37 +5,30 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, get_args
 
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
-
 from scheduler.model.json_text import parse_json
-from scheduler.model.validation import Fault, inner_model
+from scheduler.model.validation import Document, Fault, inner_model
 
 PREFIX: Final = "LEASEHOLD_"
 DELIMITER: Final = "__"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,9})?")
 
 
-class EnvironmentSource(PydanticBaseSettingsSource):
-    """The variables as a nested document; unknown ones are in it too, so that the settings refuse them."""
+def read_environment(settings: type[Document]) -> dict[str, Any]:
+    """Return the variables as a nested document; unknown ones are in it too, so that the settings refuse them.
 
-    def __call__(self) -> dict[str, Any]:
-        """Shorter names come first, so that a table given as JSON is laid under its keys given one by one."""
-        document: dict[str, Any] = {}
-        for name, path in sorted(list_variables(self.settings_cls), key=lambda each: len(each[1])):
-            table = document
-            for part in path[:-1]:
-                inner = table.get(part)
-                table[part] = table = dict(inner) if isinstance(inner, dict) else {}
-            table[path[-1]] = _decode(os.environ[name], _annotation(self.settings_cls, path))
-        return document
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Not used: `__call__` reads all variables at once."""
-        raise NotImplementedError
+    Shorter names are read first, so that a table given as JSON is laid under its keys given one by one.
+    """
+    document: dict[str, Any] = {}
+    for name, path in sorted(list_variables(settings), key=lambda each: len(each[1])):
+        table = document
+        for part in path[:-1]:
+            inner = table.get(part)
+            table[part] = table = dict(inner) if isinstance(inner, dict) else {}
+        table[path[-1]] = _decode(os.environ[name], _annotation(settings, path))
+    return document
 
 
-def list_variables(settings: type[BaseSettings]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each variable that sets a key, with the key's path; an empty one sets nothing.
 
     Names without the delimiter count only if they are a key: container platforms put names like
@@ -47,7 +40,7 @@ def list_variables(settings: type[BaseSettings]) -> Iterator[tuple[str, tuple[st
             yield name, path
 
 
-def name_origin(found: Fault, settings: type[BaseSettings]) -> Fault:
+def name_origin(found: Fault, settings: type[Document]) -> Fault:
     """The fault with the variable that brought the value in place of its path, if one did."""
     for name, parts in list_variables(settings):
         path = ".".join(parts)
@@ -58,7 +51,7 @@ def name_origin(found: Fault, settings: type[BaseSettings]) -> Fault:
     return found
 
 
-def _annotation(settings: type[BaseSettings], path: tuple[str, ...]) -> object:
+def _annotation(settings: type[Document], path: tuple[str, ...]) -> object:
     """The type of the key at `path`; None for one that there is not."""
     found: object = settings
     for part in path:

@@ -1,8 +1,6 @@
 """The simulated cloud as files describe it: how long it takes, what it refuses, and what is found in it."""
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Amount, Count, Document, Name, Seconds, Signed, fault, read_document, suggest
@@ -45,7 +43,7 @@ class CloudDocument(Document):
     """Until a machine that is terminated is gone."""
     quota: Count | None = None
     """EC2 refuses what would make more machines than this."""
-    outages: Annotated[tuple[PlannedOutage, ...], Field(strict=False)] = ()
+    outages: tuple[PlannedOutage, ...] = ()
     """When launches of a pool, or of one of its offerings, fail."""
     interruption_rate: Amount = 0.0
     """Spot notices per slot and hour, at random; in traces only."""
