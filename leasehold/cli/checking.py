@@ -1,10 +1,6 @@
-"""What a command is given is looked at before anybody is asked, by what the intake looks at it with.
-
-That takes pydantic, which the extra `server` installs. Without it the intake alone checks, and its refusal is shown.
-"""
+"""Check the arguments of a command with the schemas of the intake, before a request is sent."""
 
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from typing import Any, Final
 
 _BESIDE: Final = frozenset({"request", "reply_to"})
@@ -13,8 +9,6 @@ _BESIDE: Final = frozenset({"request", "reply_to"})
 
 def check(verb: str, document: Mapping[str, Any]) -> None:
     """What the intake would say of the document of this request; a None says nothing. Raises InvalidInputError."""
-    if find_spec("pydantic") is None:
-        return
     from scheduler.model.command_schemas import WISHES
     from scheduler.model.validation import read_document
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -185,7 +186,7 @@ def list_kinds() -> dict[str, tuple[Reader, list[Any]]]:
     for verb, model in WISHES.items():
         full = {name: FIELDS[name] for name in FIELDS if name in model.model_fields}
         kinds[verb] = (
-            (lambda value, model=model: read_document(model, value)),
+            partial(read_document, model),
             [RESERVATION if verb == "submit" else full],
         )
     kinds["submit"][1].append({"id": "r1", "system": "x", "resources": {"cpus": 1}})
@@ -196,7 +197,7 @@ def list_kinds() -> dict[str, tuple[Reader, list[Any]]]:
         (LeasesDocument, {"slot": "linux-1", "machine": "m"}),
     ]
     for asked, fields in questions:
-        kinds[asked.__name__] = (lambda value, asked=asked: read_document(asked, value)), [{**QUESTION, **fields}]
+        kinds[asked.__name__] = partial(read_document, asked), [{**QUESTION, **fields}]
     kinds["rules"] = read_rules, [RULES, {"pools": {"linux": FULL_POOL}}, {"pools": {"p": FULL_POOL, "q": FULL_POOL}}]
     kinds["scenario"] = read_scenario, [SCENARIO, SCENARIO, SCENARIO]
     kinds["settings"] = _read_file_settings, [SETTINGS, {}]
