@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from pydantic import AfterValidator
 
 from scheduler.model.command_schemas import WISHES
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
+    After,
     Document,
     Fault,
     InvalidInputError,
@@ -57,7 +57,7 @@ class Question(Document):
 class QueryDocument(Question):
     """Requests rows of reservations from SQL, including ended ones."""
 
-    ids: Annotated[list[Name], AfterValidator(_few)]
+    ids: Annotated[list[Name], After(_few)]
 
 
 class ExplainDocument(Question):

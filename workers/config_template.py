@@ -14,14 +14,13 @@ from textwrap import dedent
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
-
 from leasehold.common.visible import escape_json
+from scheduler.model.documents import Field
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
 from scheduler.model.rules import AccountRules, LimitRules, Pool, Scheduler
-from scheduler.model.validation import fault, inner_model
+from scheduler.model.validation import Document, fault, inner_model
 from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
+from workers.setting_types import SecretText
 from workers.settings import Settings
 
 REQUIRED: Final = "required"
@@ -96,7 +95,7 @@ class Section:
     """One table of the file. `is_list`: an array of tables."""
 
     path: str
-    model: type[BaseModel]
+    model: type[Document]
     meaning: str
     is_list: bool = False
     is_example: bool = False
@@ -209,7 +208,7 @@ def _format_key(key: Key, values: dict[str, Any]) -> str:
 
 def format_value(value: object) -> str:
     """Return a value as TOML. The forms of texts, true and false are those of JSON."""
-    if isinstance(value, SecretStr):
+    if isinstance(value, SecretText):
         value = value.get_secret_value()
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -221,31 +220,30 @@ def format_value(value: object) -> str:
     return escape_json(json.dumps(value, ensure_ascii=False))
 
 
-def _settings_sections(model: type[BaseModel], path: str) -> Iterator[Section]:
+def _settings_sections(model: type[Document], path: str) -> Iterator[Section]:
     for name, field in model.model_fields.items():
         inner = inner_model(field.annotation)
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if isinstance(inner, type) and issubclass(inner, Document):
             full = f"{path}.{name}" if path else name
             yield Section(full, inner, _meaning(inner))
             yield from _settings_sections(inner, full)
 
 
 def _is_model(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return isinstance(annotation, type) and issubclass(annotation, Document)
 
 
-def _meaning(model: type[BaseModel]) -> str:
+def _meaning(model: type[Document]) -> str:
     return (model.__doc__ or "").partition("\n")[0]
 
 
-def _read_docstrings(model: type[BaseModel]) -> dict[str, str]:
+def _read_docstrings(model: type[Document]) -> dict[str, str]:
     """Return the text under each key in the source of a model and of its bases.
 
-    It is read here and not by pydantic's `use_attribute_docstrings`, with which every process would read the sources of
-    all models at its start.
+    Only this function reads the sources, so that other processes do not read them at their start.
     """
     found: dict[str, str] = {}
-    for each in reversed([base for base in model.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]):
+    for each in reversed([base for base in model.__mro__ if issubclass(base, Document) and base is not Document]):
         (defined,) = ast.parse(dedent(inspect.getsource(each))).body
         for field, below in pairwise(getattr(defined, "body", ())):
             match field, below:
@@ -254,13 +252,13 @@ def _read_docstrings(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def _default(field: FieldInfo) -> str:
+def _default(field: Field) -> str:
     if field.is_required():
         return REQUIRED
     return "" if field.default is None else format_value(field.default)
 
 
-def _describe(field: FieldInfo, docstring: str) -> str:
+def _describe(field: Field, docstring: str) -> str:
     """Return the description of a key, with its possible values unless the description names them."""
     meaning = docstring.replace("\n", " ")
     choices = [f"`{choice}`" for choice in _choices(field.annotation)]

@@ -5,37 +5,30 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, get_args
 
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
-
 from scheduler.model.json_text import parse_json
-from scheduler.model.validation import Fault, inner_model
+from scheduler.model.validation import Document, Fault, inner_model
 
 PREFIX: Final = "LEASEHOLD_"
 DELIMITER: Final = "__"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,9})?")
 
 
-class EnvironmentSource(PydanticBaseSettingsSource):
-    """The variables as a nested document. It includes unknown ones, so that the settings refuse them."""
+def read_environment(settings: type[Document]) -> dict[str, Any]:
+    """Return the variables as a nested document. It includes unknown ones, so that the settings refuse them.
 
-    def __call__(self) -> dict[str, Any]:
-        """Return the document. Shorter names come first: a table given as JSON is read before single keys of it."""
-        document: dict[str, Any] = {}
-        for name, path in sorted(list_variables(self.settings_cls), key=lambda each: len(each[1])):
-            table = document
-            for part in path[:-1]:
-                inner = table.get(part)
-                table[part] = table = dict(inner) if isinstance(inner, dict) else {}
-            table[path[-1]] = _decode(os.environ[name], _annotation(self.settings_cls, path))
-        return document
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Unused, because `__call__` reads all variables."""
-        raise NotImplementedError
+    Shorter names come first: a table given as JSON is read before single keys of it.
+    """
+    document: dict[str, Any] = {}
+    for name, path in sorted(list_variables(settings), key=lambda each: len(each[1])):
+        table = document
+        for part in path[:-1]:
+            inner = table.get(part)
+            table[part] = table = dict(inner) if isinstance(inner, dict) else {}
+        table[path[-1]] = _decode(os.environ[name], _annotation(settings, path))
+    return document
 
 
-def list_variables(settings: type[BaseSettings]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each variable that sets a key, with the path of the key. Empty variables set nothing.
 
     A name without the delimiter counts only if it is a key, because container platforms add variables like
@@ -47,7 +40,7 @@ def list_variables(settings: type[BaseSettings]) -> Iterator[tuple[str, tuple[st
             yield name, path
 
 
-def name_origin(found: Fault, settings: type[BaseSettings]) -> Fault:
+def name_origin(found: Fault, settings: type[Document]) -> Fault:
     """Return the fault with the variable that set the value as its path; unchanged if no variable did."""
     for name, parts in list_variables(settings):
         path = ".".join(parts)
@@ -58,7 +51,7 @@ def name_origin(found: Fault, settings: type[BaseSettings]) -> Fault:
     return found
 
 
-def _annotation(settings: type[BaseSettings], path: tuple[str, ...]) -> object:
+def _annotation(settings: type[Document], path: tuple[str, ...]) -> object:
     """Return the type of the key at `path`; None for an unknown key."""
     found: object = settings
     for part in path:

@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
 
-from pydantic import SecretStr
 from redis import Redis
 
 from scheduler.model.validation import InvalidInputError
@@ -33,6 +32,7 @@ from scheduler.ports import (
     StoreUnavailableError,
 )
 from workers.access import Access
+from workers.setting_types import SecretText
 from workers.settings import Settings
 
 if TYPE_CHECKING:
@@ -297,5 +297,5 @@ def read_access(settings: Settings) -> "Ec2Access":
     )
 
 
-def _reveal(secret: SecretStr | None) -> str | None:
+def _reveal(secret: SecretText | None) -> str | None:
     return secret.get_secret_value() if secret else None

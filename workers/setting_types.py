@@ -5,21 +5,41 @@ import re
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BeforeValidator, SecretStr
-from pydantic_core import PydanticCustomError
-
 from leasehold.common.masking import HIDDEN, show_url
-from scheduler.model.validation import check_unicode, expected, is_number, parse_duration
+from scheduler.model.validation import Before, ExpectedError, check_unicode, expected, is_number, parse_duration
 
 _MOST_SECRET: Final = 1024
 _CERTIFICATE_FLAGS: Final = frozenset({"required", "optional", "none"})
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
+class SecretText:
+    """A text that no repr, log line or error shows."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_secret_value(self) -> str:
+        """Return the text itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"SecretText({str(self)!r})"
+
+    def __str__(self) -> str:
+        return "**********" if self._text else ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretText) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
 def _period(value: object) -> float:
     try:
         seconds = parse_duration(value)
-    except PydanticCustomError:
+    except ExpectedError:
         seconds = 0.0
     if seconds <= 0:
         raise expected('a duration > 0 (seconds, or like "30s", "15m", "1h")')
@@ -33,7 +53,7 @@ def _days(value: object) -> float:
 
 
 def _secret(value: object) -> object:
-    if isinstance(value, SecretStr):
+    if isinstance(value, SecretText):
         return value
     if not isinstance(value, str) or not 0 < len(value) <= _MOST_SECRET:
         raise expected(f"a text of 1 to {_MOST_SECRET} characters", got=HIDDEN)
@@ -85,7 +105,7 @@ def _queue_url(value: object) -> object:
 
 def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
     """Return the value if it is a URL. Raises the error of a validator, without user and password."""
-    text = reveal(value) if isinstance(value, (str, SecretStr)) else ""
+    text = reveal(value) if isinstance(value, (str, SecretText)) else ""
     try:
         parts = urlsplit(text)
         good = parts.scheme in schemes and (bool(parts.hostname) or parts.scheme == "sqlite") and parts.port != 0
@@ -99,15 +119,15 @@ def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
 
 def reveal(value: object) -> str:
     """Return the text of a secret, or str() of another value."""
-    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    return value.get_secret_value() if isinstance(value, SecretText) else str(value)
 
 
-Period = Annotated[float, BeforeValidator(_period)]
-Days = Annotated[float, BeforeValidator(_days)]
-Secret = Annotated[SecretStr, BeforeValidator(_secret)]
-Host = Annotated[str, BeforeValidator(_host)]
-BasicAuth = Annotated[SecretStr, BeforeValidator(_basic_auth)]
-RedisUrl = Annotated[SecretStr, BeforeValidator(_redis_url)]
-DatabaseUrl = Annotated[SecretStr, BeforeValidator(_database_url)]
-EndpointUrl = Annotated[str, BeforeValidator(_endpoint_url)]
-QueueUrl = Annotated[str, BeforeValidator(_queue_url)]
+Period = Annotated[float, Before(_period)]
+Days = Annotated[float, Before(_days)]
+Secret = Annotated[SecretText, Before(_secret)]
+Host = Annotated[str, Before(_host)]
+BasicAuth = Annotated[SecretText, Before(_basic_auth)]
+RedisUrl = Annotated[SecretText, Before(_redis_url)]
+DatabaseUrl = Annotated[SecretText, Before(_database_url)]
+EndpointUrl = Annotated[str, Before(_endpoint_url)]
+QueueUrl = Annotated[str, Before(_queue_url)]

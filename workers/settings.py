@@ -2,15 +2,12 @@
 
 They come from the environment (`LEASEHOLD_BROKER__URL`), then from `leasehold.toml`, then from the defaults in this
 module. The text under a key is its documentation, which `leasehold config init` and docs/reference/configuration.md
-show. Secrets are SecretStr, so that no repr, log line or error shows them.
+show. Secrets are SecretText, so that no repr, log line or error shows them.
 """
 
 import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
-
-from pydantic import SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from scheduler.model.validation import (
     Amount,
@@ -23,11 +20,11 @@ from scheduler.model.validation import (
     Text,
     conflicts,
     format_path,
-    list_faults,
+    read_document,
     show,
     suggest,
 )
-from workers.environment import DELIMITER, PREFIX, EnvironmentSource, name_origin
+from workers.environment import name_origin, read_environment
 from workers.setting_types import (
     BasicAuth,
     DatabaseUrl,
@@ -38,6 +35,7 @@ from workers.setting_types import (
     QueueUrl,
     RedisUrl,
     Secret,
+    SecretText,
     reveal,
 )
 
@@ -76,7 +74,7 @@ class AccessSettings(Document):
 class DatabaseSettings(Document):
     """The database with all durable state: reservations, leases, slots, accounts, events."""
 
-    url: DatabaseUrl = SecretStr("sqlite:///.leasehold/leasehold.db")
+    url: DatabaseUrl = SecretText("sqlite:///.leasehold/leasehold.db")
     """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`)."""
 
 
@@ -198,17 +196,8 @@ class CelerySettings(Document):
     """Tasks that a worker of each queue runs at once."""
 
 
-class Settings(BaseSettings):
+class Settings(Document):
     """All settings of a process; made by `read_settings`."""
-
-    model_config = SettingsConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        hide_input_in_errors=True,
-        env_prefix=PREFIX,
-        env_nested_delimiter=DELIMITER,
-    )
 
     recover_interval: Period = 10.0
     """Interval in which decided work that was not sent or not done is sent again."""
@@ -256,23 +245,10 @@ class Settings(BaseSettings):
         """The database's URL with its password."""
         return reveal(self.database.url)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Settings":
+    def check_fields(self) -> None:
+        """See Document.check_fields."""
         if faults := [*_timing_conflicts(self), *_access_conflicts(self)]:
             raise conflicts(faults)
-        return self
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - replaced: ours refuses unknown keys
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - leasehold.toml is the only file
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources: the environment overrides the document of `read_settings`."""
-        return EnvironmentSource(settings_cls), init_settings
 
 
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
@@ -325,20 +301,29 @@ def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
 
     Raises InvalidInputError with all faults. A fault in a variable of the environment names the variable.
     """
-    known = {key: value for key, value in (document or {}).items() if key in Settings.model_fields}
-    faults = [_unknown(key) for key in (document or {}) if key not in known]
+    given = document or {}
+    known = {key: value for key, value in given.items() if key in Settings.model_fields}
+    faults = [_unknown(key) for key in given if key not in known]
     try:
-        settings = Settings(**known)
-    except ValidationError as error:
-        faults += [_hide_table(name_origin(one, Settings)) for one in list_faults(error, Settings)]
+        settings = read_document(Settings, _lay_over(known, read_environment(Settings)))
+    except InvalidInputError as error:
+        faults += [_hide_table(name_origin(one, Settings)) for one in error.faults]
     else:
         if not faults:
             return settings
     raise InvalidInputError(faults)
 
 
+def _lay_over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables merged key by key, where both have one; elsewhere the upper value counts."""
+    merged = {**lower, **upper}
+    for key in lower.keys() & upper.keys():
+        if isinstance(lower[key], dict) and isinstance(upper[key], dict):
+            merged[key] = _lay_over(lower[key], upper[key])
+    return merged
+
+
 def _unknown(key: str) -> Fault:
-    # Refused here, because pydantic-settings takes names like _env_file for its own options.
     return Fault(format_path([key]), f"a known key{suggest(key, Settings.model_fields)}", show(key))
 
 

@@ -1,10 +1,6 @@
-"""Check the input of a command before it is sent, by the same schemas as the intake.
-
-The check needs pydantic, which the extra `server` installs. Without pydantic only the intake checks.
-"""
+"""Check the arguments of a command with the schemas of the intake, before a request is sent."""
 
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from typing import Any, Final
 
 _ENVELOPE: Final = frozenset({"request", "reply_to"})
@@ -13,8 +9,6 @@ _ENVELOPE: Final = frozenset({"request", "reply_to"})
 
 def check(verb: str, document: Mapping[str, Any]) -> None:
     """Check the document of a request; keys with None count as missing. Raises InvalidInputError as the intake does."""
-    if find_spec("pydantic") is None:
-        return
     from scheduler.model.command_schemas import WISHES
     from scheduler.model.validation import read_document
 

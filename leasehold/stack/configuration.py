@@ -10,12 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import SecretStr
-
 from leasehold.stack.programs import Program
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
 from workers.ec2 import EMULATOR_SECRET_VARIABLE
 from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
+from workers.setting_types import SecretText
 from workers.settings import BrokerSettings, DatabaseSettings, Settings, read_settings
 
 REDIS: Final = "redis"
@@ -102,8 +101,8 @@ def configure(
         **(environment or {}),
     }
     changed = {
-        "broker": BrokerSettings(url=SecretStr(broker_url)),
-        "database": settings.database.model_copy(update={"url": SecretStr(database_url)}),
+        "broker": BrokerSettings(url=SecretText(broker_url)),
+        "database": settings.database.model_copy(update={"url": SecretText(database_url)}),
     }
     return StackConfiguration(
         settings=settings.model_copy(update=changed),

@@ -6,11 +6,10 @@ Names are those that a scenario's nouns and actions have; a document also carrie
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
-
 from scheduler.model.reservations import Callback, Component, Request
 from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import (
+    After,
     Amount,
     Count,
     Document,
@@ -48,7 +47,7 @@ class CallbackDocument(Document):
     """A Celery task of the producer's, and the queue that its workers read."""
 
     task: Name
-    queue: Annotated[Name, AfterValidator(_own_queue)]
+    queue: Annotated[Name, After(_own_queue)]
 
 
 class ComponentDocument(Document):
@@ -57,8 +56,8 @@ class ComponentDocument(Document):
     name: Name
     count: Positive = 1
     kind: Literal["essential", "elastic"] = "essential"
-    resources: ResourceMap = Field(default_factory=dict)
-    labels: LabelMap = Field(default_factory=dict)
+    resources: ResourceMap = {}
+    labels: LabelMap = {}
 
 
 class ReservationDocument(Document):
@@ -67,9 +66,9 @@ class ReservationDocument(Document):
     id: Name
     system: Name | None = None
     pool: Name | None = None
-    resources: ResourceMap = Field(default_factory=dict)
-    labels: LabelMap = Field(default_factory=dict)
-    prefers: LabelMap = Field(default_factory=dict)
+    resources: ResourceMap = {}
+    labels: LabelMap = {}
+    prefers: LabelMap = {}
     account: Name | None = None
     priority: Amount = 1
     size: Amount = 0
@@ -77,15 +76,15 @@ class ReservationDocument(Document):
     restart_policy: Literal["never", "on_failure"] = "never"
     on_interruption: Literal["requeue", "fail"] = "requeue"
     preemptible: bool = True
-    tags: LabelMap = Field(default_factory=dict)
+    tags: LabelMap = {}
     runtime: Seconds | None = None
-    components: Annotated[tuple[ComponentDocument, ...], Field(strict=False)] = ()
+    components: tuple[ComponentDocument, ...] = ()
     on_lease: CallbackDocument | None = None
     on_end: CallbackDocument | None = None
     key_hash: KeyHash | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "ReservationDocument":
+    def check_fields(self) -> None:
+        """See Document.check_fields."""
         if (self.system is None) == (self.pool is None):
             raise expected("a system or a pool (one of them)", key="system", got=self.system)
         if self.components and self.resources:
@@ -97,7 +96,6 @@ class ReservationDocument(Document):
             raise expected("components with different names", key="components", got=names)
         if sum(component.count for component in self.components) > MOST_INSTANCES:
             raise expected(f"at most {MOST_INSTANCES} instances in all", key="components", got=names)
-        return self
 
     def to_request(self) -> Request:
         """What is kept of it for good."""

@@ -4,10 +4,9 @@ serve. Keys of `config.pools.NAME`, documented and read as those in `rules`.
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
-
 from scheduler.model.validation import (
     Amount,
+    Before,
     Document,
     LabelMap,
     Name,
@@ -43,7 +42,7 @@ class Offering(Document):
 
     name: Name
     """What it is called in plans, holds and events."""
-    market: Annotated[Market, BeforeValidator(_market)] = "spot"
+    market: Annotated[Market, Before(_market)] = "spot"
     """How it is bought: `spot` or `on-demand`."""
     price: Amount = 0.0
     """What it costs an hour; the cheapest that fits is launched first."""
@@ -71,18 +70,17 @@ class ProbeRules(Document):
     """Port on the machine; `tcp` and `http` need it."""
     path: Text = "/"
     """What `http` asks for."""
-    command: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    command: tuple[Text, ...] = ()
     """Run on the health worker; `{address}` and `{instance_id}` are replaced. Exit status 0 = ready."""
     timeout: Seconds = 5.0
     """How long one probe may take."""
 
-    @model_validator(mode="after")
-    def _complete(self) -> "ProbeRules":
+    def check_fields(self) -> None:
+        """See Document.check_fields."""
         if self.kind in {"tcp", "http"} and self.port is None:
             raise expected(f"a port for a probe of kind {self.kind}", key="port", got=None)
         if self.kind == "command" and not self.command:
             raise expected("a command for a probe of kind command", key="command", got=[])
-        return self
 
 
 class Ec2Rules(Document):
@@ -94,9 +92,9 @@ class Ec2Rules(Document):
     """The number of its version, never `$Latest`: a launch must be repeatable."""
     image: Text | None = None
     """Id of the image (AMI); a pool without a launch template needs it."""
-    subnets: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    subnets: tuple[Text, ...] = ()
     """`subnet-…`, or `ZONE:subnet-…` for offerings of that zone; none = the default network's."""
-    security_groups: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    security_groups: tuple[Text, ...] = ()
     """Ids of the security groups; none = the network's default one; a launch template brings its own."""
     instance_profile: Text | None = None
     """Name or ARN of the instance profile; left out = none."""
@@ -106,7 +104,7 @@ class Ec2Rules(Document):
     """Size of the root volume in GiB; left out = the image's."""
     user_data_file: Text | None = None
     """Template file of the user data, relative to the leasehold.toml that names it; read by `apply`."""
-    user_data: Annotated[str, BeforeValidator(_user_data)] | None = None
+    user_data: Annotated[str, Before(_user_data)] | None = None
     """The template itself, where no file is named; the file's text stands here once it was read."""
     tags: LabelMap = {}
     """Further tags of instances and volumes."""
@@ -115,8 +113,7 @@ class Ec2Rules(Document):
     )
     """How EC2 chooses among several subnets of a spot launch with a launch template."""
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> "Ec2Rules":
+    def check_fields(self) -> None:
+        """See Document.check_fields."""
         if self.launch_template and not self.launch_template_version:
             raise expected("the number of a version", key="launch_template_version", got=None)
-        return self

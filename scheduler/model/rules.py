@@ -6,9 +6,7 @@ docs/reference/configuration.md show it.
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Annotated, Any, Literal
-
-from pydantic import Field, model_validator
+from typing import Any, Literal
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
@@ -91,7 +89,7 @@ class Pool(Document):
     """What a slot holds; a pool without this and without offerings counts leases only."""
     labels: LabelMap = {}
     """Labels of its slots, which reservations may require or prefer."""
-    offerings: Annotated[tuple[Offering, ...], Field(strict=False)] = ()
+    offerings: tuple[Offering, ...] = ()
     """The instance types that may be launched; none = the one of the launch template or image."""
     price_factor: Amount = 1.5
     """How many times as dear as the cheapest that fits an offering may be; 1.0 = only the cheapest."""
@@ -100,11 +98,10 @@ class Pool(Document):
     probe: ProbeRules = ProbeRules()
     """How a booted machine is asked whether it is ready."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Pool":
+    def check_fields(self) -> None:
+        """See Document.check_fields."""
         if faults := list(_pool_conflicts(self)):
             raise conflicts(faults)
-        return self
 
     @cached_property
     def counts_leases_only(self) -> bool:

@@ -1,8 +1,6 @@
 """The documents that describe the simulated cloud: its delays, its refusals, and machines without a slot."""
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Amount, Count, Document, Name, Seconds, Signed, fault, read_document, suggest
@@ -45,7 +43,7 @@ class CloudDocument(Document):
     """Until a machine that is terminated is gone."""
     quota: Count | None = None
     """EC2 refuses a launch that would make more machines than this."""
-    outages: Annotated[tuple[PlannedOutage, ...], Field(strict=False)] = ()
+    outages: tuple[PlannedOutage, ...] = ()
     """Times in which launches of a pool, or of one of its offerings, fail."""
     interruption_rate: Amount = 0.0
     """Spot notices per slot and hour, at random; in traces only."""

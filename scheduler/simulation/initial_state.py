@@ -5,9 +5,7 @@ negative ones are before it.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal
-
-from pydantic import Field
+from typing import Any, Final, Literal
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.command_schemas import ReservationDocument
@@ -52,7 +50,7 @@ class GivenSlot(Document):
     state: Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"] = "ready"
     resources: ResourceMap | None = None
     labels: LabelMap | None = None
-    leases: Annotated[tuple[GivenLease, ...], Field(strict=False)] = ()
+    leases: tuple[GivenLease, ...] = ()
     offering: Name | None = None
     market: Market | None = None
     """The market of its machine. If it is given, the offering need not be configured any more."""
@@ -92,7 +90,7 @@ class GivenReservation(ReservationDocument):
     unconfirmed: Count = 0
     interruptions: Count = 0
     suspended: bool = False
-    declined: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    declined: tuple[Name, ...] = ()
     revoke_reason: Name | None = None
     revoke_by: Signed | None = None
 

@@ -28,4 +28,6 @@ def restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
 
 
 def _make_hold(given: GivenHold) -> Hold:
-    return Hold(id=hold_id(given.pool, given.kind, given.subject if given.kind != "unhealthy" else ""), **dict(given))
+    return Hold(
+        id=hold_id(given.pool, given.kind, given.subject if given.kind != "unhealthy" else ""), **given.model_dump()
+    )

@@ -2,10 +2,9 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from pydantic import Field
 
 from scheduler.model.json_text import parse_json
 from scheduler.model.rules import Rules, read_rules
@@ -38,10 +37,10 @@ class _TopDocument(Document):
     name: Text = "scenario"
     config: dict[str, Any] = {}
     cloud: dict[str, Any] = {}
-    slots: Annotated[list[Any], Field(strict=True)] = []
-    reservations: Annotated[list[Any], Field(strict=True)] = []
-    holds: Annotated[list[Any], Field(strict=True)] = []
-    timeline: Annotated[list[Any], Field(strict=True)] = []
+    slots: list[Any] = []
+    reservations: list[Any] = []
+    holds: list[Any] = []
+    timeline: list[Any] = []
     tick_every: Seconds | None = None
     kicks: bool = False
     wakes: bool = False

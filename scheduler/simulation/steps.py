@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from pydantic import RootModel
 
 from scheduler.model.command_schemas import RegisterDocument, ReservationDocument
+from scheduler.model.documents import make_reader
 from scheduler.model.reservations import list_instances
 from scheduler.model.rules import Rules, list_slot_ids, merge_rules, read_rules
-from scheduler.model.validation import Amount, Document, Name, fault, format_path, read_document, suggest
+from scheduler.model.validation import Amount, Document, ExpectedError, Name, fault, format_path, read_document, suggest
 from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AbsentAction, AccountAction
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument, check_offering
 from scheduler.simulation.initial_state import GivenHold, GivenLease, GivenSlot
@@ -180,7 +180,10 @@ class StepReader:
     def _read_id(self, name: str, value: object, path: str) -> str:
         if not isinstance(value, str):
             raise fault(path, "an id", value)
-        checked: str = read_document(_Id, value, path).root
+        try:
+            checked: str = _read_name(value)
+        except ExpectedError as error:
+            raise fault(path, error.expected, value) from None
         if name not in MAY_BE_UNKNOWN:
             check = self._check_slot if name in ABOUT_SLOTS else self._check_reservation
             check(checked, path)
@@ -195,8 +198,7 @@ class _At(Document):
     at: Amount
 
 
-class _Id(RootModel[Name]):
-    pass
+_read_name = make_reader(Name)
 
 
 def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:

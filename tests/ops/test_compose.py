@@ -14,11 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from leasehold.liveness import PROCESSES
 from leasehold.stack.procfile import read_procfile
-from scheduler.model.validation import inner_model, parse_duration
+from scheduler.model.validation import Document, inner_model, parse_duration
 from tests.ops.test_metrics_page import read_table
 from workers.configuration import PATH_VARIABLE, read_configuration
 from workers.environment import DELIMITER, PREFIX
@@ -62,7 +61,7 @@ def has_setting(name: str) -> bool:
     found: Any = Settings
     for part in name.removeprefix(PREFIX).lower().split(DELIMITER):
         model = inner_model(found)
-        if not (isinstance(model, type) and issubclass(model, BaseModel)) or part not in model.model_fields:
+        if not (isinstance(model, type) and issubclass(model, Document)) or part not in model.model_fields:
             return False
         found = model.model_fields[part].annotation
     return True

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from kombu.exceptions import OperationalError
-from pydantic import SecretStr
 
 from leasehold import Client
 from leasehold.client.transport import RequestTransport
@@ -26,6 +25,7 @@ from tests.system.processes import PATIENCE, Process, wait_for
 from tests.system.stack import ROOT, a_pool
 from tests.tls_proxy import Authority, TlsProxy
 from workers.embedded_redis import RedisServer
+from workers.setting_types import SecretText
 from workers.settings import BrokerSettings, Settings, read_settings
 
 __all__ = ["redis_server", "redis_url"]
@@ -49,7 +49,7 @@ def make_url(tmp_path: Path, redis_server: RedisServer, redis_url: str) -> Itera
 
 
 def settings_of(url: str) -> Settings:
-    return Settings(broker=BrokerSettings(url=SecretStr(url)))
+    return Settings(broker=BrokerSettings(url=SecretText(url)))
 
 
 def test_the_view_is_read_and_written(make_url: MakeUrl) -> None:

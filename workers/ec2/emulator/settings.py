@@ -5,11 +5,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
-
 from scheduler.model.json_text import parse_json
 from scheduler.model.validation import (
     Amount,
+    Before,
     Count,
     Document,
     Fault,
@@ -55,8 +54,8 @@ def _queue_name(value: object) -> str:
     return value
 
 
-Share = Annotated[float, BeforeValidator(_share)]
-QueueName = Annotated[str, BeforeValidator(_queue_name)]
+Share = Annotated[float, Before(_share)]
+QueueName = Annotated[str, Before(_queue_name)]
 
 
 class FaultRule(Document):
@@ -81,15 +80,14 @@ class FaultRule(Document):
     seconds: Seconds | None = None
     """How long it lasts after it was set; default: until it is removed."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "FaultRule":
+    def check_fields(self) -> None:
+        """See Document.check_fields."""
         if self.lost is None and self.deliver is None and self.code is None:
             raise conflicts([Fault("code", "a value", "nothing")])
         if self.lost is not None and self.deliver is not None:
             raise conflicts([Fault("deliver", "nothing beside lost", str(self.deliver))])
         if self.lost in {"reset", "timeout"} and self.code is not None:
             raise conflicts([Fault("code", 'nothing, unless lost is "500"', f'"{self.code}"')])
-        return self
 
     @property
     def http_status(self) -> int:
@@ -165,7 +163,7 @@ class EmulatorSettings(Document):
     """The private address of every instance, so that probes get an answer; default: invented addresses."""
     dead_address: Text = "192.0.2.1"
     """The private address after an `unreachable` boot; the default is reserved for documentation (RFC 5737)."""
-    boot_failures: Annotated[tuple[BootFailure, ...], Field(strict=False)] = ()
+    boot_failures: tuple[BootFailure, ...] = ()
     quota: Quota = Quota()
     throttling: Throttling | None = None
     """None: no throttling; an empty table: as EC2 documents it."""
@@ -181,7 +179,7 @@ class EmulatorSettings(Document):
     """Share of the other notices that are sent twice."""
     random_seed: Count = 0
     """Seed of the random choices, which start again when it is set."""
-    faults: Annotated[tuple[FaultRule, ...], Field(strict=False)] = ()
+    faults: tuple[FaultRule, ...] = ()
 
 
 def read_settings(document: object, prefix: str = "") -> EmulatorSettings:

@@ -1,0 +1,409 @@
+"""Documents: classes whose annotations are the schema of a table, and the reader that reports every fault in one.
+
+msgspec stops at the first fault. This reader goes through the whole table and reports each fault with its path. A class
+is compiled to a list of readers when it is defined, so that reading a request costs about a microsecond a field.
+"""
+
+from collections.abc import Callable, Iterator
+from inspect import get_annotations
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
+
+from scheduler.model.faults import ExpectedError, Fault, InvalidInputError, expected, format_path, show, suggest
+
+MOST_FAULTS: Final = 100
+"""A document with more faults than this is refused with this number of them."""
+Read = Callable[[Any], Any]
+"""Takes a value and returns its normal form; raises ExpectedError, or _Refused for faults below the value."""
+Location = tuple[object, ...]
+_KEY: Final = "[key]"
+
+
+class Before(NamedTuple):
+    """Metadata of an annotation: a check that runs before the value is read as its type."""
+
+    check: Read
+
+
+class After(NamedTuple):
+    """Metadata of an annotation: a check that runs after the value was read as its type."""
+
+    check: Read
+
+
+class _Found(NamedTuple):
+    """A fault before it is written out: where, the error of the check, and the value."""
+
+    location: Location
+    error: ExpectedError
+    value: object
+
+
+class _Refused(Exception):  # noqa: N818 - never leaves this module
+    def __init__(self, found: list[_Found]) -> None:
+        self.found = found
+
+
+class _Missing:
+    """The default of a field that has none."""
+
+
+MISSING: Final = _Missing()
+
+
+class Field(NamedTuple):
+    """One field of a document. `annotation`: its type without the checks; `default`: MISSING if it is required."""
+
+    annotation: Any
+    default: Any
+    read: Read
+
+    def is_required(self) -> bool:
+        """Whether a document without the field is refused."""
+        return self.default is MISSING
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Document:
+    """The base of everything that is read from outside: frozen, unknown keys are refused, texts are not converted.
+
+    A subclass declares fields as a dataclass does, and may override `check_fields`.
+    """
+
+    model_fields: ClassVar[dict[str, Field]] = {}
+    """The fields by name, those of the base classes first."""
+
+    def __init_subclass__(cls) -> None:
+        own = {
+            name: _make_field(annotation, cls.__dict__.get(name, MISSING))
+            for name, annotation in get_annotations(cls).items()
+        }
+        cls.model_fields = {**cls.model_fields, **own}
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            self.__dict__.update(_read_or_raise(type(self), values).__dict__)
+        except InvalidInputError as error:
+            # Only code calls this. Values are left out of the message, since they may be secrets.
+            faults = "; ".join(f"{each.path}: expected {each.expected}" for each in error.faults)
+            raise ValueError(f"validation error of {type(self).__name__}: {faults}") from None
+
+    @classmethod
+    def model_validate(cls, value: object) -> Self:
+        """Return `value` as a document; raises InvalidInputError."""
+        return read_document(cls, value)
+
+    def check_fields(self) -> None:
+        """Check fields against each other, after each was read; raises the error of `expected` or `conflicts`."""
+
+    @property
+    def model_fields_set(self) -> frozenset[str]:
+        """The names of the fields that were given, in contrast to those that have their default."""
+        return cast("frozenset[str]", self.__dict__["_given"])
+
+    def model_copy(self, *, update: dict[str, Any]) -> Self:
+        """Return a copy with these fields changed; the new values are not checked."""
+        values = {name: getattr(self, name) for name in self.model_fields} | update
+        return _build(type(self), values, self.model_fields_set | update.keys())
+
+    def model_dump(
+        self,
+        *,
+        mode: Literal["python", "json"] = "python",
+        include: set[str] | frozenset[str] | None = None,
+        exclude: set[str] | frozenset[str] = frozenset(),
+        exclude_unset: bool = False,
+        exclude_defaults: bool = False,
+        exclude_none: bool = False,
+    ) -> dict[str, Any]:
+        """Return the document as a table. In mode `json` tuples are lists and secrets are hidden."""
+        chosen: dict[str, Any] = {
+            "exclude_unset": exclude_unset,
+            "exclude_defaults": exclude_defaults,
+            "exclude_none": exclude_none,
+        }
+        table = {}
+        for name, field in self.model_fields.items():
+            value = getattr(self, name)
+            is_left_out = (
+                name in exclude
+                or (include is not None and name not in include)
+                or (exclude_unset and name not in self.model_fields_set)
+                or (exclude_defaults and value == field.default)
+                or (exclude_none and value is None)
+            )
+            if not is_left_out:
+                table[name] = _dump(value, mode, chosen)
+        return table
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set")
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.model_fields)
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in self.model_fields))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.model_fields)})"
+
+
+AnyDocument = TypeVar("AnyDocument", bound=Document)
+
+
+def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, most: int = MOST_FAULTS) -> AnyDocument:
+    """Return `value` as a `model`; raises InvalidInputError with the first `most` faults, one for each path."""
+    return _read_or_raise(model, value, prefix, most)
+
+
+def _read_or_raise(model: type[AnyDocument], value: object, prefix: str = "", most: int = MOST_FAULTS) -> AnyDocument:
+    try:
+        return _read_table(model, value)
+    except ExpectedError as error:
+        found = [_Found((), error, value)]
+    except _Refused as refused:
+        found = refused.found
+    faults = [fault for one in found[:most] for fault in _describe(one, prefix)]
+    # A wrong key with a wrong value is found twice: the first fault of a path counts.
+    raise InvalidInputError(list({each.path: each for each in reversed(faults)}.values())[::-1])
+
+
+def _describe(found: _Found, prefix: str) -> Iterator[Fault]:
+    error, context = found.error, found.error.context
+    location = (*found.location, context["key"]) if "key" in context else found.location
+    at = format_path((part if isinstance(part, int) else _show_part(part) for part in location), prefix)
+    if error.faults:
+        for one in error.faults:
+            yield Fault(f"{at}.{one.path}" if at != "." else one.path, one.expected, one.got)
+    else:
+        got = "nothing" if found.value is MISSING else show(context.get("got", found.value))
+        yield Fault(at, error.expected, got)
+
+
+def _show_part(part: object) -> str:
+    """Return a key as a path shows it: half of a surrogate pair, which UTF-8 cannot hold, as replacement characters."""
+    return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _read_table(model: type[AnyDocument], value: object) -> AnyDocument:
+    if isinstance(value, model):
+        return value
+    if type(value) is not dict and not isinstance(value, dict):
+        raise expected("a table")
+    fields, values, found = model.model_fields, {}, []
+    for name, field in fields.items():
+        if name in value:
+            try:
+                values[name] = field.read(value[name])
+            except (ExpectedError, _Refused) as error:
+                found += _locate(error, name, value[name])
+        elif field.default is MISSING:
+            found.append(_Found((name,), expected("a value"), MISSING))
+        else:
+            default = field.default
+            values[name] = default.copy() if isinstance(default, dict | list) else default
+    if not value.keys() <= fields.keys():
+        found += [_refuse_key(key, fields) for key in value if key not in fields]
+    if found:
+        raise _Refused(found)
+    document = _build(model, values, frozenset(value))
+    document.check_fields()
+    return document
+
+
+def _build(model: type[AnyDocument], values: dict[str, Any], given: frozenset[str]) -> AnyDocument:
+    document = model.__new__(model)
+    document.__dict__.update(values, _given=given)
+    return document
+
+
+def _refuse_key(key: object, fields: dict[str, Field]) -> _Found:
+    if not isinstance(key, str):
+        return _Found((key,), expected("a text as key"), key)
+    if not _is_whole(key):  # ends the reading of its table, so that no other fault shows the key
+        raise expected("texts of whole characters", got=key)
+    return _Found((key,), expected(lambda: f"a known key{suggest(key, fields)}"), key)
+
+
+def _locate(error: ExpectedError | _Refused, part: object, value: object) -> list[_Found]:
+    """Return the faults of a value one step further from the top of the document."""
+    if isinstance(error, ExpectedError):
+        return [_Found((part,), error, value)]
+    return [_Found((part, *one.location), one.error, one.value) for one in error.found]
+
+
+def _make_field(annotation: Any, default: Any) -> Field:
+    plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return Field(plain, default, make_reader(annotation))
+
+
+def make_reader(annotation: Any) -> Read:
+    """Return the function that reads a value as this type."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _check_around(make_reader(arguments[0]), annotation.__metadata__)
+    if origin in {Union, UnionType}:
+        (inner,) = [make_reader(each) for each in arguments if each is not NoneType]
+        return lambda value: None if value is None else inner(value)
+    if origin is Literal:
+        return _read_choice(arguments)
+    if origin is dict:
+        return _read_entries(*map(make_reader, arguments))
+    if origin is list:
+        return _read_items(make_reader(arguments[0]), list, (list,))
+    if origin is tuple:
+        return _read_items(make_reader(arguments[0]), tuple, (list, tuple))
+    if isinstance(annotation, type) and issubclass(annotation, Document):
+        return lambda value: _read_table(annotation, value)
+    return _PLAIN.get(annotation) or _read_by(annotation)
+
+
+def _check_around(read: Read, metadata: tuple[object, ...]) -> Read:
+    for each in metadata:
+        if isinstance(each, Before):
+            read = _chain(each.check, read)
+        elif isinstance(each, After):
+            read = _chain(read, each.check)
+    return read
+
+
+def _chain(first: Read, second: Read) -> Read:
+    # A check returns its type already: reading it again as str or int would change nothing.
+    return first if second in {_read_text, _read_whole} else lambda value: second(first(value))
+
+
+def _read_choice(choices: tuple[Any, ...]) -> Read:
+    words = [str(each) for each in choices]
+
+    def read(value: Any) -> Any:
+        if type(value) not in {str, int} or value not in choices:
+            if isinstance(value, str) and isinstance(choices[0], str):
+                _read_text(value)
+            raise expected(lambda: f"one of {', '.join(words)}{suggest(str(value), words)}")
+        return value
+
+    return read
+
+
+def _read_entries(read_key: Read, read_value: Read) -> Read:
+    def read(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise expected("a table")
+        table, found = {}, []
+        for key, each in value.items():
+            try:
+                name = read_key(key)
+            except ExpectedError as error:
+                found.append(_Found((key,), error, key))
+                name = None
+            try:
+                table[name] = read_value(each)
+            except (ExpectedError, _Refused) as error:
+                # The fault of a value under the key "[key]" has always had the path of its table.
+                own = isinstance(error, ExpectedError) and key == _KEY and "key" not in error.context
+                found += [_Found((), cast("ExpectedError", error), each)] if own else _locate(error, key, each)
+        if found:
+            raise _Refused(found)
+        return table
+
+    return read
+
+
+def _read_items(read_item: Read, make: Callable[[list[Any]], Any], kinds: tuple[type, ...]) -> Read:
+    def read(value: Any) -> Any:
+        if not isinstance(value, kinds):
+            raise expected("a list")
+        items, found = [], []
+        for number, each in enumerate(cast("list[Any]", value)):
+            try:
+                items.append(read_item(each))
+            except (ExpectedError, _Refused) as error:
+                found += _locate(error, number, each)
+        if found:
+            raise _Refused(found)
+        return make(items)
+
+    return read
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise expected("a text")
+    if not _is_whole(value):
+        raise expected("texts of whole characters")
+    return value
+
+
+def _is_whole(text: str) -> bool:
+    """Whether UTF-8 can hold the text."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _read_whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise expected("a whole number")
+    return value
+
+
+def _read_number(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise expected("a number")
+    return float(value)
+
+
+def _read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise expected("true or false")
+    return value
+
+
+_PLAIN: Final[dict[Any, Read]] = {
+    str: _read_text,
+    int: _read_whole,
+    float: _read_number,
+    bool: _read_flag,
+    Any: lambda value: value,
+}
+
+
+def _read_by(kind: Any) -> Read:
+    """Return a reader that calls the type, such as `Secret`, unless the value has it already."""
+    return lambda value: value if isinstance(value, kind) else kind(value)
+
+
+def _dump(value: Any, mode: Literal["python", "json"], chosen: dict[str, Any]) -> Any:
+    if isinstance(value, Document):
+        return value.model_dump(mode=mode, **chosen)
+    if isinstance(value, dict):
+        return {key: _dump(each, mode, chosen) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_dump(each, mode, chosen) for each in value]
+        return tuple(items) if isinstance(value, tuple) and mode == "python" else items
+    return value if mode == "python" or isinstance(value, str | int | float | NoneType) else str(value)
+
+
+def inner_model(annotation: object) -> object:
+    """Return the document inside `dict[str, M]`, `list[M]` or `M | None`, else the annotation itself."""
+    for argument in get_args(annotation):
+        inner = inner_model(argument)
+        if isinstance(inner, type) and issubclass(inner, Document):
+            return inner
+    return annotation
