@@ -71,7 +71,6 @@ NEED_THE_SERVER: Final = (
     ["snapshot"],
     ["alive", "beat"],
     ["rules", "show"],
-    ["config", "check"],
     ["simulate", "a.json"],
 )
 """Commands of the service, each with the arguments that it needs."""
