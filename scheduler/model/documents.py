@@ -88,12 +88,23 @@ class Document:
     model_fields: ClassVar[dict[str, Field]] = {}
     """The fields by name, those of the base classes first."""
 
+    _readers: ClassVar[dict[str, Read]] = {}
+    _required: ClassVar[frozenset[str]] = frozenset()
+    _defaults: ClassVar[dict[str, Any]] = {}
+    _copied: ClassVar[tuple[str, ...]] = ()
+    """The fields whose default is a table or list, which each document gets a copy of."""
+
     def __init_subclass__(cls) -> None:
         own = {
             name: _make_field(annotation, cls.__dict__.get(name, MISSING))
             for name, annotation in get_annotations(cls).items()
         }
         cls.model_fields = {**cls.model_fields, **own}
+        fields = cls.model_fields.items()
+        cls._readers = {name: field.read for name, field in fields}
+        cls._required = frozenset(name for name, field in fields if field.default is MISSING)
+        cls._defaults = {name: field.default for name, field in fields if field.default is not MISSING}
+        cls._copied = tuple(name for name, default in cls._defaults.items() if isinstance(default, dict | list))
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -208,25 +219,35 @@ def _read_table(model: type[AnyDocument], value: object) -> AnyDocument:
         return value
     if type(value) is not dict and not isinstance(value, dict):
         raise expected("a table")
-    fields, values, found = model.model_fields, {}, []
+    readers = model._readers
+    try:
+        given = {name: readers[name](each) for name, each in value.items()}
+    except (KeyError, ExpectedError, _Refused):
+        # Read again, field by field: a good document, which is the usual one, does not pay for the order of faults.
+        raise _list_found(model, value) from None
+    if not model._required <= given.keys():
+        raise _list_found(model, value)
+    values = {**model._defaults, **given}
+    for name in model._copied:
+        if name not in given:
+            values[name] = values[name].copy()
+    document = _build(model, values, frozenset(value))
+    document.check_fields()
+    return document
+
+
+def _list_found(model: type[Document], value: dict[Any, Any]) -> _Refused:
+    """Return all faults of a table that has one: those of its fields in their order, then the unknown keys."""
+    fields, found = model.model_fields, list[_Found]()
     for name, field in fields.items():
         if name in value:
             try:
-                values[name] = field.read(value[name])
+                field.read(value[name])
             except (ExpectedError, _Refused) as error:
                 found += _locate(error, name, value[name])
         elif field.default is MISSING:
             found.append(_Found((name,), expected("a value"), MISSING))
-        else:
-            default = field.default
-            values[name] = default.copy() if isinstance(default, dict | list) else default
-    if not value.keys() <= fields.keys():
-        found += [_refuse_key(key, fields) for key in value if key not in fields]
-    if found:
-        raise _Refused(found)
-    document = _build(model, values, frozenset(value))
-    document.check_fields()
-    return document
+    return _Refused(found + [_refuse_key(key, fields) for key in value if key not in fields])
 
 
 def _build(model: type[AnyDocument], values: dict[str, Any], given: frozenset[str]) -> AnyDocument:

@@ -71,7 +71,6 @@ NEED_THE_SERVER: Final = (
     ["snapshot"],
     ["alive", "beat"],
     ["rules", "show"],
-    ["config", "check"],
     ["simulate", "a.json"],
 )
 """Commands that need the service, each with its arguments."""

@@ -17,7 +17,6 @@ from types import CodeType, ModuleType
 from typing import Any, Final
 
 import msgspec  # noqa: F401  so that the forks find it loaded
-import pydantic  # noqa: F401  as above
 import pytest  # noqa: F401  as above
 
 import scheduler.model
