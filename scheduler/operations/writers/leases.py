@@ -191,7 +191,8 @@ class LeaseWriter:
     def _measure(self, slot: Slot, others: Collection[Lease], moment: Moment) -> _SlotUsage:
         """Add up the leases of other reservations on a slot."""
         most = self.rules.pools[slot.pool].max_uses
-        # A claim will use the machine. The use of a claim that is redeemed was counted when the claim was made.
+        # A claim uses the machine once, and its use is counted here until it becomes a lease. `now` is the moment when
+        # a claim becomes a lease: its use was checked when the claim was made, so no limit applies.
         claims = sum(lease.state == "claimed" for lease in others)
         return _SlotUsage(measure(others, moment), most - slot.uses - claims if most and moment != "now" else inf)
 

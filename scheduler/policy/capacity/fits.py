@@ -15,7 +15,8 @@ from scheduler.model.resources import Resources, fits, total
 Obstacle = Literal["leases", "uses", "resources"]
 """What a slot lacks: room for one more lease, uses of its machine (`max_uses`), or an amount of a resource."""
 Moment = Literal["now", "later", "always"]
-"""`now`: claims do not use the slot yet. `later`: the revoking leases have ended. `always`: at both moments."""
+"""Which leases count. `now`: held and revoking ones. `later`: held and claimed ones. `always`: both
+moments count."""
 
 
 def find_obstacle(

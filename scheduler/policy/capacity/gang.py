@@ -36,7 +36,10 @@ class Shortage:
         return any(likeness in most and count > most[likeness] for likeness, count in demand.alike)
 
     def note(self, demand: Demand, found: int) -> None:
-        """Record that only the first `found` instances fit."""
+        """Record that only the first `found` instances fit, if they are alike.
+
+        then `found` is the most of this kind that fit.
+        """
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
             self._most[likeness] = min(found, self._most.get(likeness, found))
@@ -108,7 +111,8 @@ def _take_together(
     """Return slots on which all instances also fit once every slot is ready: these, or others with more that `extend`
     adds. None, with nothing spent, if there are none.
 
-    Then the indexes are searched as one. Each instance takes the best slot of all, and may take it from a larger one.
+    This search ranks the slots of all indexes together. Each instance takes the best slot, even if a larger instance
+    has it, which then takes another slot.
     """
     for _ in demand.needs:
         spent = [slot_info.remaining for _, slot_info, _, _ in taken]

@@ -18,7 +18,7 @@ def find_reason_to_retire(slot_info: SlotInfo) -> SlotReason | None:
         return "unclean"
     if pool.max_uses and slot.uses >= pool.max_uses and not slot_info.leases and slot.stranger is None:
         return "used_up"
-    # The reason was noted while the state of the slot did not allow a drain.
+    # A slot that boots cannot drain yet, so its row keeps the reason until the slot is ready.
     return slot.drain_reason  # type: ignore[return-value]
 
 

@@ -66,7 +66,10 @@ class InstanceRequest:
         return find_obstacle(self.given[pool], capacity) is None
 
     def asks_as_much_as(self, other: "InstanceRequest") -> bool:
-        """Return whether this request fits on no slot on which the other one does not fit."""
+        """Return whether this request needs at least as much as `other`.
+
+        A slot that is too small for `other` is then too small for this one.
+        """
         if self.labels != other.labels or self.component.labels != other.component.labels:
             return False
         return self.given.keys() == other.given.keys() and all(

@@ -45,11 +45,14 @@ class SlotInfo(msgspec.Struct, eq=False):
     idle_since: float
     """When its last lease ended, in this cycle too, else when it became ready."""
     overlap: int = 0
-    """The number of claimed leases that will follow a revoking one: such a pair counts once."""
+    """The number of pairs of a revoking lease and the claimed lease that follows it; a pair counts as one lease."""
     given: int = 0
     """The number of instances that this cycle placed on it, or keeps its capacity for."""
     redeemed: int = 0
-    """The number of its leases that this cycle assigns to a claim or by a preemption; its row counts them later."""
+    """The number of its leases that this cycle assigns to claims or by preemption.
+
+    The slot's row does not count them yet.
+    """
     lifted: int = 0
     """The number of its elastic leases that are taken off it in this scratch copy."""
     unclean: bool = False

@@ -243,6 +243,10 @@ class CycleState:
         """Return the scheduler settings of its queue."""
         return self.rules.settings_of(reservation.request.pool, reservation.request.system)
 
+    def find_revoke_by(self, settings: SchedulerKeys) -> float | None:
+        """Return until when a lease that is preempted under these settings may last; None: it ends at once."""
+        return self.now + settings.preemption_grace if settings.preemption_grace else None
+
     def _find_impatient(self, reservation: Reservation, pools: Iterable[str]) -> tuple[str, ...]:
         """Return the pools in which `on_demand_after` interruptions allow it an on-demand machine."""
         limits = {name: self.rules.pools[name].on_demand_after for name in pools}

@@ -134,7 +134,7 @@ class ElasticDecisions:
         if all(usage.fits() for usage, _ in mine):
             yield assign
             return
-        is_over = not self._find_grace(assign.reservation)
+        is_over = self._find_revoke_by(assign.reservation) is None
         for usage, each in () if is_over else mine:
             usage.add("held", each.resources, -1)
             usage.add("claimed", each.resources)
@@ -145,8 +145,8 @@ class ElasticDecisions:
                 yield self._revoke(elastic_instance, assign.reservation)
         yield assign if is_over else self._claim(assign)
 
-    def _find_grace(self, reservation: str) -> float:
-        return self._cycle.settings_of(self._cycle.view.reservations[reservation]).preemption_grace
+    def _find_revoke_by(self, reservation: str) -> float | None:
+        return self._cycle.find_revoke_by(self._cycle.settings_of(self._cycle.view.reservations[reservation]))
 
     def _claim(self, assign: Assign) -> Claim:
         self._claiming.add(assign.reservation)
@@ -158,13 +158,14 @@ class ElasticDecisions:
         """Yield the revokes for elastic instances of earlier rank, and of instances that no longer fit."""
         for slot, elastic_instances in self._revoked.items():
             for elastic_instance in elastic_instances:
-                self._usages[slot].revoke(elastic_instance, is_over=not self._find_grace(elastic_instance.holder.id))
+                self._usages[slot].revoke(
+                    elastic_instance, is_over=self._find_revoke_by(elastic_instance.holder.id) is None
+                )
                 yield self._revoke(elastic_instance, None)
 
     def _revoke(self, elastic_instance: ElasticInstance, room_for: str | None) -> Revoke:
-        grace = self._find_grace(elastic_instance.holder.id)
         assert elastic_instance.lease is not None, "only held instances are revoked"  # noqa: S101
-        revoke_by = self._cycle.now + grace if grace else None
+        revoke_by = self._find_revoke_by(elastic_instance.holder.id)
         return make_revoke(elastic_instance.holder.id, elastic_instance.lease, revoke_by, room_for)
 
     def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
@@ -209,4 +210,4 @@ class ElasticDecisions:
         """Return whether an instance holds nothing, or its lease ends at once."""
         if elastic_instance.lease is None:
             return True
-        return elastic_instance.is_revoked and not self._find_grace(elastic_instance.holder.id)
+        return elastic_instance.is_revoked and self._find_revoke_by(elastic_instance.holder.id) is None

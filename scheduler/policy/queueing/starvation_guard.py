@@ -36,7 +36,7 @@ class StarvationGuard:
         """Whether a single instance would fit on a kept slot. Nothing is placed on these, so the answer lasts."""
         self._oldest = oldest
         self._looked_after: set[_Kind] = set()
-        """Kinds for which all slots are kept already, or need not be."""
+        """Kinds of reservations for which the slots to keep were found already."""
         self._kept_for: set[RequestClass] = set()
         """Classes of instances for which all slots that could hold one are kept already."""
         self.few = Shortage()

@@ -129,7 +129,8 @@ def _carry_out(
     quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
 ) -> None:
     """Move the cost and decide the preemption. With a grace the newcomer claims the slot; else it is leased at once."""
-    cycle, grace = quota_run.cycle, group.demand.settings.preemption_grace
+    cycle = quota_run.cycle
+    revoke_by = cycle.find_revoke_by(group.demand.settings)
     reservation, cost = quota_run.serve(group), sum_costs(victims)
     quota_run.preempted.add(slot_info)
     quota_run.limits.note(group, [slot_info] * len(group.demand.needs))
@@ -144,10 +145,10 @@ def _carry_out(
         victims=tuple(victim.reservation.id for victim in victims),
         level=level,
         leases=name_placements(leases),
-        revoke_by=cycle.now + grace if grace else None,
+        revoke_by=revoke_by,
     )
     cycle.decide(decision)
-    if grace:
+    if revoke_by is not None:
         for victim in victims:
             _revoke(quota_run, victim)
         claims = tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases)

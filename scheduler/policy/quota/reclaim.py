@@ -179,8 +179,8 @@ class _Trial:
 def _carry_out(
     quota_run: QuotaRun, group: PendingGroup, slot_infos: list[SlotInfo], gone: list[ReclaimableLease], level: int
 ) -> None:
-    cycle, grace, newcomer = quota_run.cycle, group.demand.settings.preemption_grace, group.first
-    revoke_by = cycle.now + grace if grace else None
+    cycle, newcomer = quota_run.cycle, group.first
+    revoke_by = cycle.find_revoke_by(group.demand.settings)
     for part in gone:
         cycle.decide(make_revoke(part.holder.id, part.lease, revoke_by, newcomer.id))
         if revoke_by is None:
