@@ -78,7 +78,7 @@ class Probe:
         return read_offsets(stored)
 
     def is_led(self) -> bool:
-        """Whether somebody holds the leader lock at this moment: only while a tick runs."""
+        """Return whether the leader lock is held now: only while a tick runs."""
         try:
             return bool(self._wire.redis.exists(ViewKeys(self._wire.prefix).leader))
         except redis.RedisError as error:

@@ -26,7 +26,7 @@ class Fault:
 
 
 class Refused(LeaseholdError):  # noqa: N818 - see above
-    """The request was understood and not carried out; nothing was changed. `errors` says what was wrong."""
+    """The request was understood and not carried out; nothing was changed. `errors` has the faults."""
 
     def __init__(self, errors: Iterable[Fault]) -> None:
         self.errors = tuple(errors)

@@ -26,7 +26,7 @@ from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUES, "beat", "flower", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
-"""Beat sends a tick every interval; after so many without a message it is not alive."""
+"""Beat sends a tick every interval; after this number without a message it is not alive."""
 RESEND_SECONDS: Final = 2.0
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens, not where we do
 

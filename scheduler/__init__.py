@@ -1,1 +1,1 @@
-"""Decides who gets which slot: pure policy, the operations around it, and the seams to the outside."""
+"""Decide which reservation gets which slot: pure rules, the operations around them, and the ports to the outside."""

@@ -1,4 +1,4 @@
-"""The agent of a host: registers it, sends its heartbeats, tells of its leases, limits their cores, and leaves cleanly.
+"""The agent of a host: registers it, sends its heartbeats, reports its leases, limits their cores, and leaves cleanly.
 
 Heartbeats have a thread and a path of their own, so nothing that the rest waits for makes the host look dead.
 """
@@ -42,7 +42,7 @@ Tell = Callable[[Mapping[str, Any]], object]
 
 @dataclass(frozen=True)
 class HostSpec:
-    """Who a host is and what it has."""
+    """The identity of a host and its resources."""
 
     slot: str
     pool: str
@@ -53,7 +53,7 @@ class HostSpec:
 
 
 class Heart:
-    """Sends heartbeats from a thread of its own until it is stopped; says when they stop coming through."""
+    """Sends heartbeats from a thread of its own until it is stopped; reports when they stop to arrive."""
 
     def __init__(self, hosts: Hosts, spec: HostSpec, tell: Tell) -> None:
         self._hosts, self._spec, self._tell = hosts, spec, tell
@@ -96,7 +96,7 @@ class Heart:
     def _run(self) -> None:
         try:
             self._beat()
-        except Exception as error:  # noqa: BLE001 - whatever it is, such as nobody reading what we tell: see `start`
+        except Exception as error:  # noqa: BLE001 - any error, such as a closed output: see `start`
             self._error = error
 
     def _beat(self) -> None:
@@ -120,7 +120,7 @@ class Heart:
 class HostAgent:
     """One host's life from `register` to `leave`. `tell` gets each event as a table, from several threads.
 
-    `enforcer`: limits the processes of its leases; left out, nobody does.
+    `enforcer`: limits the processes of its leases; default: they are not limited.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class HostAgent:
         self._has_said_leave = False
 
     def leave(self) -> None:
-        """Drain and end when the last lease has ended; said a second time: end now."""
+        """Drain and end when the last lease has ended; the second call ends it now."""
         self._is_gone = self._is_leaving
         self._is_leaving = True
 
@@ -196,7 +196,7 @@ class HostAgent:
         return None
 
     def _rest(self, seconds: float) -> None:
-        """Let so many seconds pass, or until we are to go."""
+        """Wait this number of seconds, or until the agent is to end."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_leaving:
             time.sleep(min(left, NOTICE_SECONDS))
@@ -238,7 +238,7 @@ class HostAgent:
         self._tell({"event": "leaving", "slot": self._spec.slot, "state": answer.state, "leases": len(self._held)})
 
     def _look(self) -> Host | None:
-        """What the database says of our slot; None when nobody answers (the next look is soon)."""
+        """Return the row of the slot from the database; None without an answer (the next look is soon)."""
         try:
             host = self._hosts.leases(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable):
@@ -250,7 +250,7 @@ class HostAgent:
         return host
 
     def _compare(self, host: Host) -> None:
-        """Tell of each lease that came, changed or ended."""
+        """Report each lease that came, changed or ended."""
         present = {(each.reservation, each.component, each.token): each for each in host.leases}
         for key, lease in self._held.items():
             if key not in present:
@@ -266,7 +266,7 @@ class HostAgent:
             self._enforcer.enforce(list(self._held.values()), is_thorough=is_thorough)
 
     def _wait(self, hints: Hints, seconds: float) -> None:
-        """Until something changed there, or so many seconds are over, or there is something to do here."""
+        """Wait until the slot changed, the seconds are over, or the agent has something to do."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):

@@ -1,7 +1,7 @@
 """Limits of cores on this machine: how much of its cpus the processes of each lease may use, by what the system has.
 
 `cpu.max` of cgroup v2 in a folder of cgroups that is ours, exactly; else the affinity of every process, in whole cores;
-else nothing, and that is said.
+else nothing, which is reported.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ LEAST_QUOTA: Final = 1_000
 
 
 class Limits(Protocol):
-    """One way to limit processes. `lease` is any name that tells one lease from another; raises OSError."""
+    """One way to limit processes. `lease` is a unique name of a lease; raises OSError."""
 
     name: str
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:
-        """These processes, and what they start, may use so many cores together from now on; `before`: how many those
-        who are listed before them have, so that not all get the same ones. Processes that are gone are passed over.
+        """Limit these processes and their children to this number of cores together. `before`: the cores of the leases
+        before this one, so that not all get the same ones. Processes that are gone are passed over.
         """
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:

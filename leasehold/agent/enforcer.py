@@ -10,7 +10,7 @@ from leasehold.agent.processes import list_tree, read_notes
 from leasehold.client.models import Hosted
 
 UNKNOWN_SECONDS: Final = 10.0
-"""How long a lease may be without a process here until it is said that nothing of it is limited."""
+"""How long a lease may be without a process here until the agent reports that none is limited."""
 Key = tuple[str, str, int]
 """Reservation, component, token."""
 
@@ -35,12 +35,12 @@ class Enforcer:
         self._said: dict[Key, object] = {}
 
     def start(self) -> None:
-        """Tell what limits can be applied by."""
+        """Report by which means limits are applied."""
         self._tell({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
 
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
-        """Limit what is new or has another limit; lift those of leases that ended. `is_thorough`: all anew, so that
-        what was started in the very moment of a change is not passed over.
+        """Limit leases that are new or have another limit; lift limits of ended ones. `is_thorough`: apply all again,
+        so that a process that was started at the moment of a change is limited too.
         """
         notes, before = read_notes(self._folder), 0.0
         present = {(each.reservation, each.component, each.token): each for each in held if each.cores is not None}
@@ -58,7 +58,7 @@ class Enforcer:
         self._said = {key: said for key, said in self._said.items() if key in present}
 
     def lift_all(self) -> None:
-        """Nobody is limited any more."""
+        """Lift all limits."""
         for key in list(self._applied):
             self._lift(key)
 

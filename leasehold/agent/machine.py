@@ -1,4 +1,4 @@
-"""Who and what this machine is, as a host of a static pool says it."""
+"""The identity and the resources of this machine, as a host of a static pool reports them."""
 
 import hashlib
 import hmac
@@ -16,7 +16,7 @@ MIB: Final = 1024 * 1024
 def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
     """An id that stays as long as it is this machine: of `source`, else a random one that is kept in `state`, a folder.
 
-    Of systemd's id only a digest is told: machine-id(5) wants it kept on its machine. Raises OSError when there is
+    Only a digest of systemd's id is reported: machine-id(5) wants it kept on its machine. Raises OSError when there is
     none and none can be written.
     """
     known = _read(source)

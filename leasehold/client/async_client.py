@@ -156,7 +156,7 @@ class AsyncClient:
         self,
         reservation: str,
         phase: str | Iterable[str] = "leased",
-        timeout: float | None = None,  # noqa: ASYNC109 - as in Client, and the error says where the reservation stands
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Client, and the error contains the state of the reservation
         *,
         renew: bool = False,
     ) -> Reservation:

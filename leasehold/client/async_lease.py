@@ -27,7 +27,7 @@ class AsyncLost(asyncio.Event):
         self._is_over = is_over
 
     def is_set(self) -> bool:
-        """Whether the lease is lost, by what an answer or the row said or by our own clock."""
+        """Whether the lease is lost, by an answer, by the row, or by the clock of this process."""
         return super().is_set() or self._is_over()
 
 

@@ -1,4 +1,4 @@
-"""The producer's client: asks for reservations, waits for them, holds their leases, tells why they wait.
+"""The producer's client: submits reservations, waits for them, holds their leases, explains why they wait.
 
 Changes travel as Celery messages and are accepted when they are committed; reads come from the view in Redis.
 It imports nothing of the application: a producer needs `leasehold`, Redis and no more.
@@ -157,7 +157,7 @@ class Client(Commands):
 
     def find_key(self, reservation: str) -> str | None:
         """The key of a reservation that a client of this user on this host submitted; None for any other. A holder on
-        another host needs it: every word of a holder takes `key`.
+        another host needs it: every command of a holder takes `key`.
         """
         return self._keys.find(reservation)
 
@@ -171,7 +171,7 @@ class Client(Commands):
         return self._reader.find_reservations([reservation])[0]
 
     def recall(self, *reservations: str, timeout: float | None = None) -> Table[Reservation]:
-        """Reservations as the database has them, however long ago they ended; those that nobody knows are left
+        """Reservations as the database has them, however long ago they ended; unknown ids are left
         out. A worker answers this, so it needs one. Raises NotAnswered, Unavailable.
         """
         found = self._query(reservations, timeout)
@@ -208,7 +208,7 @@ class Client(Commands):
         return Table(found[name] for name in sorted(found))
 
     def report(self) -> dict[str, Any]:
-        """What the last tick said: term, time, who waits and why."""
+        """Return the report of the last tick: term, time, the reservations that wait and why."""
         return self._reader.read_report()
 
     def explain(self, reservation: str) -> Explanation:
@@ -233,7 +233,7 @@ class Client(Commands):
 
     def suggest(self, reservation: str, *, timeout: float | None = None) -> Explanation:
         """The same with the smallest change that would end its wait, found by the engine on the rows as they are now.
-        A worker answers this, so it needs one. Raises Refused for an id that nobody knows, NotAnswered, Unavailable.
+        A worker answers this, so it needs one. Raises Refused for an unknown id, NotAnswered, Unavailable.
         """
         answer = self._wire.ask("explain", {"reservation": reservation}, self._timeout(timeout))
         if not answer.get("ok"):
@@ -241,7 +241,7 @@ class Client(Commands):
         return read_explanation(answer)
 
     def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
-        """What is to be said of the slots and pools beyond their states, in words. A worker answers this. Raises
+        """Return the conditions of slots and pools beyond their states, as sentences. A worker answers this. Raises
         NotAnswered, Unavailable.
         """
         asked = {} if pool is None else {"pool": pool}
@@ -284,7 +284,7 @@ class Client(Commands):
                 assert_never(step)
 
     def watch(self, reservation: str) -> Watch:
-        """A watch over one reservation, for those who want to see every change; to be used as a context."""
+        """A watch over one reservation, which reports every change; to be used as a context."""
         return Watch(self._wire, self._reader, reservation)
 
     def lease(
@@ -338,7 +338,7 @@ class Client(Commands):
         return read_answer(answer)
 
     def _describe(self, answer: Answer) -> Reservation:
-        """The row that an answer is about; what the answer itself says where the view has it not (yet)."""
+        """Return the row that an answer is about; made from the answer if the view does not have it yet."""
         name, phase = answer.reservation or "", answer.phase or "pending"
         row = Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
         with suppress(Unavailable):

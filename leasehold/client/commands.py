@@ -1,4 +1,4 @@
-"""What a client says to change something; each word is a request, accepted when it is committed.
+"""The commands of a client that change something. Each is a request; an answer means that it was committed.
 
 Commands of holders, producers and operators, and commands for accounts: docs/reference/protocol.md, "The
 verbs".
@@ -93,7 +93,7 @@ class Commands(ABC):
         return self._tell("release", reservation, token, timeout, key=key)
 
     def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
-        """Nobody wants it any more, in whatever phase; needs no token."""
+        """End a reservation in any phase; needs no token."""
         return self._tell("cancel", reservation, None, timeout, reason=reason)
 
     def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:

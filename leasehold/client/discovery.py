@@ -1,9 +1,9 @@
 """Where a stack runs: `.leasehold/run.json`, kept by `leasehold up` and looked for from the working folder upwards.
 
 The supervisor holds a lock on the file beside it for as long as anything of the stack is alive; the kernel
-lets go of it when the last of them dies. So a stale run.json is told from a live one without guessing by pids.
+lets go of it when the last of them dies. So a stale run.json is recognised without guessing by pids.
 
-Commands obey run.json: they connect where it says and end the process that it names. So a folder that belongs to
+Commands obey run.json: they connect to its addresses and end the process that it names. So a folder that belongs to
 another user, or that other users may write to, is refused (leasehold/private_files.py).
 """
 
@@ -31,7 +31,7 @@ _HAS_LOCKS: Final = find_spec("fcntl") is not None
 
 @dataclass(frozen=True)
 class RunningStack:
-    """What run.json says of a stack: where its parts listen and which processes they are.
+    """The contents of run.json: where the parts of a stack listen and which processes they are.
 
     `phase` is `starting` until all of it answers, `running`, or `stopping`.
     """
@@ -42,7 +42,7 @@ class RunningStack:
     broker_url: str
     database_url: str
     environment: dict[str, str] = field(default_factory=dict)
-    """What its processes are told; other commands adopt it."""
+    """The environment of its processes; other commands use it too."""
     urls: dict[str, str] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
     started_at: float = 0.0
@@ -76,7 +76,7 @@ def list_folders(start: Path | None = None) -> Iterator[Path]:
 
 
 def read_running(folder: Path) -> RunningStack | None:
-    """The stack that runs out of this `.leasehold` folder; None when none does, whatever a stale file says.
+    """The stack that runs out of this `.leasehold` folder; None if none runs, even if a stale file is there.
 
     Raises UntrustedFolder. Without fcntl, as on Windows, no stack runs anywhere.
     """
@@ -144,10 +144,10 @@ class Address:
 
 
 def find_address(url: str | None = None, view_url: str | None = None, prefix: str | None = None) -> Address:
-    """What was given, else what the environment says, else what the running stack says.
+    """Return the given value, else that of the environment, else that of the running stack.
 
     A URL that was given stands alone: of the environment or of a stack it would get another one's view. Raises
-    NoStack when nothing says where the broker is, UntrustedFolder when only the folder of another user says it.
+    NoStack if no source has the URL of the broker, UntrustedFolder if only the folder of another user has it.
     """
     said: Mapping[str, str] = {} if url else os.environ
     broker = url or said.get(URL_VARIABLE)

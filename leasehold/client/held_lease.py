@@ -21,7 +21,7 @@ from leasehold.errors import Refused, Unavailable
 LONGEST_PAUSE_SECONDS: Final = 60.0
 HELD: Final = frozenset({"leased", "revoking"})
 GOODBYE_SECONDS: Final = 10.0
-"""How long leaving may take to tell the stack; after that the lease runs out by itself."""
+"""How long leaving may wait for the answer of the stack; after that the lease runs out by itself."""
 
 
 FINAL_FAULTS: Final = frozenset({"key", "principal", "signature"})
@@ -217,13 +217,13 @@ class HeldLease(ABC):
         return min(max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
     def _note_row(self, row: Reservation | None, missing: frozenset[str]) -> None:
-        """Take over what the row says; `missing`: the slots whose machine the view lacks."""
+        """Take over the state of the row; `missing`: the slots whose machine the view lacks."""
         if row is not None:
             self._note_parts(row, missing)
             self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
 
     def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
-        """Take over what an answer or the row says. A row may lag: an older token than ours says nothing."""
+        """Take over the state of an answer or of the row. A row may lag: a row with an older token is ignored."""
         ours = self._row.token if self._row is not None else token
         if self._left.is_set() or (token is not None and ours is not None and token < ours):
             return

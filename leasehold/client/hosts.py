@@ -17,11 +17,11 @@ from leasehold.common.heartbeats import Heartbeat, format_heartbeat
 from leasehold.errors import Fault, Refused, Unknown, read_faults
 
 HEARTBEAT_SECONDS: Final = 86400
-"""Its time to live, by which its age is told: the same for all hosts."""
+"""Its time to live, from which its age is computed: the same for all hosts."""
 
 
 class Hosts:
-    """Speaks for hosts. `machine` is who the host is: an id that it keeps as long as it is the same machine.
+    """Sends the messages of hosts. `machine`: an id of the host, which stays while it is the same machine.
 
     Requests raise Refused, NotAnswered (ask again) and Unavailable; `timeout`: seconds.
     """
@@ -83,7 +83,7 @@ class Hosts:
         return msgspec.convert(self._ask("leases", {"slot": slot, "machine": machine}, timeout), Host)
 
     def hints(self, slot: str) -> Hints:
-        """Tells when something of this slot changed; to be closed."""
+        """Return a watch over the changes of this slot; to be closed."""
         return Hints(self._wire, self._reader.keys.host(slot))
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Lost(threading.Event):
-    """Set when the lease is not ours any more; also true, without anybody setting it, once its time is over."""
+    """Set when the lease is not ours any more; also true once its time is over."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         super().__init__()
         self._is_over = is_over
 
     def is_set(self) -> bool:
-        """Whether the lease is lost, by what we were told or by our own clock."""
+        """Whether the lease is lost, by an answer, by the row, or by the clock of this process."""
         return super().is_set() or self._is_over()
 
 
@@ -53,14 +53,14 @@ class Lease(HeldLease):
 
     def changes(self, timeout: float | None = None) -> Iterator[Change]:
         """What becomes of its elastic instances, those that it began with first, and how many cores each component may
-        use: `for change in lease.changes():`. Ends with the lease, or after so many seconds.
+        use: `for change in lease.changes():`. Ends with the lease, or after this number of seconds.
         """
         until = None if timeout is None else time.monotonic() + timeout
         return self._elastic.read(lambda: None if until is None else until - time.monotonic())
 
     def surrender(self, component: str | None = None, *, timeout: float | None = None) -> Answer:
         """Give back an elastic instance, to be revoked or not; without a name all that is being revoked. One that
-        nobody wanted back is not granted again. Raises Refused, NotAnswered, Unavailable.
+        was not revoked is not granted again. Raises Refused, NotAnswered, Unavailable.
         """
         return self._client.surrender(self.id, self.token, component=component, timeout=timeout)
 
@@ -69,7 +69,7 @@ class Lease(HeldLease):
         try:
             self._take()
         except BaseException:
-            # Ctrl-C too: what was asked for would be leased to nobody.
+            # Ctrl-C too: otherwise the reservation would be leased without a holder.
             self._say_goodbye(None)
             raise
         for work in (self._keep_renewed, self._keep_watch, self._keep_time):
@@ -155,7 +155,7 @@ class Lease(HeldLease):
             self._lose("it could not be renewed in time")
 
     def _say_goodbye(self, token: int | None) -> None:
-        """Give it back; where it is another's by now, or not leased yet, say that nobody wants it any more."""
+        """Release it; cancel it if another holder has it by now, or if it is not leased yet."""
         try:
             self._client.release(self.id, token, timeout=GOODBYE_SECONDS)
         except Refused as refused:
@@ -168,5 +168,5 @@ class Lease(HeldLease):
         try:
             self._client.cancel(self.id, timeout=GOODBYE_SECONDS)
         except (Ended, LeaseholdError):
-            # It has ended already, or nobody answers: it runs out by itself.
+            # It has ended already, or no answer came: it expires by itself.
             return

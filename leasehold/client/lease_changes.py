@@ -23,7 +23,7 @@ class Change(Shown, frozen=True, kw_only=True):
 
     @property
     def deadline(self) -> float | None:
-        """When it is taken at the latest, in seconds since the epoch; None while nobody wants it back."""
+        """When it is taken at the latest, in seconds since the epoch; None while it is not being revoked."""
         return self.placement.revoke_by
 
     @property
@@ -40,19 +40,19 @@ class Change(Shown, frozen=True, kw_only=True):
 
 
 class Changes:
-    """All that was told of one lease so far. Each reader gets all of it from the beginning, in whatever thread."""
+    """All changes of one lease so far. Each reader gets all of them from the beginning, in any thread."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], Placement] = {}
-        """Under (component, token): an instance that is granted anew is another one."""
+        """Under (component, token): an instance that is granted again is another one."""
         self._cores: dict[tuple[str, int], float | None] = {}
-        """The same for all instances: what they may use, as it was told last."""
+        """The same for all instances: what they may use, as it was reported last."""
         self._told: list[Change] = []
         self._is_over = False
         self._news = threading.Condition()
 
     def take(self, placements: Sequence[Placement]) -> None:
-        """What is held now; nothing is told twice."""
+        """Take over what is held now; no change is reported twice."""
         present = {(each.component, each.token): each for each in placements if each.kind == "elastic"}
         with self._news:
             known, self._held = self._held, present
@@ -73,7 +73,7 @@ class Changes:
                 self._told.append(Change(kind="cores", placement=each))
 
     def end(self) -> None:
-        """Nothing more comes: those who read get the rest, and end."""
+        """No more changes follow: readers get the rest, and end."""
         with self._news:
             self._is_over = True
             self._news.notify_all()

@@ -70,11 +70,11 @@ class Placement(Shown, frozen=True, kw_only=True):
     weight: float = 1.0
     """What a second of it costs."""
     cores: float | None = None
-    """The cpus of its slot that it may use, as it was told; None: those in `resources`. See `usable_cores`."""
+    """The cpus of its slot that it may use, as it was reported; None: those in `resources`. See `usable_cores`."""
     assigned_at: float = 0.0
     confirmed_at: float | None = None
     state: str = "held"
-    """`held`, `revoking`, or `claimed`: kept for a reservation that waits until those who hold it have let go."""
+    """`held`, `revoking`, or `claimed`: kept for a reservation that waits until its present leases have ended."""
     revoke_by: float | None = None
     instance_id: str | None = None
     address: str | None = None
@@ -84,7 +84,7 @@ class Placement(Shown, frozen=True, kw_only=True):
     @property
     def usable_cores(self) -> float | None:
         """The cpus of its slot that it may use at present, its part of the spare ones included: a limit that moves as
-        others come and go. None where it asked for none and was told of none.
+        others come and go. None if it requested none and none were reported.
         """
         return self.resources.get("cpus") if self.cores is None else self.cores
 
@@ -153,14 +153,14 @@ class Reservation(Shown, frozen=True, kw_only=True):
     """The principal that submitted it; None: the message was not signed."""
     waiting: Wait | None = None
     """Of a new one, as `reserve` gives it: no slot or offering could ever hold it as things are. It is accepted and
-    waits for a change. None in every row that is read later: `Client.explain` tells why any of them waits.
+    waits for a change. None in every row that is read later: `Client.explain` reports why each of them waits.
     """
     notes: tuple[Note, ...] = ()
     """As `reserve` returns it: fields of the request that have no effect. Empty in every row that is read later."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended for good: a failed one may still be restarted by its own policy."""
+        """Whether it has ended: a failed one may still be restarted by its own policy."""
         restarts = self.phase == "failed" and self.request.restart_policy == "on_failure"
         return self.phase in ENDED and not restarts
 
@@ -219,7 +219,7 @@ class Slot(Shown, frozen=True, kw_only=True):
 
 
 class Hosted(Shown, frozen=True, kw_only=True):
-    """One lease as the host is told of it."""
+    """One lease as it is reported to the host."""
 
     reservation: str
     component: str
@@ -266,7 +266,7 @@ class Answer(Shown, frozen=True, kw_only=True):
     None = until it is revoked.
     """
     cores: dict[str, float] | None = None
-    """Of `renew` and `confirm`: by component, the cpus of its slot that it may use; None where nobody counts them."""
+    """Of `renew` and `confirm`: by component, the cpus of its slot that it may use; None where they are not counted."""
     slot: str | None = None
     state: str | None = None
     cordoned: bool | None = None
@@ -305,7 +305,7 @@ class SmallestChange(Shown, frozen=True, kw_only=True):
 
 
 class Explanation(Shown, frozen=True, kw_only=True):
-    """Why a reservation is where it is. `code` and `detail` tell why a pending one waits.
+    """Why a reservation is where it is. `code` and `detail`: why a pending one waits.
 
     `position` is its place among those that wait, from 1 on; None while no tick has looked at it yet.
     """
@@ -321,9 +321,12 @@ class Explanation(Shown, frozen=True, kw_only=True):
     waiting: int = 0
     """How many wait in all."""
     as_of: float | None = None
-    """When the tick that said so was."""
+    """The time of the tick that reported this."""
     change: SmallestChange | None = None
-    """The smallest change that would end the wait; None when nobody looked for one, or no two together would do."""
+    """The smallest change that would end the wait.
+
+    None if none was searched for, or if no two changes together would do.
+    """
     served: bool = False
     """Whether the next tick serves it as things are."""
     is_complete: bool = True
@@ -359,7 +362,7 @@ class Explanation(Shown, frozen=True, kw_only=True):
 
 
 class Conditions(Shown, frozen=True, kw_only=True):
-    """What is to be said of slots and pools, by their ids; those of which nothing is to be said are left out."""
+    """The conditions of slots and pools, by their ids; slots and pools without a condition are left out."""
 
     as_of: float | None = None
     slots: dict[str, tuple[str, ...]] = {}

@@ -138,7 +138,7 @@ class RequestTransport:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Let go of all connections; whoever waits for an answer is told so."""
+        """Close all connections; waits for an answer end with an error."""
         self._closed.set()
         with self._guard:
             sender, self._sender = self._sender, None
@@ -258,7 +258,7 @@ def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
         "interval_step": 0,
         "interval_max": 0,
     }
-    # Without a word kombu would verify no certificate; what the URL's query says goes before this.
+    # By default kombu verifies no certificate; the query of the URL has precedence.
     tls = {"ssl_cert_reqs": "required"} if url.startswith("rediss://") else False
     connection = Connection(url, ssl=tls, transport_options=options, connect_timeout=CONNECT_SECONDS)
     producers = {} if signer is None else {"Producer": make_signing_producer(signer)}
@@ -281,7 +281,7 @@ def make_redis(url: str) -> redis.Redis:
 def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:
     """The client's error for an error of Redis: it names the user where Redis refuses the user.
 
-    `purpose` says what was tried ("read the view"), `trouble` what is wrong when the user is not the reason.
+    `purpose` names what was tried ("read the view"), `trouble` what is wrong if the user is not the reason.
     """
     user = urlsplit(url).username or "default"
     # kombu wraps the error of redis-py, and keeps it as the cause.

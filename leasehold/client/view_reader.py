@@ -49,7 +49,7 @@ class ViewKeys:
 
     @property
     def report(self) -> str:
-        """What the last tick said, as JSON."""
+        """The report of the last tick, as JSON."""
         return f"{self.prefix}view:report"
 
     @property
@@ -62,11 +62,11 @@ class ViewKeys:
         return f"{self.prefix}heartbeat:{slot}"
 
     def host(self, slot: str) -> str:
-        """The channel on which the host of a slot is told that something changed there."""
+        """The channel with hints for the host of a slot that its slot changed."""
         return f"{self.prefix}host:{slot}"
 
     def notice(self, reservation: str) -> str:
-        """The channel on which the waiters of a reservation are told of its changes."""
+        """The channel with notices of the changes of a reservation."""
         return f"{self.prefix}notice:{reservation}"
 
 
@@ -115,7 +115,7 @@ class ViewReader:
         return (_decode(body, Account) for body in self._scan(self.keys.accounts))
 
     def read_report(self) -> dict[str, Any]:
-        """What the last tick said; {} before the first."""
+        """Return the report of the last tick; {} before the first."""
         try:
             body = cast("bytes | None", self._redis.get(self.keys.report))
         except redis.RedisError as error:

@@ -183,7 +183,7 @@ class PhaseWait:
         try:
             answer: Answer = yield Renew(self._left(keepalive.patience()))
         except (Refused, NotAnswered, Unavailable):
-            # Leased or ended in between, as the next look says; or to be repeated soon.
+            # Leased or ended in between, as the next look will show; or to be repeated soon.
             keepalive.failed()
         else:
             keepalive.answered(answer, sent)

@@ -17,7 +17,7 @@ POLL_SECONDS: Final = 2.0
 
 
 class Hints:
-    """One channel on which we are told that something changed; a hint may be lost. For one thread."""
+    """One channel with hints that something changed; a hint may be lost. For one thread."""
 
     def __init__(self, wire: RequestTransport, channel: str) -> None:
         self._wire, self._name = wire, channel
@@ -33,7 +33,7 @@ class Hints:
         self._subscribed = True
 
     def wait(self, seconds: float) -> bool:
-        """Return when a hint came (True), or after so many seconds, whichever is first."""
+        """Return when a hint came (True), or after this number of seconds."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
             try:
@@ -83,5 +83,5 @@ class Watch:
         return self._reader.find_joined([self.reservation])[0]
 
     def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice came, or after so many seconds, whichever is first."""
+        """Return when a notice came, or after this number of seconds."""
         self._hints.wait(seconds)

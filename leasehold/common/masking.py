@@ -97,7 +97,7 @@ def _split(scheme: str, rest: str) -> tuple[str, str]:
 
 def _split_login(scheme: str, rest: str) -> tuple[str | None, str]:
     """The login (None: there is none) and what follows it. A password may have any character unencoded; what cannot
-    be told apart from a password is replaced by the mask.
+    be distinguished from a password is replaced by the mask.
     """
     login, at, place = rest.rpartition("@")
     if scheme == "sqlite" or not at:

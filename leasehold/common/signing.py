@@ -64,7 +64,7 @@ def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
 def sign_headers(
     key: bytes, *, principal: str, cluster: str, queue: str, task: str, message_id: str, now: float, body: bytes
 ) -> dict[str, str]:
-    """The headers that prove who sent a message: `principal`, `cluster`, `signed_at`, `signature`."""
+    """The headers that prove the sender of a message: `principal`, `cluster`, `signed_at`, `signature`."""
     fields = SignedFields(principal, cluster, queue, task, message_id, repr(float(now)), hash_body(body))
     return {
         PRINCIPAL: principal,

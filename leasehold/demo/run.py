@@ -35,7 +35,7 @@ Show = Callable[[RenderableType, str], None]
 
 
 class DemoError(Exception):
-    """The demo could not be played to its end; the message says what stood in the way."""
+    """The demo could not be played to its end; the message names the obstacle."""
 
 
 def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) -> Summary:

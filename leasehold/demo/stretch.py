@@ -29,7 +29,7 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """From the first submit to the end of the last run if nobody waited, in the log's seconds."""
+        """From the first submit to the end of the last run if no job waited, in the log's seconds."""
         return _span(self.jobs)
 
     def submit_after(self, job: Job) -> float:

@@ -39,7 +39,7 @@ ASKED: Final = {
     "persistence": "did the last save succeed (`INFO persistence`)",
     "clock": "is its clock right (`TIME`)",
 }
-"""What to ask an administrator where Redis does not tell us."""
+"""What to ask an administrator if Redis refuses the command."""
 
 
 def look_at_redis(name: str, url: str, seconds: float, now: Callable[[], float] = time.time) -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def _read_info(client: redis.Redis) -> dict[str, Any] | None:
 
 
 def _needs_no_password(url: str, client: redis.Redis) -> bool:
-    """Whether the server serves somebody who says no name and no password: tried, which needs no rights."""
+    """Return whether the server accepts a connection without name and password. The attempt needs no rights."""
     parts = urlsplit(url)
     query = urlencode([each for each in parse_qsl(parts.query) if each[0] not in {"username", "password"}])
     nobody = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))

@@ -1,4 +1,4 @@
-"""Looks at AWS: who we are there, and whether each worker may do its calls. Nothing is launched and nothing ended."""
+"""Check AWS: the identity there, and whether each worker may do its calls. Nothing is launched or terminated."""
 
 import secrets
 from collections.abc import Callable, Collection, Iterator
@@ -21,7 +21,7 @@ from workers.settings import Settings
 Ability = Literal["launch", "look", "terminate"]
 ABILITIES: Final[tuple[Ability, ...]] = ("launch", "look", "terminate")
 MOST_SHOWN: Final = 300
-"""Characters of what EC2 says: a refusal comes with a long encoded message."""
+"""Characters of a message of EC2: a refusal comes with a long encoded message."""
 
 
 def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], seconds: float) -> Iterator[Finding]:

@@ -69,13 +69,14 @@ def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
 
 
 def judge_unread(check: str, user: str, command: str, question: str) -> Finding:
-    """Redis refuses this user the command that would tell: nothing is known, so nothing is well."""
+    """Redis refuses this user the command that the check needs: nothing is known, so the check is no success."""
     remedy = f"Ask an administrator: {question}? Or let this user use {command}."
     return warning(check, f"could not be read as this user: {user} may not use {command}", remedy)
 
 
 def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -> Finding:
-    """Who can reach Redis needs a password. `needs_none`: a connection without one is served; `bind`: the addresses
+    """Redis must require a password from every client that can reach it. `needs_none`: it serves a connection without
+    one; `bind`: the addresses
     that it listens on, None where CONFIG is refused.
     """
     if not needs_none:
@@ -208,7 +209,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool) -> Finding:
-    """Flower shows what tasks are about and can stop workers: not without a password, but for `leasehold up`."""
+    """Flower shows what tasks are about and can stop workers: it needs a password, except in `leasehold up`."""
     if has_password:
         return ok("flower", "asks for a password")
     if on_loopback and is_local_stack:
@@ -218,7 +219,7 @@ def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool)
 
 
 def judge_permission(check: str, error: str | None, policy: str) -> Finding:
-    """`error`: what EC2 said to a call that it was told only to try; None: it would have carried it out."""
+    """`error`: the answer of EC2 to a call that only tries (DryRun); None: it would have carried it out."""
     if error is None:
         return ok(check, "permitted")
     return failure(check, error, f"Compare the role's policies with docs/iam/{policy}.json (docs/how-to/aws.md).")

@@ -1,4 +1,4 @@
-"""The picture of plays: who waits, what machines there are, how much of them is leased, and how long jobs waited."""
+"""The picture of plays: the queue, the machines, how much of them is leased, and how long jobs waited."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Told apart by colour-blind people too (Okabe and Ito)."""
+"""Colours that colour-blind people can distinguish too (Okabe and Ito)."""
 DASHES: Final = ("-", "--", ":", "-.")
 DAY: Final = 86400.0
 HOUR: Final = 3600.0
@@ -54,7 +54,7 @@ def check_plotting(path: Path) -> None:
 
 
 def draw(runs: Sequence[Run], title: str, path: Path) -> None:
-    """Write the picture; the end of the file's name says in which format."""
+    """Write the picture; the suffix of the file's name selects the format."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
 
     figure = Figure(figsize=(12, 8.5), layout="constrained")
@@ -106,7 +106,7 @@ def _list_peaks(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
 
 
 def _list_means(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """Means of so much of it that the lines of several plays can be told apart, at the middles of their times."""
+    """Return means over parts of the time, at their middles: so the lines of several plays can be distinguished."""
     middles, parts = _cut(curve.means, curve.width / unit, FEW_POINTS)
     return middles, [sum(part) / len(part) for part in parts]
 

@@ -29,7 +29,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class CutOffError(Exception):
-    """Ctrl-C; the message says how far it came."""
+    """Ctrl-C; the message contains the progress."""
 
 
 def prepare(
@@ -104,7 +104,7 @@ def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
 
             def tell() -> None:
                 nonlocal told
-                # A bar has some hundred places: telling it of every instant would take longer than to play it.
+                # A bar has some hundred positions: an update at every instant would take longer than the play.
                 if (play.finished - told) * STEPS >= jobs or play.finished >= jobs:
                     bars.advance(whole, play.finished - told)
                     told = play.finished
@@ -116,7 +116,7 @@ def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
 
 
 STEPS = 400
-"""So often a bar is told of progress, about."""
+"""About how often a bar is updated."""
 
 
 def describe(runs: Sequence[Run], workload: Workload, *, compared: bool) -> Mapping[str, object]:

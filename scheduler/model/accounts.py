@@ -19,7 +19,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An account as stored and viewed. Times are seconds since the epoch, amounts worker-seconds.
 
     `version` and `marked_at` order the copies of a row as they do for slots, and stay the first fields. An account that
-    was forgotten keeps its row, so that what was submitted for it before stays accountless when it is created anew.
+    was forgotten keeps its row, so that earlier reservations for it stay without an account when it is created again.
     """
 
     version: int = 0
@@ -28,7 +28,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     charge_rate: Levels = NOTHING
     """What it earns a second at each level."""
     max_charge_seconds: float = 0.0
-    """It earns up to so many seconds' worth."""
+    """The most that it keeps: what it earns in this number of seconds."""
     max_fanout: int = 0
     """Paid leases of reservations that are alike, at most; 0 = no limit."""
     per_label_task_limits: dict[str, int] = {}
@@ -51,7 +51,7 @@ SAMPLE_SECONDS: Final = 60.0
 
 
 class BalanceSample(msgspec.Struct, frozen=True):
-    """What an account had at that time (seconds since the epoch), for those who look back."""
+    """The balances of an account at that time (seconds since the epoch), for the history."""
 
     account: str
     at: float
@@ -59,9 +59,9 @@ class BalanceSample(msgspec.Struct, frozen=True):
 
 
 def find_samples(before: Iterable[Account], after: Iterable[Account]) -> list[BalanceSample]:
-    """What is kept of a charge for those who look back: the balances of the accounts that it took into another minute.
+    """What is kept of a charge for the history: the balances of the accounts that it took into another minute.
 
-    So an account has one sample a minute at most, whoever leads, and nobody has to remember when the last one was.
+    So an account has at most one sample a minute under any leader, without a memory of the last one.
     """
     minutes = {account.id: account.charged_at // SAMPLE_SECONDS for account in before}
     return [

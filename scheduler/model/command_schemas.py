@@ -98,7 +98,7 @@ class ReservationDocument(Document):
             raise expected(f"at most {MOST_INSTANCES} instances in all", key="components", got=names)
 
     def to_request(self) -> Request:
-        """What is kept of it for good."""
+        """Return the part of it that is stored."""
         components = tuple(Component(**each.model_dump()) for each in self.components)
         return Request(
             system=self.system,
@@ -145,7 +145,7 @@ class PriorityDocument(HolderDocument):
 
 
 class ConfirmDocument(HolderDocument):
-    """It runs, as of then (seconds since the epoch; left out = now); `slot` says where, if the sender knows."""
+    """It runs, as of then (seconds since the epoch; default: now); `slot` names its slot, if the sender knows it."""
 
     slot: Name | None = None
     as_of: Signed | None = None
@@ -186,7 +186,7 @@ class SlotDocument(Document):
 
 
 class RegisterDocument(Document):
-    """What a host says of itself; `machine` is an id that it keeps as long as it is the same machine."""
+    """The report of a host about itself; `machine` is an id that it keeps as long as it is the same machine."""
 
     slot: Name
     pool: Name

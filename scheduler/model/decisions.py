@@ -1,4 +1,4 @@
-"""Decisions: the lines of a plan. Each names what it saw (`seen`), so that the commit can tell whether it holds.
+"""Decisions: the lines of a plan. Each names what it saw (`seen`), so that the commit can check it.
 
 The names are those that `leasehold simulate` prints: `do` is the tag, the fields that it shows come first. There are as
 many as there are reservations, and they cannot form cycles: the garbage collector is spared looking at them
@@ -87,7 +87,7 @@ class Relevel(
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="claim", tag_field="do"):
     """The places that a pending reservation gets as soon as those elastic instances that are revoked for it are gone:
-    nobody else takes them meanwhile. Never printed: its revokes are.
+    no other reservation gets them meanwhile. It is never printed; its revokes are.
     """
 
     reservation: str
@@ -127,7 +127,7 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", 
 
 
 class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", tag_field="do"):
-    """One lease may use so many cpus of its slot from now on: a limit, not a reservation."""
+    """One lease may use this number of cpus of its slot from now on: a limit, not a reservation."""
 
     reservation: str
     component: str
@@ -219,7 +219,7 @@ WAITING_CODES = (
     "cordoned",
     "no_capacity",
 )
-"""Why a reservation waits; the first that applies is told."""
+"""Why a reservation waits; the first code that applies is reported."""
 
 
 Reason = tuple[str, str]
@@ -235,7 +235,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waits:
-    """Those whom a plan leaves unplaced, in the order of the queue: iterating tells of each.
+    """The reservations that a plan leaves unplaced, in the order of the queue; iterating yields each of them.
 
     Many wait for the same reason, which is kept once: (code, detail).
     """
@@ -270,7 +270,7 @@ class Plan(msgspec.Struct, frozen=True):
     """The outcome of one tick. `wake_at`: the next instant at which something falls due, or None.
 
     `charged`: the accounts that earn and pay up to the time of the plan, before anything else is carried out. What they
-    pay is counted anew on the rows as they are then.
+    pay is counted again on the rows as they are then.
     """
 
     decisions: tuple[Decision, ...]

@@ -1,4 +1,4 @@
-"""Events: what happened, when, and who caused it; appended with the change itself, in one transaction."""
+"""Events: what happened, when, and by which cause; appended with the change itself, in one transaction."""
 
 import msgspec
 

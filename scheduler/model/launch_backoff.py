@@ -18,8 +18,8 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     `delay` is the present back-off of `throttled` in seconds; `active` the pool's active slots without the
     refused ones when `quota` was refused: fewer active than that end the hold too (0: only the time counts).
 
-    Two kinds hold by more than their time. `unhealthy`: the pool's last `streak` boots failed, `subject` says in
-    words how the last one did; it holds from `unhealthy_after` on. `strangers`: `active` machines run under the
+    Two kinds hold by more than their time. `unhealthy`: the pool's last `streak` boots failed, `subject` has the
+    reason of the last failure; it holds from `unhealthy_after` on. `strangers`: `active` machines run under the
     pool's tags that no slot knows; they count towards `max_slots`, until `until` unless they are seen again.
     """
 

@@ -4,7 +4,10 @@ from scheduler.model.slots import Slot, slot_order
 
 
 class OrderedSlots:
-    """Slots by id, in their order. They mostly come in it: who stands behind all others at once is not sorted in."""
+    """Slots by id, in their order.
+
+    Slots mostly come in order: a slot that belongs at the end is appended without sorting.
+    """
 
     def __init__(self) -> None:
         self._slots: dict[str, Slot] = {}

@@ -1,4 +1,4 @@
-"""Who is pending, in the order of age: kept up with every row, so that no tick sorts all of them."""
+"""The pending reservations in the order of age, updated with every row, so that no tick sorts all of them."""
 
 from collections.abc import Mapping
 from itertools import compress
@@ -11,8 +11,9 @@ Groups = tuple[list[list[Reservation]], list[int]]
 class PendingQueue:
     """The pending reservations of a view, the oldest first: by creation, then in order of submission.
 
-    Who comes is mostly younger than all others, and stands behind them at once. Who has left, or came in between, is
-    seen to when the lists are asked for; they are as long as each other, and not to be changed by who asks.
+    A new reservation is mostly younger than all others and is appended. Reservations that left
+    or belong in between are handled when the lists are read. The lists have the same length; callers do not change
+    them.
     """
 
     def __init__(self, pending: Mapping[str, Reservation]) -> None:
@@ -59,7 +60,7 @@ class PendingQueue:
 
     def group(self) -> Groups:
         """Those of one account's name and one shape together, each group in the order of age, and for each of `list`
-        the number of its group. Worked out again only when somebody came or left; not to be changed by who asks.
+        the number of its group. Computed again only after a reservation came or left; callers do not change it.
         """
         if self._groups is None:
             rows, _, shapes = self.list()

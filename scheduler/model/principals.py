@@ -1,4 +1,4 @@
-"""Principals: the senders of messages, each with a role that says which commands it may give."""
+"""Principals: the senders of messages, each with a role that permits commands."""
 
 from typing import Final, Literal, get_args
 

@@ -94,7 +94,7 @@ class Instances(Sequence[Instance]):
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A Celery task of the producer's own application that is told of a lease or of the end."""
+    """A Celery task of the producer's own application that is called with a lease or with the end."""
 
     task: str
     queue: str
@@ -130,7 +130,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `token` is the fencing token: essential leases carry their reservation's, each elastic one its own.
     `resources` is what it was given. While `state` is `revoking` it has to be back by `revoke_by`. One that is
-    `claimed` keeps the place for a pending reservation until those who hold it still have let go; its token is 0.
+    `claimed` keeps the place for a pending reservation until the present leases there have ended; its token is 0.
     """
 
     component: str
@@ -187,7 +187,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy, an elastic one alone, by the next grant. None: no instance ever did.
     """
     unconfirmed: int = 0
-    """Assignments in a row that nobody confirmed."""
+    """Assignments in a row that were not confirmed."""
     interruptions: int = 0
     token: int = 0
     """The current fencing token; changes whenever its essential leases are assigned or moved."""
@@ -236,12 +236,12 @@ def make_shape(request: Request) -> Shape:
 
 
 def usable_cores(lease: Lease) -> float | None:
-    """The cpus of its slot that a lease may use at present; None where it asked for none and was told of none."""
+    """The cpus of its slot that a lease may use at present; None if it requested none and none were reported."""
     return lease.resources.get("cpus") if lease.cores is None else lease.cores
 
 
 def is_over(reservation: Reservation) -> bool:
-    """Whether it has ended for good: nothing but a restart by policy ever follows `failed`."""
+    """Whether it has ended: only a restart by policy ever follows `failed`."""
     return reservation.phase in ENDED and not may_restart(reservation)
 
 
@@ -269,8 +269,8 @@ def may_restart(reservation: Reservation) -> bool:
 def move_reservation(
     reservation: Reservation, to: Phase, cause: Cause, now: float, **changes: Any
 ) -> tuple[Reservation, Event]:
-    """The reservation after a legal move, and the event that tells of it; `reason` in `changes` is kept in both, and
-    `told` is what the event says besides.
+    """Return the reservation after a legal move, and the event of it; `reason` in `changes` is kept in both, and
+    `told` has further fields of the event.
 
     Raises IllegalMoveError for a move that RESERVATION_MOVES does not have for this cause.
     """

@@ -63,7 +63,7 @@ def _compare(path: Path, before: Any, after: Any) -> Iterator[tuple[Path, Any, A
 
 
 def _by_name(offerings: Any) -> Any:
-    """Offerings as a table, by what tells them apart."""
+    """Offerings as a table, by what distinguishes them."""
     if not isinstance(offerings, list) or not all(isinstance(each, Mapping) for each in offerings):
         return offerings
     named = {"/".join(str(each[key]) for key in _IDENTITY if each.get(key)): each for each in offerings}

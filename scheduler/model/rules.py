@@ -70,13 +70,13 @@ class Pool(Document):
     error_cooldown: Seconds = 60.0
     """A slot in `error`, or an offering that is misconfigured, rests so long."""
     capacity_hold: Seconds = 60.0
-    """An offering that EC2 has no capacity for is left alone so long."""
+    """An offering that EC2 has no capacity for is not tried for this time."""
     quota_hold: Seconds = 60.0
-    """Launches of a market that is at its EC2 quota wait so long."""
+    """Launches of a market that is at its EC2 quota wait this long."""
     self_end_after: Seconds = 1800.0
-    """A machine whose boot script has the watchdog powers itself off after such a silence; 0 = off."""
+    """A machine whose boot script has the watchdog powers itself off after this time without a touch; 0 = off."""
     max_uses: Count = 0
-    """A slot is let go after so many leases; 0 = no limit."""
+    """A machine is replaced after this number of leases; 0 = no limit."""
     recycle_unclean: bool = False
     """Whether a slot whose lease ended without its holder's release is let go."""
     on_demand_after: Count = 0
@@ -150,25 +150,25 @@ class SchedulerKeys(Document):
     """How reservations are scheduled. Durations in seconds."""
 
     queue: Literal["fifo", "priority", "size", "dynsize", "quota"] = "fifo"
-    """Who goes first: `fifo`, `priority` (higher first), `size` or `dynsize` (smaller first), `quota` (who saved)."""
+    """The order: `fifo`, `priority` (higher first), `size` or `dynsize` (smaller first), or `quota` (by accounts)."""
     profile: Literal["pack", "spread"] = "pack"
     """Where a component goes: `pack` fills slots that are in use first, `spread` takes the one with fewest leases."""
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
-    """How elastic components are granted and taken back; says nothing to reservations that have none."""
+    """How elastic components are granted and taken back; no effect on reservations without any."""
     backfill: bool = True
-    """Whether those behind one that does not fit may go first."""
+    """Whether reservations may overtake one that does not fit."""
     starvation_guard: Seconds = 3600.0
-    """One that has been pending for longer is not overtaken on slots that could serve it; 0 = off."""
+    """A reservation that has waited for longer is not overtaken on slots that could serve it; 0 = off."""
     preemption: bool = True
-    """Whether better work may take the place of running work, under the queues and settings that know such a thing."""
+    """Whether better work may preempt running work, under queues and settings with preemption."""
     preemption_grace: Seconds = 30.0
-    """A lease that is preempted lasts so long; 0 = end at once."""
+    """Seconds that a preempted lease still lasts; 0 = end at once."""
     min_run_time: Seconds = 0.0
-    """A lease is not preempted before."""
+    """A lease is not preempted before this time has passed."""
     interruption_grace: Seconds | None = None
-    """Leases of an interrupted slot last so long; left out = until the notice's deadline, 0 = end at once."""
+    """Leases of an interrupted slot last this long; default: until the notice's deadline, 0 = end at once."""
     restart_delay: Seconds = 15.0
-    """A failed reservation that may restart waits so long."""
+    """Seconds that a failed reservation waits before it restarts."""
     max_restarts: Count = 0
     """Restarts of one reservation at most; 0 = no limit."""
     max_unconfirmed: Count = 0
@@ -200,7 +200,7 @@ class AccountKeys(Document):
     charge_rate: Levels = NOTHING
     """What it earns a second, a number for each paid level, best first; shorter lists are padded with 0."""
     max_charge_seconds: Seconds = 0.0
-    """It earns up to so many seconds' worth."""
+    """The most that it keeps: what it earns in this number of seconds."""
     max_fanout: Count = 0
     """Paid leases of reservations that are alike, at most; more of them run at the free level; 0 = no limit."""
     per_label_task_limits: CountMap = {}
@@ -215,7 +215,7 @@ class AccountRules(AccountKeys):
     """A quota account as rules list it."""
 
     balance: SignedLevels | None = None
-    """What it starts with, a number for each paid level; a changed list here sets it anew, left out = 0."""
+    """What it starts with, a number for each paid level; a changed list here sets it again; default: 0."""
 
 
 class LimitRules(Document):

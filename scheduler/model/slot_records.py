@@ -8,7 +8,7 @@ from scheduler.model.slots import Slot
 
 
 def describe_slot_record(slot: Slot, leases: Iterable[tuple[str, Lease]]) -> dict[str, Any]:
-    """What a scenario says of a slot, its times left out; of the leases (reservation, lease) those of its epoch."""
+    """A slot as a scenario has it, without its times; of the leases (reservation, lease) those of its epoch."""
     record = {
         "id": slot.id,
         "pool": slot.pool,

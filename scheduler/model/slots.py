@@ -9,11 +9,11 @@ from scheduler.model.transitions import SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
 ADOPTED = "adopted"
-"""The `launch_reason` of a machine that nobody launched here: it was found under our tags."""
+"""The `launch_reason` of a machine that this cluster did not launch: it was found under its tags."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cloud says of one machine: the mirror of an EC2 instance."""
+    """One machine as the cloud reports it: the mirror of an EC2 instance."""
 
     id: str
     state: Literal["pending", "running", "stopping", "terminated"]
@@ -64,7 +64,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """None: this slot counts leases only."""
     labels: dict[str, str] = {}
     machine: str | None = None
-    """Who a static host says it is; kept while it is away, so that no other takes its slot."""
+    """The id that a static host reports; kept while it is away, so that no other takes its slot."""
     cordoned: bool = False
     last_seen: float | None = None
     interrupted_at: float | None = None
@@ -98,7 +98,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unconfirmed: int = 0
     """Leases on this machine in a row that their holders did not confirm."""
     stranger: str | None = None
-    """A reservation that nobody knows was confirmed to run here: the slot is offered to nobody until it is `idle`."""
+    """An unknown reservation was confirmed to run here: the slot takes no lease until it is reported as `idle`."""
     noted_at: float | None = None
     """Time of the newest authoritative notice about it (`confirm`, `idle`): an older one counts for nothing."""
     heartbeat: int = 0
@@ -115,7 +115,7 @@ def slot_order(slot_id: str) -> tuple[str, int, str]:
 
 
 def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: Any) -> tuple[Slot, Event]:
-    """The slot after a legal move, and the event that tells of it; `reason` in `changes` goes to the event.
+    """Return the slot after a legal move, and the event of it; `reason` in `changes` goes to the event.
 
     Raises IllegalMoveError for a move that SLOT_MOVES does not have for this cause.
     """
@@ -129,8 +129,8 @@ def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: An
 def without_machine(slot: Slot) -> dict[str, Any]:
     """The changes that clear all that belonged to the machine which a slot had; its epoch and its host's id stay.
 
-    What was never launched is a host that is away and may come back: what it holds stays known, so that nobody whom
-    it could serve is told that nothing ever could.
+    What was never launched is a host that is away and may come back: what it holds stays known, so that a
+    reservation that it could serve does not wait with `never_fits`.
     """
     is_host = slot.launch_id is None
     return {

@@ -1,7 +1,7 @@
 """The view: one picture of slots, reservations, holds and accounts, on which a tick plans. It may lag behind the truth.
 
 Rows come in any order, more than once and late; the newer copy of each wins. What is derived from them
-(who sits on a slot) is kept up with every row, so that a tick never walks all of it.
+(the leases on a slot) is updated with every row, so that a tick never walks all of it.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -36,9 +36,9 @@ Change = Row | Gone
 
 
 def is_newer(row: Row, known: Row | None) -> bool:
-    """Whether `row` says more than what is known: greater version, or as great with a later mark of time.
+    """Return whether `row` is newer than the known one: greater version, or as great with a later mark of time.
 
-    Two marks within one tick of the clock cannot be told apart by their time: of those the later comer is taken.
+    Two marks within one tick of the clock cannot be distinguished by their time: the row that comes later is taken.
     """
     if known is None:
         return True
@@ -56,8 +56,8 @@ class View:
 
     leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
-    placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
-    reservation id -> one that expires; timed: reservation id -> one with a ttl of its own; waiters: who is pending;
+    placed by its shape alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
+    reservation id -> one that expires; timed: reservation id -> one with a ttl of its own; waiters: the pending ones;
     stretching: reservation id -> one that is leased and has elastic components;
     has_limits: whether any lease ever had a limit of cores.
     """

@@ -54,7 +54,7 @@ def forget_account(work: UnitOfWork, _rules: Rules, word: AccountNameDocument) -
 
 
 def drop_account(work: UnitOfWork, known: Account) -> Account:
-    """See `forget_account`; the row stays, to know who was submitted before."""
+    """See `forget_account`; the row stays, to know which reservations were submitted before."""
     changed = Account(
         version=known.version,
         id=known.id,

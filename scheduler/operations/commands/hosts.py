@@ -1,4 +1,4 @@
-"""Register, leave, remove: a host of a static pool says who and what it is, and that it goes; an operator forgets it.
+"""Register, leave, remove: a static host reports its identity, its resources and its end; an operator removes it.
 
 Source: Orchard's registration of workers.
 """

@@ -184,7 +184,7 @@ def _find_payable(word: Word, principal: Principal | None) -> Word:
 
 
 def _find_served(word: Word, rules: Rules) -> Word:
-    """A name that no pool bears is a typing error at the door; pools that vanish later make it wait."""
+    """Refuse an unknown pool, which is a typing error. A reservation whose pool is removed later waits."""
     if not isinstance(word, ReservationDocument):
         return word
     known = rules.pools if word.pool is not None else rules.pools_of_system
@@ -202,7 +202,7 @@ def _check_limits(word: Word, rules: Rules) -> Word:
 
 
 def _foresee(ports: Ports, rules: Rules, words: Sequence[Word]) -> dict[str, Reason]:
-    """What is told of those that nothing could hold. Of all that are alike one is looked at: lists are long."""
+    """Return what to report for requests that no slot could hold. Of alike requests one is tested: lists are long."""
     good = {word.id: word for word in reversed(words) if isinstance(word, ReservationDocument)}
     alike: dict[Hashable, list[str]] = {}
     for name, word in good.items():
@@ -246,9 +246,9 @@ def _say(work: UnitOfWork, rules: Rules, verb: str, word: Word, index: int) -> A
 
 
 TRUSTED = frozenset({"renew", "confirm"})
-"""Words whose answer says for how many seconds from now, at least, the lease is its holder's: `ttl`, None = until
-it is revoked. A holder counts them from when it sent the word, so its clock runs out before ours. It says, too, how
-many cpus of its slot each component may use: `cores`.
+"""Commands whose answer contains `ttl`, for how many seconds from now at least the lease is its holder's; None = until
+it is revoked. A holder counts them from the time when it sent the command, so its time ends before ours. It also
+contains how many cpus of its slot each component may use: `cores`.
 """
 
 
@@ -261,7 +261,7 @@ def submit(
 ) -> tuple[list[Answer], ChangeSet]:
     """Store what producers ask for; an id that is known already, in any phase, changes nothing.
 
-    `misfits`: by id what is told of those whom nothing could hold as things are; they are stored all the same.
+    `misfits`: by id what is reported for requests that no slot could hold at present; they are stored all the same.
     `admission`: refuses what exceeds a limit on pending reservations; None = nothing is limited.
     """
     good = [word for word in words if isinstance(word, ReservationDocument)]
@@ -336,7 +336,7 @@ def new_reservation(word: ReservationDocument, rules: Rules, now: float, princip
 
 
 def describe_answer(row: Subject) -> Answer:
-    """The answer for a word that was heeded: the reservation (or slot, or account) as it is now."""
+    """Return the answer to a command that was carried out: the reservation (or slot, or account) as it is now."""
     if isinstance(row, Account):
         return {"ok": True, "account": row.id, "balance": row.balance}
     if isinstance(row, Slot):

@@ -1,7 +1,7 @@
 """Words: what producers, holders, operators and the cloud say, each carried out on the ledger of a transaction.
 
-A word that cannot be heeded raises `Refusal`, which names the field, what was expected and what is; it has
-changed nothing then.
+A command that cannot be carried out raises `CommandRefused`, which names the field, what was expected and what is; it
+has changed nothing then.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,11 +38,11 @@ from scheduler.policy.cycle.ttl import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
-"""The event of a machine of which the cloud said that it takes it: no change of state."""
+"""The event of a machine that the cloud announced to take: no change of state."""
 
 
 class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field's word for what is no error of ours)
-    """A word that is not heeded, with the fault that its sender is told."""
+    """A command that is not carried out, with the fault that its sender gets."""
 
     def __init__(self, path: str, wanted: str, got: object) -> None:
         self.fault = Fault(path, wanted, show(got))
@@ -93,8 +93,8 @@ def _find_with_part(work: UnitOfWork, word: ReasonDocument) -> tuple[Reservation
 
 
 def _check_key(work: UnitOfWork, current: Reservation, word: HolderDocument) -> None:
-    """Besides the token, the sender has to prove that it has the key of which the submitter sent the hash; an operator
-    need not. It is checked before the token, so that without the key guesses do not find the token.
+    """Require, beside the token, a proof that the sender has the key of which the submitter sent the hash. An operator
+    needs no key. The key is checked before the token, so that guesses without the key do not find the token.
     """
     if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, word.key):
         return
@@ -124,7 +124,7 @@ def release(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation
 
 
 def cancel(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """Nobody wants it any more, nor its restart; needs no token, for it is the producer's word. A second one
+    """End a reservation, and do not restart it; needs no token, since it is the producer's command. A second one
     changes nothing.
     """
     current = _find(work, word)
@@ -152,7 +152,7 @@ def renew(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
 
 def fail(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
     """An essential component died, or the whole: it fails at once, and its policy decides about a restart. An elastic
-    one that died ends alone: the next tick grants it anew.
+    one that died ends alone: the next tick grants it again.
     """
     current, elastic = _find_with_part(work, word)
     _check_component(current, word)
@@ -173,8 +173,8 @@ def _check_component(current: Reservation, word: ReasonDocument) -> None:
 
 def surrender(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
     """The holder gives back what is being revoked before its time: pending again, or still leased where it is elastic
-    instances. One that is named goes back though nobody wants it: it shrinks by itself, and is granted no more of that
-    component.
+    instances. A named instance is given back even if it is not being revoked: the reservation shrinks by itself, and is
+    granted no more of that component.
     """
     current, elastic = _find_with_part(work, word)
     _check_component(current, word)

@@ -18,7 +18,7 @@ from scheduler.operations.commands.reports import NOTICE_WORDS, Nobody
 from scheduler.operations.unit_of_work import UnitOfWork
 
 Subject = Reservation | Slot | Account | Nobody
-"""What a word is about, as it is once the word was heeded."""
+"""The row that a command is about, as it is after the command."""
 VERBS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Subject]]] = {
     **WORDS,
     **NOTICE_WORDS,

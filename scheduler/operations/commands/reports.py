@@ -1,4 +1,4 @@
-"""Authoritative words: what somebody who sees the machines says of them (`confirm`, `absent`, `idle`). They settle what
+"""Reports of an observer of the machines (`confirm`, `absent`, `idle`). They settle what
 is believed, whatever that is; one that is older than what is known counts for nothing. Source: qscheduler's notices.
 """
 
@@ -26,17 +26,18 @@ CONTRADICTED = "contradicted"
 
 
 class Nobody(msgspec.Struct, frozen=True):
-    """A reservation that was spoken of and that nobody knows."""
+    """A reservation that a report names and that is unknown."""
 
     id: str
 
 
 def confirm(work: UnitOfWork, rules: Rules, word: ConfirmDocument) -> Reservation | Nobody:
     """It runs there: `confirm_timeout` no longer applies, and a static host that it runs on counts as heard (Orchard:
-    whoever says that something runs there has heard of the host).
+    the sender of such a report has contact with the host).
 
-    One that is pending, or leased elsewhere, is leased there from now on, and whom the slot was believed to hold
-    instead waits again. One that nobody knows is never created; its slot is offered to nobody until it is `idle`.
+    One that is pending, or leased elsewhere, is leased there from now on, and the
+    reservation that the slot was believed to hold waits again. An unknown one is never created; its slot takes no lease
+    until it is `idle`.
     """
     if word.slot is not None and word.reservation not in work.reservations:
         return _confirm_stranger(work, rules, word.reservation, find_slot(work, word.slot), _instant(work, word))
@@ -50,7 +51,7 @@ def confirm(work: UnitOfWork, rules: Rules, word: ConfirmDocument) -> Reservatio
 
 
 def _instant(work: UnitOfWork, word: ConfirmDocument | AbsentDocument | IdleDocument) -> float:
-    """What the notice is about; nobody knows the future."""
+    """Return the subject of the report. A report about the future is refused."""
     return work.now if word.as_of is None else min(word.as_of, work.now)
 
 
@@ -73,7 +74,7 @@ def _known_since(current: Reservation) -> float:
 
 
 def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
-    """When it was last known who is on it: by a notice, a lease that came or went, or as a new machine."""
+    """Return when its occupant was last known: by a report, a lease that came or went, or as a new machine."""
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
     for (owner, _), lease in work.leases_on(slot).items():
         known += [lease.assigned_at, work.reservations[owner].confirmed_at]
@@ -91,7 +92,7 @@ def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float)
 
 
 def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, at: float) -> Reservation:
-    """It waits, or is believed to run on another slot; which of several instances runs here nobody could tell."""
+    """It waits, or is believed to run on another slot; which of several instances runs here is unknown."""
     instances = list_instances(current.request, "essential")
     pool = rules.pools.get(slot.pool)
     if slot.state not in HOLDING or pool is None:
@@ -143,8 +144,8 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
 
 
 def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
-    """Whom the slot is believed to hold instead waits again: on a slot with room for both nobody; else first those who
-    never confirmed, and of these who came last.
+    """Let the reservation that the slot was believed to hold wait again. A slot with room for both keeps both; else the
+    unconfirmed ones go first, the latest of them before the others.
     """
     writer = LeaseWriter(work, rules)
     while others := {key: lease for key, lease in work.leases_on(slot).items() if key[0] != current.id}:
@@ -183,7 +184,7 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, word: AbsentDocument) -> Reservation | Nobody:
-    """It neither runs nor waits: it has ended, and a lease of it with it. Of one that nobody knows there is nothing to
+    """It neither runs nor waits: it has ended, and a lease of it with it. For an unknown one there is nothing to
     end.
     """
     current = work.reservations.get(word.reservation)
@@ -219,7 +220,7 @@ def idle(work: UnitOfWork, rules: Rules, word: IdleDocument) -> Slot:
 
 
 def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
-    """Who has a lease there, and not only a claim."""
+    """Return the reservations with a lease there, claims not counted."""
     owners = dict.fromkeys(owner for (owner, _), lease in work.leases_on(slot).items() if lease.state != "claimed")
     return (work.reservations[owner] for owner in owners)
 
@@ -229,4 +230,4 @@ NOTICE_WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | 
     "absent": absent,
     "idle": idle,
 }
-"""What is done for each of these verbs; the leases on the slots that they name are loaded with who holds them."""
+"""What is done for each of these verbs; the leases on the slots that they name are loaded with their holders."""
