@@ -38,7 +38,7 @@ class Shortage:
     def note(self, demand: Demand, found: int) -> None:
         """Record that only the first `found` instances fit, if they are alike.
 
-        then `found` is the most of this kind that fit.
+        Then `found` is the most of this kind that fit.
         """
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
