@@ -45,7 +45,28 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.policy.elastic.instances": {
+        "ElasticGroup.count_unleased": [
+            Change(
+                "the number is subtracted and added again",
+                "elastic_instance.slot_info is None and elastic_instance.lease is None",
+                "elastic_instance.slot_info is not None and elastic_instance.lease is None",
+            ),
+        ],
+    },
+    "scheduler.policy.lifecycle.unconfirmed": {
+        "_requeue": [
+            Change("the end of the leases notes the same slots", "cycle.note_restless(slot_info)", ""),
+        ],
+    },
     "scheduler.policy.placement.place": {
+        "_serve": [
+            Change(
+                "`_pass_over` returns None for a single instance while no queue is blocked",
+                "len(demand.needs) > 1",
+                "len(demand.needs) >= 1",
+            ),
+        ],
         "_Search.find_ready": [
             Change(
                 "a second search for such a demand finds no slot either: capacity shrinks until `stretch` forgets",
