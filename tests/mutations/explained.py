@@ -29,7 +29,7 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.elastic.cascade": {
         "Cascade._try": [
             Change(
-                "MORE tells rounding errors from changes of the utilisation, and no change is exactly as large",
+                "MORE only excludes rounding errors, and no change of the utilisation is exactly as large",
                 "assignment.use > use + MORE",
                 "assignment.use >= use + MORE",
             ),
@@ -63,8 +63,8 @@ EXPLAINED: Final[Changes] = {
         "_serve": [
             Change(
                 "`_pass_over` returns None for a single instance while no queue is blocked",
-                "len(demand.needs) > 1",
-                "len(demand.needs) >= 1",
+                "len(demand.needs) > 1 or blocked",
+                "len(demand.needs) >= 1 or blocked",
             ),
         ],
         "_Search.find_ready": [

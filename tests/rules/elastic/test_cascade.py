@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from scheduler.model.decisions import Grant, Launch, Revoke
+from scheduler.model.decisions import Assign, Grant, Launch, Revoke
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
 from tests.builders import NOW, SYSTEM, a_component, a_lease, a_reservation, a_slot, some_rules
+from tests.rules.quotas import a_host as quota_host
+from tests.rules.quotas import quota_rules, runs, waits
 
 ARM = "aarch64-linux"
 
@@ -62,7 +64,7 @@ def test_an_instance_that_uses_nothing_of_a_resource_that_its_slot_lacks_stays()
     lacking = an_application(1, (a_part("linux-2"),))
     standing = an_application(2, (a_part("linux-2"), a_part("linux-1", "more")))
     filling = a_reservation("r3", phase="leased", resources={"cpus": 2}, leases=(a_lease(resources={"cpus": 2}),))
-    rows = [a_slot("linux-1"), a_slot("linux-2"), lacking, standing, filling]
+    rows: list[Row] = [a_slot("linux-1"), a_slot("linux-2"), lacking, standing, filling]
     assert decide(*rows, size=3, profile="spread") == ["grant r1 linux-2"]
 
 
@@ -73,7 +75,10 @@ def test_an_instance_that_finds_nothing_to_reclaim_is_launched_for_once() -> Non
     more = a_lease(component="more", kind="elastic", resources={"cpus": 2}, confirmed_at=NOW)
     lacking = an_application(1, (main,), components=components)
     standing = an_application(2, (main, more), components=components)
-    slots = [a_slot("linux-1", uses=3), *(a_slot(f"linux-{number}", state="empty", epoch=0) for number in (2, 3))]
+    slots: list[Row] = [
+        a_slot("linux-1", uses=3),
+        *(a_slot(f"linux-{number}", state="empty", epoch=0) for number in (2, 3)),
+    ]
     pool = {"max_slots": 3, "max_uses": 3, "launch_for_elastic": True, "resources": {"cpus": 4}}
     rules = some_rules({"scheduler": {"elastic": "yielding"}, "pools": {"linux": pool}})
     found = plan(View([*slots, lacking, standing]), rules, NOW)
@@ -88,5 +93,17 @@ def test_an_instance_on_a_slot_with_free_capacity_stays() -> None:
         a_reservation(name, phase="leased", resources={"cpus": cpus}, leases=(a_lease(slot, resources={"cpus": cpus}),))
         for name, slot, cpus in (("r3", "linux-1", 1), ("r4", "linux-3", 2))
     ]
-    rows = [*(a_slot(f"linux-{number}") for number in (1, 2, 3)), lacking, standing, *filling]
+    rows: list[Row] = [*(a_slot(f"linux-{number}") for number in (1, 2, 3)), lacking, standing, *filling]
     assert decide(*rows, size=3, profile="spread") == ["grant r1 linux-2"]
+
+
+def test_a_grant_waits_for_the_grace_on_a_slot_that_quota_has_filled_in_the_same_tick() -> None:
+    rules = quota_rules({"resources": {"cpus": 4}}, elastic="yielding", preemption_grace=30)
+    earlier = an_application(1, (a_part("hosts-2"),))
+    later = an_application(2, (a_part("hosts-1"), a_part("hosts-1", "more")))
+    filling = runs("r3", a_lease("hosts-2", resources={"cpus": 3}, level=5, confirmed_at=NOW), resources={"cpus": 3})
+    rows: list[Row] = [quota_host(1), quota_host(2), earlier, later, filling, waits("r4", resources={"cpus": 2})]
+    found = plan(View(rows), rules, NOW).decisions
+    assert [each.reservation for each in found if isinstance(each, Assign)] == ["r4"]
+    assert [(each.reservation, each.revoke_by) for each in found if isinstance(each, Revoke)] == [("r2", NOW + 30)]
+    assert not any(isinstance(each, Grant) for each in found)
