@@ -4,8 +4,9 @@ Names are those that a scenario's nouns and actions have; a document also carrie
 `reply_to`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.reservations import Callback, Component, Request
 from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import (
@@ -35,9 +36,7 @@ def _own_queue(name: str) -> str:
     return name
 
 
-RESERVED_QUEUES = frozenset(
-    {"reservations", "ticks", "launch", "health", "terminate", "unacked", "unacked_index", "unacked_mutex"}
-)
+RESERVED_QUEUES = frozenset({*QUEUE_NAMES, "unacked", "unacked_index", "unacked_mutex"})
 """Lists and tables of the broker that are not a producer's: our queues, and where kombu notes what is under way.
 Names with a colon are keys of the view, such as the leader lock.
 """
@@ -99,28 +98,23 @@ class ReservationDocument(Document):
 
     def to_request(self) -> Request:
         """Return the part of it that is stored."""
-        components = tuple(Component(**each.model_dump()) for each in self.components)
-        return Request(
-            system=self.system,
-            pool=self.pool,
-            components=components or (Component(name="main", resources=self.resources),),
-            labels=self.labels,
-            prefers=self.prefers,
-            account=self.account,
-            size=self.size,
-            ttl=self.ttl,
-            restart_policy=self.restart_policy,
-            on_interruption=self.on_interruption,
-            preemptible=self.preemptible,
-            runtime=self.runtime,
-            tags=self.tags,
-            on_lease=_callback(self.on_lease),
-            on_end=_callback(self.on_end),
-        )
+        stored: dict[str, Any] = {
+            "components": tuple(_copy(each, Component) for each in self.components)
+            or (Component(name="main", resources=self.resources),)
+        }
+        for name in ("on_lease", "on_end"):
+            callback = getattr(self, name)
+            stored[name] = callback and _copy(callback, Callback)
+        return _copy(self, Request, **stored)
 
 
-def _callback(document: CallbackDocument | None) -> Callback | None:
-    return Callback(task=document.task, queue=document.queue) if document else None
+Row = TypeVar("Row", Component, Callback, Request)
+
+
+def _copy(document: Document, row: type[Row], **changes: Any) -> Row:
+    """Return a row with the fields of a document that have the same names, except for `changes`."""
+    given = vars(document)
+    return row(**{name: given[name] for name in row.__struct_fields__} | changes)
 
 
 class HolderDocument(Document):

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import msgspec
 
-from scheduler.model.accounts import FREE, NOTHING, Levels
+from scheduler.model.accounts import FREE, NOTHING, Levels, add, at_level
 from scheduler.model.events import Event
 from scheduler.model.labels import Labels
 from scheduler.model.labels import shape_of as shape_of_labels
@@ -100,28 +100,34 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queue: str
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was asked for; never changes. `ttl` in seconds, 0 = never expires, None = the pool's rule."""
+class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What was requested, as clients read it; never changes."""
 
     system: str | None = None
     pool: str | None = None
-    components: tuple[Component, ...]
+    components: tuple[Component, ...] = ()
     labels: dict[str, str] = {}
     prefers: dict[str, str] = {}
     account: str | None = None
     size: float = 0
     ttl: float | None = None
+    """Seconds; 0: it never expires; None: the pool's rule."""
     restart_policy: Literal["never", "on_failure"] = "never"
     on_interruption: Literal["requeue", "fail"] = "requeue"
     preemptible: bool = True
     runtime: float | None = None
     tags: dict[str, str] = {}
+
+
+class Request(PublicRequest, frozen=True, kw_only=True, gc=False):
+    """A request as it is stored, with the producer's callbacks."""
+
     on_lease: Callback | None = None
     on_end: Callback | None = None
 
     @property
     def instances(self) -> int:
-        """How many instances its components have together."""
+        """Return how many instances its components have together."""
         return sum(component.count for component in self.components)
 
 
@@ -155,14 +161,15 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     revoke_by: float | None = None
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A reservation as stored and viewed, with its leases. Times are seconds since the epoch.
+class PublicReservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A reservation as clients read it. Times are seconds since the epoch.
 
     `version` and `marked_at` order the copies of a row as they do for slots, and stay the first fields.
     """
 
     version: int = 0
     marked_at: float = 0.0
+    """When the row was written last."""
     id: str
     sequence: int = 0
     """Order of submission."""
@@ -172,36 +179,42 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     changed_at: float = 0.0
     """When the phase changed last."""
     priority: float = 1
-    request: Request
+    request: PublicRequest
     created_at: float
     expires_at: float | None = None
     """It expires when now >= this; None = never."""
     leased_at: float | None = None
     confirmed_at: float | None = None
-    failed_at: float | None = None
-    restarted_at: float | None = None
     finished_at: float | None = None
     restarts: int = 0
     component_restarts: dict[str, int] | None = None
-    """By instance: how often it died and was to be started again, an essential one with its reservation, by the restart
-    policy, an elastic one alone, by the next grant. None: no instance ever did.
+    """By instance: how often it failed and was to be started again. An essential one restarts with its reservation, by
+    the restart policy; an elastic one alone, by the next grant. None: no instance ever did.
     """
-    unconfirmed: int = 0
-    """Assignments in a row that were not confirmed."""
     interruptions: int = 0
     token: int = 0
-    """The current fencing token; changes whenever its essential leases are assigned or moved."""
-    suspended: bool = False
-    declined: tuple[str, ...] = ()
-    """What its holder does not want: while it waits, slots that are left out at its next assignment; while it is
-    leased, elastic instances that it gave back of its own accord: it is granted no more of their components.
-    """
+    """The current fencing token; it changes whenever the essential leases are assigned or moved."""
     revoke_reason: str | None = None
     revoke_by: float | None = None
     """While `revoking`: why, and when its leases are taken at the latest."""
     leases: tuple[Lease, ...] = ()
     principal: str | None = None
     """The principal that submitted it; None: the message was not signed."""
+
+
+class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
+    """A reservation as stored and viewed, with its leases."""
+
+    request: Request
+    failed_at: float | None = None
+    restarted_at: float | None = None
+    unconfirmed: int = 0
+    """Assignments in a row that were not confirmed."""
+    suspended: bool = False
+    declined: tuple[str, ...] = ()
+    """While it waits: slots that its next assignment leaves out. While it is leased: elastic instances that its holder
+    gave back, whose components get no further grant.
+    """
     key_hash: str | None = None
     """SHA-256, in hexadecimal, of the key that its holder proves itself by; None: its token is enough."""
     instances: int | None = None
@@ -240,7 +253,14 @@ def usable_cores(lease: Lease) -> float | None:
     return lease.resources.get("cpus") if lease.cores is None else lease.cores
 
 
-def is_over(reservation: Reservation) -> bool:
+def cost_until(lease: Lease, now: float) -> Levels:
+    """Return what a lease has used by paid level up to `now`."""
+    if lease.charged_at is None or now <= lease.charged_at:
+        return lease.cost
+    return add(lease.cost, at_level(lease.level, lease.weight * (now - lease.charged_at)))
+
+
+def is_over(reservation: PublicReservation) -> bool:
     """Whether it has ended: only a restart by policy ever follows `failed`."""
     return reservation.phase in ENDED and not may_restart(reservation)
 
@@ -261,7 +281,7 @@ def is_claimant(reservation: Reservation) -> bool:
     return reservation.phase == "pending" and bool(reservation.leases)
 
 
-def may_restart(reservation: Reservation) -> bool:
+def may_restart(reservation: PublicReservation) -> bool:
     """Whether it failed and its own policy asks for a restart (whether one is left: `max_restarts`)."""
     return reservation.phase == "failed" and reservation.request.restart_policy == "on_failure"
 

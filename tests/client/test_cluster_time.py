@@ -33,7 +33,7 @@ def clock(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> ClientC
     """A clock that asks Redis as often as it is allowed to."""
     monkeypatch.setattr(cluster_time, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(cluster_time, "DOUBT_SECONDS", 0.0)
-    return ClientClock(redis_client, "leasehold:")
+    return ClientClock(redis_client, "leasehold:clock")
 
 
 @SHIFTS
@@ -125,7 +125,7 @@ def test_a_user_who_may_not_ask_gets_the_wall_clock_and_one_warning(
     poor_redis: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "leasehold")
-    clock = ClientClock(poor_redis, "leasehold:")
+    clock = ClientClock(poor_redis, "leasehold:clock")
     for _ in range(3):
         assert clock.now() == pytest.approx(time.time(), abs=NEAR)
         clock.refresh()
@@ -141,7 +141,7 @@ def test_a_user_who_may_ask_for_the_time_alone_gets_that_of_redis(
     redis_client.acl_setuser("poor", enabled=True, nopass=True, keys=["leasehold:reply:*"], commands=["+@all"])
     right = time.time()
     with make_redis(redis_url.replace("redis://", "redis://poor:any@")) as poor, time_machine.travel(right + 600):
-        assert ClientClock(poor, "leasehold:").now() == pytest.approx(right, abs=NEAR)
+        assert ClientClock(poor, "leasehold:clock").now() == pytest.approx(right, abs=NEAR)
     redis_client.acl_deluser("poor")
     assert caplog.messages == []
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_level, subtract
-from scheduler.model.reservations import Lease
+from scheduler.model.reservations import Lease, cost_until
 
 OVERLAP_SECONDS: Final = 35.0
 """Longer than any transaction: a clock that went back by more does not look like two writers at the same time."""
@@ -21,8 +21,7 @@ def settle(lease: Lease, now: float) -> Lease:
     """Return the lease with its cost counted up to now."""
     if lease.charged_at is None or now <= lease.charged_at:
         return lease
-    used = at_level(lease.level, lease.weight * (now - lease.charged_at))
-    return msgspec.structs.replace(lease, cost=add(lease.cost, used), charged_at=now)
+    return msgspec.structs.replace(lease, cost=cost_until(lease, now), charged_at=now)
 
 
 def stop(lease: Lease, now: float) -> Lease:
