@@ -99,7 +99,9 @@ def test_canaries_are_sent_until_one_is_answered_from_this_host(
     assert len(taken) == 2
 
 
-def test_an_answer_from_a_worker_on_another_host_does_not_count(redis_url: str, worker_client: redis.Redis, ask: Ask) -> None:
+def test_an_answer_from_a_worker_on_another_host_does_not_count(
+    redis_url: str, worker_client: redis.Redis, ask: Ask
+) -> None:
     with workers_on(worker_client, "ticks", "elsewhere"):
         found = ask("ticks", BROKER__URL=redis_url)
     assert found.status == 1
