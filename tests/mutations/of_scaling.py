@@ -61,6 +61,12 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits.choose_code": [
             Change("cordoned slots with capacity are the reason, not max_slots", "code == 'at_max_slots'", "not code"),
         ],
+        "list_eligible": [
+            Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
+        ],
+        "Choice.rank": [
+            Change("at the same price more memory first", "-held.get('memory_mib', 0)", "held.get('memory_mib', 0)"),
+        ],
     },
     "scheduler.policy.scaling.launch": {
         "_launch_for": [
@@ -74,16 +80,6 @@ OF_SCALING: Final[Changes] = {
                 "False",
             ),
         ],
-    },
-    "scheduler.policy.scaling.offerings": {
-        "list_eligible": [
-            Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
-        ],
-        "Choice.rank": [
-            Change("at the same price more memory first", "-held.get('memory_mib', 0)", "held.get('memory_mib', 0)"),
-        ],
-    },
-    "scheduler.policy.scaling.trial_launch": {
         "TrialLaunch.find_code": [
             Change(
                 "for a gang of which a part could be launched max_slots is the reason",
@@ -92,7 +88,7 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.scaling.warm_pool": {
+    "scheduler.policy.scaling.pool_size": {
         "count_reserve": [
             Change(
                 "the reserve contains only slots that no reservation waits for",
@@ -107,8 +103,6 @@ OF_SCALING: Final[Changes] = {
                 "pool.min_slots + 1 - count_serving(slot_infos)",
             ),
         ],
-    },
-    "scheduler.policy.scaling.scale_in": {
         "scale_in": [
             Change("longest idle first", "(slot_info.idle_since, slot_info.order)", "(0.0, slot_info.order)"),
             Change(
@@ -117,8 +111,6 @@ OF_SCALING: Final[Changes] = {
                 "count_serving(slot_infos) - pool.min_slots",
             ),
         ],
-    },
-    "scheduler.policy.scaling.make_headroom": {
         "_count_useful_launches": [
             Change(
                 "no slot drains for a launch that would lack capacity all the same",

@@ -1,6 +1,6 @@
 """The state of one scheduling cycle: a scratch copy of the view, which all steps spend from, and decisions so far."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from math import inf
@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import msgspec
 
+from scheduler.model.accounts import FREE, Account, Levels, add, find_account, level_of, subtract
 from scheduler.model.decisions import WAITING_CODES, Assign, Decision, Placement, Plan, Reason, Waits
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
@@ -15,16 +16,50 @@ from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.model.view import View
-from scheduler.policy.capacity.cached_slots import find_leases, is_sound, open_slots
 from scheduler.policy.capacity.requests import Demand, SharedAmounts, make_needs
 from scheduler.policy.capacity.slot_index import SlotIndex
-from scheduler.policy.capacity.slot_info import CachedSlot, Leases, SlotInfo
-from scheduler.policy.cycle.balances import Balances
+from scheduler.policy.capacity.slot_info import CachedSlot, Leases, SlotInfo, find_leases, is_sound, open_slots
+from scheduler.policy.cycle.deadlines import Terms, Timers
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.timers import Timers
-from scheduler.policy.cycle.ttl import Terms
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
+
+
+class Balances:
+    """The existing accounts, each with its level after the charge of this cycle, and with its balance after the charge
+    and after preemptions. Source: qscheduler.
+    """
+
+    def __init__(self, accounts: Mapping[str, Account]) -> None:
+        self.accounts = accounts
+        self._levels = {name: level_of(account.balance) for name, account in accounts.items()}
+        self.left = {name: account.balance for name, account in accounts.items()}
+        """What each account has left now; a level may be overdrawn."""
+
+    def account_of(self, reservation: Reservation) -> Account | None:
+        """Return the account that pays for a reservation; None if it names none that exists."""
+        return find_account(self.accounts, reservation.request.account, reservation.sequence)
+
+    def level_of(self, reservation: Reservation) -> int:
+        """Return the best level at which its account had something left after the charge, else the free level.
+        Preemptions in this cycle move balances and do not change the level.
+        """
+        account = self.account_of(reservation)
+        return FREE if account is None else self._levels[account.id]
+
+    @property
+    def are_by_name(self) -> bool:
+        """Whether the name of an account determines which account pays. It does not once an account was forgotten: a
+        new account of that name pays for later reservations only.
+        """
+        return not any(account.forgotten_upto for account in self.accounts.values())
+
+    def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
+        """Let the payer take over what the payee paid so far. Without a payee nothing is refunded."""
+        self.left[payer.id] = subtract(self.left[payer.id], cost)
+        if payee is not None:
+            self.left[payee.id] = add(self.left[payee.id], cost)
+
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 

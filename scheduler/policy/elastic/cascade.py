@@ -19,9 +19,8 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
-from scheduler.policy.elastic.instances import RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
+from scheduler.policy.elastic.instances import MORE, RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
 from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
-from scheduler.policy.elastic.utilisation import MORE
 
 _NOBODY = (1 << 62, 0)
 """A rank behind every group."""

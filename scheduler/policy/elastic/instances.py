@@ -5,7 +5,7 @@ where an undo restores the list of the moves but not the slots.
 """
 
 from bisect import insort
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,22 @@ from scheduler.policy.capacity.fits import Usage, find_obstacle, is_overfull, me
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.elastic.utilisation import weigh_use
+
+MORE: Final = 1e-9
+"""Smaller differences do not count: sums of fractions are not exact."""
+
+
+def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resources]) -> float:
+    """Return what a lease with these amounts adds to the utilisation of its pool, which `flexible` compares.
+
+    It is the sum over its resources of (amount leased / amount that the pool has), or 1 if the slot counts leases only.
+    `have`: by pool, the sum of its slots in service. Source: Zoe's flexible heuristic.
+    """
+    if slot_info.capacity is None:
+        return 1.0
+    all_of_it = have[slot_info.slot.pool]
+    return sum(amount / all_of_it[name] for name, amount in amounts.items() if all_of_it.get(name))
+
 
 RECLAIMS: Final = frozenset({"flexible", "yielding"})
 """The values of the setting `elastic` under which held elastic instances may be reclaimed."""

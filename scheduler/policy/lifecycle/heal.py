@@ -1,22 +1,24 @@
 """Step 2, heal: repair what was lost, interrupted or stuck since the last cycle, and restart what is due.
 
-Sources: the autoscaler's tick; Orchard for failures and restarts.
+A lost essential lease ends its reservation, a lost elastic one ends alone. A reservation that claims a lost slot is
+pending again. Machines that are no longer to be used are retired.
+
+Sources: the autoscaler's tick; Orchard for failures and restarts; Zoe for elastic leases; Arvados for changed offerings
+and for the restart of the scheduler. `max_uses`, `recycle_unclean` and `unhealthy_after` are Leasehold's own rules:
+`pack` would otherwise place leases on a broken machine again and again.
 """
 
 from collections.abc import Collection, Container
 
-from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Terminate
-from scheduler.model.reservations import Reservation
+from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Revoke, RevokeReason, Terminate
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
+from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE
-from scheduler.policy.capacity.cached_slots import AT_REST
-from scheduler.policy.capacity.slot_info import Leases, SlotInfo
+from scheduler.policy.capacity.slot_info import AT_REST, Leases, SlotInfo, find_reason_to_retire, is_configured
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
-from scheduler.policy.lifecycle.lost_leases import drop_claims, end_instances_on, end_lost_instances
-from scheduler.policy.lifecycle.retire import retire, retire_vanished
 from scheduler.policy.lifecycle.timeouts import find_deadline, is_silent
-from scheduler.policy.lifecycle.unconfirmed import requeue_unconfirmed
 
 INTERRUPTED = "slot_interrupted"
 
@@ -256,3 +258,178 @@ def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
         cycle.timers.add(cycle.now)
     else:
         cycle.timers.add_after(last, cycle.settings_of(reservation).restart_delay)
+
+
+def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
+    """Revoke each elastic lease whose slot is gone, silent or interrupted, and end each whose deadline is over.
+
+    On an interrupted slot the instance keeps its lease until the machine goes, or for `interruption_grace`. The
+    reservation stays leased, keeps its rank and counts no restart; `elastic/` grants it another instance like any that
+    it lacks. Source: Zoe, whose loop skips every second dead component.
+    """
+    for reservation in sorted(cycle.view.stretching.values(), key=lambda each: each.sequence):
+        if reservation.id in cycle.over or reservation.id in cycle.returning:
+            continue
+        for lease in reservation.leases:
+            if lease.kind == "elastic" and (found := _find_loss(cycle, reservation, lease, silent)) is not None:
+                _revoke(cycle, reservation, lease, *found)
+
+
+def end_instances_on(cycle: CycleState, leases: Leases) -> None:
+    """End the elastic leases of these now, because their slot goes."""
+    for (owner, _), lease in sorted(leases.items()):
+        reservation = cycle.view.stretching.get(owner)
+        if lease.kind == "elastic" and reservation is not None and owner not in cycle.over:
+            _revoke(cycle, reservation, lease, "slot_draining", None)
+
+
+def _find_loss(
+    cycle: CycleState, reservation: Reservation, lease: Lease, silent: Collection[str]
+) -> tuple[RevokeReason, float | None] | None:
+    """Return why the lease has to end and when (None: now); None if it goes on."""
+    slot = cycle.view.slots.get(lease.slot)
+    if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING:
+        return "slot_gone", None
+    if lease.slot in silent:
+        return "slot_offline", None
+    if lease.state == "revoking":
+        if lease.revoke_by is not None and not cycle.is_due(lease.revoke_by):
+            cycle.timers.add(lease.revoke_by)
+            return None
+        return "reclaimed" if slot.interrupted_at is None else "slot_interrupted", None
+    if slot.interrupted_at is None:
+        return None
+    grace = cycle.settings_of(reservation).interruption_grace
+    ends = [end for end in (slot.interrupted_by, None if grace is None else cycle.now + grace) if end is not None]
+    return "slot_interrupted", None if not ends or cycle.is_due(min(ends)) else min(ends)
+
+
+def _revoke(
+    cycle: CycleState, reservation: Reservation, lease: Lease, reason: RevokeReason, revoke_by: float | None
+) -> None:
+    cycle.decide(
+        Revoke(
+            reservation=reservation.id,
+            component=lease.component,
+            slot=lease.slot,
+            reason=reason,
+            epoch=lease.epoch,
+            revoke_by=revoke_by,
+        )
+    )
+    if revoke_by is None:
+        cycle.end_instance(reservation, lease.component, lease.slot)
+
+
+def drop_claims(cycle: CycleState) -> None:
+    """Requeue each reservation that claims a slot which is gone, drains, is offline or has another machine. What its
+    account paid for the claim is not refunded.
+    """
+    for reservation in cycle.list_claimants():
+        reasons = [reason for lease in reservation.leases if (reason := _find_loss_of_claim(cycle, lease)) is not None]
+        if reasons:
+            cycle.decide(Requeue(reservation=reservation.id, reason=reasons[0]))
+            cycle.requeue(reservation)
+
+
+def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
+    """Return the reason of the requeue if the claimed machine will not take the lease; None if it will."""
+    slot_info = cycle.slot_infos.get(lease.slot)
+    if slot_info is None or slot_info.slot.epoch != lease.epoch or slot_info.state not in {"ready", "draining"}:
+        return "slot_gone"
+    if slot_info.slot.interrupted_at is not None:
+        return "slot_interrupted"
+    if slot_info.state == "draining":
+        return "slot_draining"
+    return "slot_offline" if slot_info.stuck else None
+
+
+def requeue_unconfirmed(cycle: CycleState) -> None:
+    """Requeue each reservation that was not confirmed for `confirm_timeout` (age >= timeout); after `max_unconfirmed`
+    times (0: no limit) it fails.
+
+    No reservation is requeued while an adopted machine has not answered, for `adoption_timeout` at most: its holder may
+    be about to confirm from there. Source: Arvados (restart of the scheduler).
+    """
+    every = (cycle.rules.scheduler, *cycle.rules.scheduler.system.values())
+    if not any(settings.confirm_timeout for settings in every):
+        return
+    adopted_by = _find_end_of_adoption(cycle)
+    if adopted_by is not None and not cycle.is_due(adopted_by):
+        cycle.timers.add(adopted_by)
+        return
+    for reservation in cycle.list_in_phase("leased"):
+        timeout = cycle.settings_of(reservation).confirm_timeout
+        if not timeout or reservation.id in cycle.returning or reservation.confirmed_at is not None:
+            continue
+        deadline = (cycle.now if reservation.leased_at is None else reservation.leased_at) + timeout
+        if cycle.is_due(deadline):
+            _requeue(cycle, reservation)
+        else:
+            cycle.timers.add(deadline)
+
+
+def _requeue(cycle: CycleState, reservation: Reservation) -> None:
+    """Requeue the reservation, or fail it after `max_unconfirmed` times. Count the lease against each of its slots."""
+    for lease in reservation.leases:
+        slot_info = cycle.slot_infos.get(lease.slot)
+        if slot_info is not None and lease.kind == "essential":
+            slot_info.unconfirmed += 1
+            cycle.note_restless(slot_info)
+    most = cycle.settings_of(reservation).max_unconfirmed
+    if most and reservation.unconfirmed >= most:
+        cycle.decide(Fail(reservation=reservation.id, reason="unconfirmed"))
+        cycle.end(reservation)
+    else:
+        cycle.decide(Requeue(reservation=reservation.id, reason="unconfirmed"))
+        cycle.requeue(reservation)
+
+
+def _find_end_of_adoption(cycle: CycleState) -> float | None:
+    """Return until when machines that were found running may answer: adopted ones that still boot, and machines that
+    belong to no slot. None if there are none.
+    """
+    found = [
+        slot_info.slot.last_seen
+        for slot_info in cycle.all_slots()
+        if slot_info.slot.launch_reason == ADOPTED
+        and slot_info.state in IN_FLIGHT
+        and slot_info.slot.last_seen is not None
+    ]
+    found += [hold.refused_at for hold in cycle.view.holds.values() if hold.kind == "strangers"]
+    return max(found) + cycle.rules.scheduler.adoption_timeout if found else None
+
+
+def retire(cycle: CycleState) -> None:
+    """Retire slots for the reasons of `find_reason_to_retire`. A draining slot takes no new lease; its leases go on."""
+    for slot_info in cycle.list_restless():
+        if slot_info.state == "ready":
+            reason = find_reason_to_retire(slot_info)
+            if reason is not None:
+                cycle.decide(Drain(slot=slot_info.slot.id, reason=reason))
+                slot_info.state = "draining"
+        elif slot_info.is_coming and not is_configured(slot_info.slot, slot_info.pool):
+            cycle.decide(Terminate(slot=slot_info.slot.id, reason="unconfigured"))
+            slot_info.state = "terminating"
+
+
+def retire_vanished(cycle: CycleState) -> None:
+    """Retire the machines of pools that the rules no longer list; they would run and cost money forever otherwise."""
+    for slot in cycle.vanished:  # promise: vanished-pool-ended
+        decision = _find_end(slot, is_free=not cycle.leases_on(slot))
+        if decision is not None:
+            cycle.decide(decision)
+
+
+def _find_end(slot: Slot, *, is_free: bool) -> Drain | Terminate | Reset | None:
+    match slot.state:
+        case "ready":
+            return Drain(slot=slot.id, reason="unconfigured")
+        case "launching" | "booting" | "binding":
+            return Terminate(slot=slot.id, reason="unconfigured")
+        case "draining" if is_free:
+            return Terminate(slot=slot.id, reason="drained")
+        case "error":
+            return Reset(slot=slot.id, reason="cooled_down")
+        case _:
+            return None

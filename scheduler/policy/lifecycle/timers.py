@@ -1,6 +1,6 @@
-"""The last step, wake: when the decisions of this cycle make something fall due.
+"""The first and the last step: end the reservations whose time is over, and find when the next cycle is due.
 
-An earlier step adds the instant itself when it finds that something is not due yet.
+Source: the autoscaler's tick.
 """
 
 from typing import Final
@@ -10,6 +10,7 @@ from scheduler.model.decisions import (
     Cores,
     Decision,
     Drain,
+    Expire,
     Fail,
     Launch,
     Preempt,
@@ -18,10 +19,31 @@ from scheduler.model.decisions import (
     Revoke,
     Terminate,
 )
+from scheduler.model.transitions import ENDED
+from scheduler.policy.cycle.deadlines import Terms, expiry_of_lease, expiry_of_pending
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Shared
-from scheduler.policy.cycle.ttl import Terms, expiry_of_lease, expiry_of_pending
+from scheduler.policy.cycle.step_values import Shared, Unexpired
 from scheduler.policy.lifecycle.heal import may_restart_again, wake_for_restart
+
+
+def expire(cycle: CycleState) -> Unexpired:
+    """End each pending or leased reservation with now >= `expires_at`.
+
+    Its leases end in this cycle, so that `place` can give the slots to others. A reservation that expires is never
+    assigned in the same cycle.
+    """
+    mortal = [
+        (each.expires_at, each)
+        for each in cycle.view.mortal.values()
+        if each.phase not in ENDED and each.expires_at is not None
+    ]
+    due = [each for instant, each in mortal if cycle.is_due(instant)]
+    cycle.timers.add(min((instant for instant, _ in mortal if not cycle.is_due(instant)), default=None))
+    for reservation in sorted(due, key=lambda each: each.sequence):
+        cycle.decide(Expire(reservation=reservation.id))
+        cycle.end(reservation)
+    return Unexpired(cycle)
+
 
 _MANY: Final = frozenset({Assign, Cores})
 """Most decisions are of these kinds. `Timers.lease_terms` stands for the leases; a limit of cores never falls due."""

@@ -12,18 +12,17 @@ from scheduler.model.reservations import Instance, Lease, Reservation, is_on_hol
 from scheduler.policy.capacity.gang import Shortage, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.deadlines import Terms
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.cycle.step_values import Charged, Protected, Unplaced
-from scheduler.policy.cycle.ttl import Terms
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.feasibility import Feasibility
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.queueing.starvation_guard import StarvationGuard
-from scheduler.policy.quota.block_reasons import lacks_quota
-from scheduler.policy.quota.step import place_by_quota, split_by_queue
+from scheduler.policy.quota.step import lacks_quota, place_by_quota, split_by_queue
 from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits
 
 Leases = tuple[Placement, ...]

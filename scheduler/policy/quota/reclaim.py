@@ -22,9 +22,8 @@ from scheduler.model.resources import Resources
 from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, name_placements
-from scheduler.policy.elastic.decisions import RECLAIMING, make_revoke
-from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable, is_served
-from scheduler.policy.elastic.utilisation import MORE, weigh_use
+from scheduler.policy.elastic.instances import MORE, RECLAIMS, is_reclaimable, is_served, weigh_use
+from scheduler.policy.elastic.step import RECLAIMING, make_revoke
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.pending_groups import PendingGroup
 from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases

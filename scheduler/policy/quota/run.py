@@ -13,12 +13,10 @@ from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, name_placements
-from scheduler.policy.queueing.account_levels import count_required
-from scheduler.policy.quota.lease_cost import weigh
-from scheduler.policy.quota.limits import AccountLimits, find_likeness
-from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.requirements import Requirements, RequirementsIndex
-from scheduler.policy.quota.running import RunningIndex, RunningWork
+from scheduler.policy.queueing.order import count_required
+from scheduler.policy.quota.accounting import weigh
+from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
+from scheduler.policy.quota.running import AccountLimits, RunningIndex, RunningWork, find_likeness
 
 
 class QuotaRun:

@@ -1,28 +1,139 @@
-"""Placing under `queue: quota`: accounts that have saved come first, and no slot stays idle while a reservation fits.
+"""The steps of quota in a cycle: the charge of the accounts, and placing under `queue: quota`.
 
-For each paid level: idle slots take reservations that prefer them, then all others; elastic instances are reclaimed;
-running work moves to the level that its account can pay; better work preempts worse. At last the free level takes what
-is left. A reservation that cannot be placed blocks no other one, and an idle slot is never kept for a better one.
-Source: qscheduler.
+Accounts that have saved come first, and no slot stays idle while a reservation fits. For each paid level: idle slots
+take reservations that prefer them, then all others; elastic instances are reclaimed; running work moves to the level
+that its account can pay; better work preempts worse. At last the free level takes what is left. A reservation that
+cannot be placed blocks no other one, and an idle slot is never kept for a better one. Source: qscheduler.
 """
 
 from collections.abc import Iterable
 from itertools import chain, repeat
+from math import fsum
+from typing import cast
 
-from scheduler.model.accounts import FREE, PAID
+from scheduler.model.accounts import FREE, PAID, Account, Levels, find_account
 from scheduler.model.reservations import Lease, Reservation
+from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.cycle.state import Balances, CycleState, name_placements
+from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import sort_queue
-from scheduler.policy.quota.block_reasons import BlockReasons, report_no_quota
+from scheduler.policy.quota.accounting import charge as charge_account
 from scheduler.policy.quota.match_idle import match_idle
-from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.preempt import preempt
+from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
+from scheduler.policy.quota.preempt import preempt, relevel
 from scheduler.policy.quota.reclaim import reclaim
-from scheduler.policy.quota.reprioritize import relevel
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.running import RunningIndex
+
+
+def charge(cycle: Healed) -> Charged:
+    """Charge every account up to now, if any queue is `quota`; one that was charged at this instant is unchanged.
+
+    Leases that ended earlier in this cycle are paid for: they ran until now. The plan decides on these balances. The
+    commit charges the same accounts again, on the rows as they are then.
+    """
+    if not cycle.rules.has_quota:
+        return Charged(cycle)
+    used = _sum_used(cycle)
+    found = sorted(cycle.view.accounts.items())
+    accounts = {
+        name: charge_account(account, used.get(name, (0.0, 0.0, 0.0, 0.0, 0.0)), cycle.now)
+        for name, account in found
+        if not account.forgotten
+    }
+    cycle.balances = Balances(accounts)
+    cycle.charged = tuple(name for name in accounts if cycle.view.accounts[name].charged_at < cycle.now)
+    return Charged(cycle)
+
+
+def _sum_used(cycle: CycleState) -> dict[str, Levels]:
+    """Return by account what all leases have used since its last charge; `fsum` makes it independent of their order."""
+    view, now = cycle.view, cycle.now
+    reservations, accounts = view.reservations, view.accounts
+    parts: dict[str, list[list[float]]] = {}
+    for leases in view.leases_on.values():
+        for (owner, _), lease in leases.items():
+            if lease.charged_at is None or lease.level >= FREE:
+                continue
+            row = reservations[owner]
+            account = find_account(accounts, row.request.account, row.sequence)
+            if account is not None:
+                seconds = now - max(account.charged_at, lease.charged_at)
+                if seconds > 0:
+                    used = parts.setdefault(account.id, [[] for _ in PAID])
+                    used[lease.level].append(lease.weight * seconds)
+    return {name: cast("Levels", tuple(map(fsum, used))) for name, used in parts.items()}
+
+
+CodeAndSentence = tuple[str, str]
+"""A waiting code, and the sentence."""
+
+
+def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
+    """Return whether the account of a reservation has nothing left and runs nothing free; only under `queue: quota`."""
+    if cycle.settings_of(reservation).queue != "quota":
+        return False
+    account = cycle.balances.account_of(reservation)
+    return account is not None and account.disable_free_tasks and cycle.balances.level_of(reservation) == FREE
+
+
+def report_no_quota(cycle: CycleState, reservation: Reservation) -> bool:
+    """Report `no_quota` for a reservation that lacks quota; return whether it does."""
+    lacks = lacks_quota(cycle, reservation)
+    if lacks:
+        cycle.wait(reservation.id, *_describe_no_quota(cycle.balances.account_of(reservation)))
+    return lacks
+
+
+def _describe_no_quota(account: Account | None) -> CodeAndSentence:
+    name = account.id if account else ""
+    return "no_quota", f"account {name} has nothing left at any level, and runs nothing for free"
+
+
+class BlockReasons:
+    """The reasons for which accounts block reservations that were not placed."""
+
+    def __init__(self, quota_run: QuotaRun) -> None:
+        self._run = quota_run
+        self._idle_by_requirements: dict[Requirements, list[SlotInfo]] = {}
+        self._known: dict[tuple[str, Requirements], str | None] = {}
+        for slot_info in (
+            quota_run.idle if any(_limits_labels(group) for groups in quota_run.groups for group in groups) else ()
+        ):
+            for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.free):
+                self._idle_by_requirements.setdefault(requirements, []).append(slot_info)
+
+    def find(self, group: PendingGroup) -> CodeAndSentence | None:
+        """Return code and sentence for the rest of a group; None if the account does not block it."""
+        account = group.account
+        if account is None:
+            return None
+        if account.disable_free_tasks and group.level == FREE:
+            return _describe_no_quota(account)
+        if account.disable_free_tasks and self._run.limits.is_fanned_out(group):
+            sentence = (
+                f"account {account.id} pays for {account.max_fanout} leases of its like, and runs nothing for free"
+            )
+            return "account_limit", sentence
+        slot = self._find_refused(account, group) if account.per_label_task_limits else None
+        if slot is None:
+            return None
+        return "account_limit", f"account {account.id} has as many leases as it may on slots with a label of {slot}"
+
+    def _find_refused(self, account: Account, group: PendingGroup) -> str | None:
+        """Return an idle slot that meets the requirements, if a limit of the account refuses all such slots."""
+        key = (account.id, group.required)
+        if key not in self._known:
+            idle = self._idle_by_requirements.get(group.required, [])
+            refused = bool(idle) and all(self._run.limits.refuses(account, [slot_info]) for slot_info in idle)
+            self._known[key] = idle[0].slot.id if refused else None
+        return self._known[key]
+
+
+def _limits_labels(group: PendingGroup) -> bool:
+    return bool(group.account and group.account.per_label_task_limits and not group.is_served)
 
 
 def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:

@@ -1,15 +1,18 @@
-"""What holds launches back: `max_slots`, EC2's refusals and failed boots.
+"""What a new slot could be, and what holds launches back: `max_slots`, EC2's refusals and failed boots.
 
-Sources: the autoscaler's tick (counting), Arvados (back-offs).
+Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Final
 
 from scheduler.model.decisions import Launch
+from scheduler.model.labels import Labels
 from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.resources import Resources
 from scheduler.model.rules import Pool
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import has_room
@@ -18,7 +21,52 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
-from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One offering of a pool. `key` is None if the pool has none."""
+
+    key: str | None
+    market: str
+    price: float
+    capacity: Resources | None
+    labels: Labels
+
+    @property
+    def rank(self) -> tuple[float, float, float, str]:
+        """Sort key: cheapest first, then more memory, then more cpus, then by name."""
+        held = self.capacity or {}
+        return (self.price, -held.get("memory_mib", 0), -held.get("cpus", 0), self.key or "")
+
+
+def list_choices(pool: Pool) -> list[Choice]:
+    """Return what a new slot of this pool could be, in the order in which it is tried.
+
+    A pool without offerings counts as one offering.
+    """
+    if not pool.offerings:
+        return [Choice(None, "", 0.0, pool.resources, pool.labels)]
+    choices = [
+        Choice(
+            key=key,
+            market=offering.market,
+            price=offering.price,
+            capacity=pool.resources if offering.resources is None else offering.resources,
+            labels={**pool.labels, **(offering.labels or {})},
+        )
+        for key, offering in pool.offering_by_key.items()
+    ]
+    return sorted(choices, key=lambda choice: choice.rank)
+
+
+def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
+    """Return those that cost at most `price_factor` times as much as the cheapest, which is the first of them. The
+    cheapest one counts even while a back-off holds it.
+    """
+    most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
+    return [choice for choice in choices if choice.price <= most]
+
 
 DETAILS: Final[Mapping[str, str]] = MappingProxyType(
     {

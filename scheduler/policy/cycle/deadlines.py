@@ -1,9 +1,10 @@
-"""How long a reservation lives. Source: the autoscaler's tick.
+"""How long a reservation lives, and when the next cycle is due. All times are in seconds.
 
-The ttl is the request's own, else `reservation_ttl` of its pool (the first one that serves its system), else, for a
-lease only, `lease_ttl` of that pool. 0 means never. All times are in seconds.
+The ttl of a reservation is its own, else `reservation_ttl` of its pool (the first one that serves its system), else,
+for a lease only, `lease_ttl` of that pool. 0 means never. Source: the autoscaler's tick.
 """
 
+from math import inf, nextafter
 from typing import NamedTuple, Protocol
 
 from scheduler.model.reservations import Reservation
@@ -69,3 +70,30 @@ def _own_ttl(request: HasTerms, rules: Rules) -> float | None:
 def _first_pool(request: HasTerms, rules: Rules) -> Pool | None:
     names = rules.serving_pools(request.pool, request.system)
     return rules.pools[names[0]] if names else None
+
+
+class Timers:
+    """Collect the instants at which something falls due. A step adds them; predicates never do."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._first = inf
+        self.lease_terms: set[Terms] = set()
+        """The terms of the leases of this cycle. Many leases share theirs: their ends are worked out once."""
+
+    @property
+    def first(self) -> float | None:
+        """The earliest instant; None if nothing falls due."""
+        return None if self._first == inf else self._first
+
+    def add(self, instant: float | None) -> None:
+        """Wake at `instant`, or at once if it has passed. None adds nothing."""
+        if instant is not None:
+            self._first = min(self._first, max(instant, self._now))
+
+    def add_after(self, start: float, limit: float) -> None:
+        """Wake at the first instant at which more than `limit` seconds have passed since `start`."""
+        instant = nextafter(max(start + limit, self._now), inf)
+        while instant - start <= limit:  # the sum was rounded down
+            instant = nextafter(instant, inf)
+        self.add(instant)

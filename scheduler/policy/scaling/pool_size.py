@@ -1,7 +1,7 @@
-"""Steps 6 and 8, headroom: where EC2's quota or `max_slots` withholds launches, unneeded slots make way for them.
+"""Steps 6 to 8: the minimum and the warm reserve of each pool, headroom for withheld launches, and scale-in.
 
-Source: Arvados' "at quota". There the pass stops at the first reservation over quota and all idle machines are shut
-down; here only unneeded slots go, and only as many as launches are withheld.
+Sources: the autoscaler's tick; for headroom Arvados' "at quota". There the pass stops at the first reservation over
+quota and all idle machines are shut down; here only unneeded slots go, and only as many as launches are withheld.
 """
 
 from collections import Counter
@@ -19,9 +19,74 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Headroom, Healed, Scaled, ScaledIn, Shortfall
-from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.offerings import Choice
+from scheduler.policy.cycle.step_values import Headroom, Healed, Scaled, ScaledIn, Shortfall, Warm
+from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits, list_choices, list_eligible
+
+
+def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
+    """Launch what each pool lacks of `min_slots`, then of `target_warm_slots`, within its limits.
+
+    A pool whose launches for reservations are withheld gets none: such a slot would be the first to make headroom.
+    """
+    for name, slot_infos in cycle.pools.items():
+        pool = cycle.rules.pools[name]
+        if pool.is_elastic and not headroom.launches.get(name):
+            if pool.min_slots:
+                _launch(limits, name, "minimum", pool.min_slots - count_serving(slot_infos))
+            if pool.target_warm_slots:
+                _launch(limits, name, "warm", pool.target_warm_slots - count_reserve(slot_infos))
+    return Warm(cycle)
+
+
+def count_serving(slot_infos: list[SlotInfo]) -> int:
+    """Count the slots that are ready or in flight and not cordoned; `min_slots` is compared with this number."""
+    return sum(slot_info.is_serving for slot_info in slot_infos)
+
+
+def count_reserve(slot_infos: list[SlotInfo]) -> int:
+    """Count the idle ready slots and the slots in flight without a reservation that waits for them; cordoned ones do
+    not count. `target_warm_slots` is compared with this number.
+    """
+    return sum(
+        slot_info.is_idle or (slot_info.is_serving and slot_info.is_coming and not slot_info.wanted)
+        for slot_info in slot_infos
+    )
+
+
+def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
+    """Launch `lacking` slots, each of the first offering that nothing holds back; stop when there is none."""
+    if lacking <= 0:
+        return
+    pool = limits.pool(name)
+    choices = list_eligible(list_choices(pool), pool)
+    for _ in range(lacking):
+        free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
+        if free is None:
+            return
+        limits.launch(name, free, reason)
+
+
+def scale_in(cycle: Warm) -> ScaledIn:
+    """Drain ready slots without leases that were idle for longer than `idle_scale_down` seconds, strictly.
+
+    A pool keeps `min_slots` slots in service and `target_warm_slots` in reserve. The slot that was idle longest goes
+    first, then slot order.
+    """
+    for name, slot_infos in cycle.pools.items():
+        pool = cycle.rules.pools[name]
+        idle = [slot_info for slot_info in slot_infos if slot_info.is_idle] if pool.is_elastic else []
+        if not idle:
+            continue
+        idle.sort(key=lambda slot_info: (slot_info.idle_since, slot_info.order))
+        spare = min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)
+        for slot_info in idle[: max(0, spare)]:
+            if cycle.is_past(slot_info.idle_since, pool.idle_scale_down):
+                cycle.decide(Drain(slot=slot_info.slot.id, reason="idle"))
+                slot_info.state = "draining"
+            else:
+                cycle.timers.add_after(slot_info.idle_since, pool.idle_scale_down)
+    return ScaledIn(cycle)
+
 
 _MOST: Final = 1 << 32
 """More slots than any pool has."""
