@@ -110,7 +110,7 @@ def test_each_file_that_a_page_names_exists() -> None:
 
 
 TOOLS = {
-    *(f"policy/elastic/{name}.py" for name in ("instances", "relaxed_capacity")),
+    "policy/elastic/relaxed_capacity.py",
     *(f"policy/quota/{name}.py" for name in ("pending_groups", "run")),
 }
 """Modules that decide nothing."""

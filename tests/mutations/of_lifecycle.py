@@ -19,10 +19,18 @@ OF_LIFECYCLE: Final[Changes] = {
     },
     "scheduler.policy.lifecycle.heal": {
         "_heal_stuck": [
-            Change("a cool-down ends", "slot_info.state = 'empty'", ""),
+            Change(
+                "a cool-down ends",
+                "cycle.move_slot(slot_info, Reset(slot=slot.id, reason='cooled_down'))",
+                "cycle.decide(Reset(slot=slot.id, reason='cooled_down'))",
+            ),
         ],
         "_heal_interrupted": [
-            Change("an interrupted slot takes no leases", "slot_info.state = 'draining'", "slot_info.stuck = False"),
+            Change(
+                "an interrupted slot takes no leases",
+                "cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason='interrupted'))",
+                "cycle.decide(Drain(slot=slot_info.slot.id, reason='interrupted')); slot_info.stuck = False",
+            ),
         ],
         "_find_grace_end": [
             Change("a grace never outlasts the machine", "return min(ends)", "return max(ends)"),
@@ -40,8 +48,8 @@ OF_LIFECYCLE: Final[Changes] = {
         "_find_loss": [
             Change(
                 "an interrupted instance stays until the machine ends",
-                "None if not ends or cycle.is_due(min(ends)) else min(ends)",
-                "None if not ends or cycle.is_due(min(ends)) else None",
+                "_find_grace_end(cycle, reservation, [slot])",
+                "None",
             ),
             Change(
                 "a revoked instance ends at its deadline",
@@ -49,7 +57,7 @@ OF_LIFECYCLE: Final[Changes] = {
                 "lease.revoke_by is not None",
             ),
         ],
-        "_requeue": [
+        "_end_unconfirmed": [
             Change("unconfirmed leases in a row are counted for the slot", "1", "0"),
         ],
     },

@@ -28,7 +28,8 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits.is_probing": [
             Change(
                 "the first launch after a quota back-off goes alone",
-                "self.may_probe(name, market) and self._is_probed(name, market)",
+                "self.may_probe(name, market) and any((each.state == 'launching' and each.market == market "
+                "for each in self._cycle.pools[name]))",
                 "False",
             ),
         ],
@@ -72,7 +73,7 @@ OF_SCALING: Final[Changes] = {
         "_launch_for": [
             Change("a reservation whose slots cannot all be launched launches none", "attempt.undo()", ""),
         ],
-        "launch_for_elastic": [
+        "_launch_for_elastic": [
             Change("what is in flight is set against elastic instances first", "there", "[]"),
             Change(
                 "elastic instances of a pending reservation launch only if it waits for slots in flight alone",

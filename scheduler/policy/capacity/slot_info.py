@@ -18,14 +18,12 @@ from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.view import View
-from scheduler.policy.capacity.fits import find_obstacle, measure
+from scheduler.policy.capacity.fits import Mark, find_obstacle, measure
 
 Leases = dict[tuple[str, str], Lease]
 """By (reservation, component)."""
 
 
-Mark = tuple[object, ...]
-"""A key that is equal for slots that are alike in something."""
 NO_LEASES: Final[Leases] = {}
 """The leases of every slot without leases."""
 
@@ -113,6 +111,11 @@ class SlotInfo(msgspec.Struct, eq=False):
     def has_place(self) -> bool:
         """Whether the slot can take one more lease, apart from resources."""
         return find_obstacle({}, None, self.pool.lease_limit - self.load, self.uses_left) is None
+
+    @property
+    def takes_leases(self) -> bool:
+        """Whether it is ready, not cordoned, not offline, and without an unknown occupant."""
+        return self.state == "ready" and not (self.slot.cordoned or self.stuck or self.slot.stranger)
 
     @property
     def is_coming(self) -> bool:

@@ -5,37 +5,21 @@ for a lease only, `lease_ttl` of that pool. 0 means never. Source: the autoscale
 """
 
 from math import inf, nextafter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Request, Reservation
 from scheduler.model.rules import Pool, Rules
 
 
-class HasTerms(Protocol):
-    """The fields of a request that determine how long it lives."""
-
-    @property
-    def ttl(self) -> float | None:
-        """Its own ttl; None if it has none."""
-
-    @property
-    def pool(self) -> str | None:
-        """The pool that it names."""
-
-    @property
-    def system(self) -> str | None:
-        """The system that it names, if it names no pool."""
-
-
 class Terms(NamedTuple):
-    """These fields as a value, equal for all requests that live equally long."""
+    """The fields of a request that determine how long it lives, equal for all requests that live equally long."""
 
     ttl: float | None
     pool: str | None
     system: str | None
 
 
-def expiry_of_pending(request: HasTerms, rules: Rules, now: float) -> float | None:
+def expiry_of_pending(request: Request | Terms, rules: Rules, now: float) -> float | None:
     """Return when a pending reservation expires. `now`: its submission, its renewal or its return to the queue. None:
     never.
     """
@@ -43,7 +27,7 @@ def expiry_of_pending(request: HasTerms, rules: Rules, now: float) -> float | No
     return now + ttl if ttl else None
 
 
-def expiry_of_lease(request: HasTerms, rules: Rules, now: float) -> float | None:
+def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float | None:
     """Return when a leased reservation expires. `now`: its assignment or its renewal. None: never."""
     ttl = _own_ttl(request, rules)
     if ttl is None:
@@ -59,7 +43,7 @@ def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> f
     return expiry_of_lease(reservation.request, rules, now)
 
 
-def _own_ttl(request: HasTerms, rules: Rules) -> float | None:
+def _own_ttl(request: Request | Terms, rules: Rules) -> float | None:
     """Return the ttl of the pending and the leased phase; None if neither request nor pool has one, 0.0 for never."""
     if request.ttl is not None:
         return request.ttl
@@ -67,7 +51,7 @@ def _own_ttl(request: HasTerms, rules: Rules) -> float | None:
     return (pool.reservation_ttl or None) if pool else None
 
 
-def _first_pool(request: HasTerms, rules: Rules) -> Pool | None:
+def _first_pool(request: Request | Terms, rules: Rules) -> Pool | None:
     names = rules.serving_pools(request.pool, request.system)
     return rules.pools[names[0]] if names else None
 
@@ -77,19 +61,15 @@ class Timers:
 
     def __init__(self, now: float) -> None:
         self._now = now
-        self._first = inf
+        self.first = inf
+        """The earliest instant; infinity if nothing falls due."""
         self.lease_terms: set[Terms] = set()
         """The terms of the leases of this cycle. Many leases share theirs: their ends are worked out once."""
-
-    @property
-    def first(self) -> float | None:
-        """The earliest instant; None if nothing falls due."""
-        return None if self._first == inf else self._first
 
     def add(self, instant: float | None) -> None:
         """Wake at `instant`, or at once if it has passed. None adds nothing."""
         if instant is not None:
-            self._first = min(self._first, max(instant, self._now))
+            self.first = min(self.first, max(instant, self._now))
 
     def add_after(self, start: float, limit: float) -> None:
         """Wake at the first instant at which more than `limit` seconds have passed since `start`."""

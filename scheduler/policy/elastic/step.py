@@ -10,32 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.fits import Occupancy, is_overfull
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import ElasticShortage
 from scheduler.policy.elastic.cascade import Cascade
-from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, is_served
+from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance
 from scheduler.policy.queueing.order import sort_queue
 
 RECLAIMING: Final = "elastic instances of other reservations are being reclaimed for it"
-
-
-def make_revoke(holder: str, lease: Lease, revoke_by: float | None, room_for: str | None) -> Revoke:
-    """Return the decision that reclaims an elastic lease, at once or by a deadline."""
-    return Revoke(
-        reservation=holder,
-        component=lease.component,
-        slot=lease.slot,
-        reason="reclaimed",
-        epoch=lease.epoch,
-        revoke_by=revoke_by,
-        room_for=room_for,
-    )
 
 
 class _SlotUsage:
@@ -113,18 +100,13 @@ class ElasticDecisions:
         """Put the decisions of this step into their order."""
         decisions = self._cycle.decisions
         placed = decisions[self._start :]
+        assigned = {decision.reservation for decision in placed if isinstance(decision, Assign)}
         decisions[self._start :] = [
-            *self._grant_early(placed),
+            *self._grant(each for holder, early in self._early.items() if holder not in assigned for each in early),
             *(written for decision in placed for written in self._write(decision)),
             *self._revoke_others(),
             *self._grant(self._late),
         ]
-
-    def _grant_early(self, placed: Iterable[Decision]) -> Iterator[Decision]:
-        assigned = {decision.reservation for decision in placed if isinstance(decision, Assign)}
-        for holder, elastic_instances in self._early.items():
-            if holder not in assigned:
-                yield from self._grant(elastic_instances)
 
     def _write(self, decision: Decision) -> Iterator[Decision]:
         if not isinstance(decision, Assign):
@@ -173,7 +155,7 @@ class ElasticDecisions:
     def _revoke(self, elastic_instance: ElasticInstance, room_for: str | None) -> Revoke:
         assert elastic_instance.lease is not None, "only held instances are revoked"  # noqa: S101
         revoke_by = self._find_revoke_by(elastic_instance.holder.id)
-        return make_revoke(elastic_instance.holder.id, elastic_instance.lease, revoke_by, room_for)
+        return make_revoke(elastic_instance.holder.id, elastic_instance.lease, "reclaimed", revoke_by, room_for)
 
     def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
         """Yield grants of the instances that fit now; the others wait for a later cycle."""
@@ -206,18 +188,13 @@ class ElasticDecisions:
         Instances of a group are alike, so the name does not depend on which of their grants had to wait. Source: Zoe.
         """
         if group not in self._nameless:
+            ends_at_once = self._find_revoke_by(group.holder.id) is None
             self._nameless[group] = [
-                elastic_instance
-                for elastic_instance in reversed(group.elastic_instances)
-                if self._may_be_granted(elastic_instance)
+                each
+                for each in reversed(group.elastic_instances)
+                if each.lease is None or (each.is_revoked and ends_at_once)
             ]
         return self._nameless[group].pop().instance.name
-
-    def _may_be_granted(self, elastic_instance: ElasticInstance) -> bool:
-        """Return whether an instance holds nothing, or its lease ends at once."""
-        if elastic_instance.lease is None:
-            return True
-        return elastic_instance.is_revoked and self._find_revoke_by(elastic_instance.holder.id) is None
 
 
 class ElasticStep:
@@ -231,7 +208,7 @@ class ElasticStep:
         self._queue = Queue()
         self.pools: set[str] = set()
         """The pools in which elastic instances may stand: capacity may be given back while the queue is served."""
-        leased = [each for each in cycle.view.stretching.values() if is_served(cycle, each)]
+        leased = [each for each in cycle.view.stretching.values() if cycle.stays_leased(each)]
         if leased or cycle.has_elastic_demand():
             self._open(leased, waiters)
 

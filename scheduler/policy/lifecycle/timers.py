@@ -3,6 +3,7 @@
 Source: the autoscaler's tick.
 """
 
+from math import inf
 from typing import Final
 
 from scheduler.model.decisions import (
@@ -20,7 +21,7 @@ from scheduler.model.decisions import (
     Terminate,
 )
 from scheduler.model.transitions import ENDED
-from scheduler.policy.cycle.deadlines import Terms, expiry_of_lease, expiry_of_pending
+from scheduler.policy.cycle.deadlines import expiry_of_lease, expiry_of_pending
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
 from scheduler.policy.lifecycle.heal import may_restart_again, wake_for_restart
@@ -66,13 +67,14 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
         if type(decision) is not Launch:
             _wake_after(cycle, decision)
     for terms in cycle.timers.lease_terms:
-        _wake_for_lease(cycle, terms)
+        cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now))
+        _wake_after_timeout(cycle, cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout)
     drained = [
         cycle.slot_infos[each.slot] for each in others if isinstance(each, Drain) and each.slot in cycle.slot_infos
     ]
     if any(slot_info.state == "draining" and not slot_info.leases for slot_info in (*drained, *cycle.list_restless())):
         cycle.timers.add(cycle.now)  # the next cycle ends it, also if its last lease ended in this one
-    return cycle.timers.first
+    return None if cycle.timers.first == inf else cycle.timers.first
 
 
 def _wake_after(cycle: CycleState, decision: Decision) -> None:
@@ -96,12 +98,6 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
             _wake_after_timeout(cycle, cycle.slot_infos[decision.slot].pool.terminating_timeout)
         case _:
             pass
-
-
-def _wake_for_lease(cycle: CycleState, terms: Terms) -> None:
-    """Add when leases with these terms expire, and by when their holders have to confirm."""
-    cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now))
-    _wake_after_timeout(cycle, cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout)
 
 
 def _wake_after_timeout(cycle: CycleState, timeout: float) -> None:

@@ -5,17 +5,19 @@ does not grow with slots × reservations.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from scheduler.model.accounts import Account
 from scheduler.model.labels import Labels, shape_of
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources
-from scheduler.policy.capacity.fits import find_obstacle
-from scheduler.policy.capacity.requests import Amounts, Demand
+from scheduler.policy.capacity.fits import Amounts, find_obstacle
+from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 _Item = tuple[str, str]
@@ -53,32 +55,21 @@ class RequirementsIndex:
         requirements = self._known.get(key)
         if requirements is None:
             requirements = self._known[key] = Requirements(len(self._known), labels, steps)
-            self._file(requirements)
+            rarest = min(labels.items(), key=lambda item: (self._uses[item], item), default=None)
+            self._by_label.setdefault(rarest, []).append(requirements)
+            self._uses.update(labels.items())
+            self._met.clear()
         return requirements
-
-    def _file(self, requirements: Requirements) -> None:
-        rarest = min(requirements.labels.items(), key=lambda item: (self._uses[item], item), default=None)
-        self._by_label.setdefault(rarest, []).append(requirements)
-        self._uses.update(requirements.labels.items())
-        self._met.clear()
 
     def list_met(self, slot_info: SlotInfo, free: Resources | None) -> tuple[Requirements, ...]:
         """Return the requirements that a slot with these free amounts meets, in a fixed order."""
         key = (slot_info.slot.pool, tuple(slot_info.labels.items()), None if free is None else tuple(free.items()))
         found = self._met.get(key)
         if found is None:
-            met = (
-                requirements
-                for requirements in self._list_filed(slot_info.labels)
-                if requirements.is_met(slot_info.slot.pool, slot_info.labels, free)
-            )
-            found = self._met[key] = tuple(sorted(met, key=lambda requirements: requirements.number))
+            filed = chain.from_iterable(self._by_label.get(item, ()) for item in (None, *slot_info.labels.items()))
+            met = (each for each in filed if each.is_met(slot_info.slot.pool, slot_info.labels, free))
+            found = self._met[key] = tuple(sorted(met, key=attrgetter("number")))
         return found
-
-    def _list_filed(self, labels: Labels) -> Iterator[Requirements]:
-        yield from self._by_label[None]
-        for item in labels.items():
-            yield from self._by_label.get(item, ())
 
 
 Rank = tuple[int, float, int]
@@ -117,11 +108,6 @@ class PendingGroup:
     def first(self) -> Reservation:
         """The next reservation to place."""
         return self.reservations[self.served]
-
-    @property
-    def rest(self) -> list[Reservation]:
-        """The reservations that are not placed."""
-        return self.reservations[self.served :]
 
     @property
     def rank(self) -> Rank:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.accounts import FREE, NOTHING, Account, Levels, add
+from scheduler.model.accounts import FREE, NOTHING, Levels, add
 from scheduler.model.decisions import Preempt, Relevel
 from scheduler.model.labels import has_labels
 from scheduler.model.resources import Resources
@@ -40,21 +40,17 @@ def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
     """
     for name, account in sorted(cycle.balances.accounts.items()):
         balance = cycle.balances.left[name][level]
-        if not OVERDRAWN <= balance <= SAVED and name in running.of_account:
-            _relevel_account(cycle, running, account, level)
-
-
-def _relevel_account(cycle: CycleState, running: RunningIndex, account: Account, level: int) -> None:
-    runs = list(running.list_metered(account.id))
-    net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
-    balance = cycle.balances.left[account.id][level]
-    movable = [run for run in runs if run.state == "held"]
-    if balance < OVERDRAWN and net < 0:
-        cheapest = [run for run in movable if run.level == level]
-        _move(cycle, _choose(cheapest, lambda run: run.rank, -net), level + 1)
-    elif balance > SAVED and net > 0:
-        dearest = [run for run in movable if run.level > level]
-        _move(cycle, _choose(dearest, lambda run: run.rank_down, net), level)
+        if OVERDRAWN <= balance <= SAVED or name not in running.of_account:
+            continue
+        runs = list(running.list_metered(name))
+        net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
+        movable = [run for run in runs if run.state == "held"]
+        if balance < OVERDRAWN and net < 0:
+            cheapest = [run for run in movable if run.level == level]
+            _move(cycle, _choose(cheapest, lambda run: run.rank, -net), level + 1)
+        elif balance > SAVED and net > 0:
+            dearest = [run for run in movable if run.level > level]
+            _move(cycle, _choose(dearest, lambda run: run.rank_down, net), level)
 
 
 def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted: float) -> Iterable[RunningWork]:
@@ -100,7 +96,10 @@ def choose_victims(
         return None
     for size in range(1, len(runs)):
         if comb(len(runs), size) > MOST_SETS:
-            return _take_cheapest(runs, makes_room)
+            chosen = list(runs)
+            while len(chosen) > 1 and makes_room(chosen[:-1]):
+                chosen.pop()
+            return chosen
         if sets := [each for each in combinations(runs, size) if makes_room(each)]:
             return list(min(sets, key=sum_costs))
     return list(runs)
@@ -112,15 +111,6 @@ def sum_costs(runs: Iterable[RunningWork]) -> Levels:
     for run in runs:
         cost = add(cost, run.cost)
     return cost
-
-
-def _take_cheapest(
-    runs: Sequence[RunningWork], makes_room: Callable[[Sequence[RunningWork]], bool]
-) -> list[RunningWork]:
-    chosen = list(runs)
-    while len(chosen) > 1 and makes_room(chosen[:-1]):
-        chosen.pop()
-    return chosen
 
 
 def preempt(quota_run: QuotaRun, level: int) -> None:
@@ -155,7 +145,10 @@ def _list_preemptors(quota_run: QuotaRun, level: int) -> list[PendingGroup]:
 
 
 def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
-    """Return (possible victims, cheapest first; their slot), ordered by the cheapest victim."""
+    """Return (possible victims, cheapest first; their slot), ordered by the cheapest victim.
+
+    Work is not preempted before all its leases are `min_run_time` old (0: at any time).
+    """
     slot_infos = {
         slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos if not slot_info.pool.recycle_unclean
     }
@@ -163,7 +156,8 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
     for run in quota_run.running.runs.values():
         if run.level <= level or run.state != "held" or not run.reservation.request.preemptible:
             continue
-        earliest = _find_earliest_end(quota_run.cycle, run)
+        least = quota_run.cycle.settings_of(run.reservation).min_run_time
+        earliest = max(lease.assigned_at for lease in run.leases) + least if least else 0.0
         if not quota_run.cycle.is_due(earliest):
             quota_run.cycle.timers.add(earliest)
             continue
@@ -175,12 +169,6 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
     return sorted(
         ((runs, slot_info) for slot_info, runs in found.items()), key=lambda each: (each[0][0].cost, each[1].order)
     )
-
-
-def _find_earliest_end(cycle: CycleState, run: RunningWork) -> float:
-    """Return when all its leases are `min_run_time` old; it is not preempted before. 0: any time."""
-    least = cycle.settings_of(run.reservation).min_run_time
-    return max(lease.assigned_at for lease in run.leases) + least if least else 0.0
 
 
 class _Preemption:
@@ -255,8 +243,10 @@ def _carry_out(
     )
     cycle.decide(decision)
     if revoke_by is not None:
-        for victim in victims:
-            _revoke(quota_run, victim)
+        for victim in victims:  # it keeps its leases until the grace ends, and is not charged any more
+            leaving = (msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
+            cycle.returning[victim.reservation.id] = victim.reservation
+            quota_run.hold(victim.reservation, tuple(leaving))
         claims = tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases)
         quota_run.hold(reservation, claims)
         names = ", ".join(decision.victims)
@@ -266,11 +256,4 @@ def _carry_out(
         for victim in victims:
             quota_run.end(victim)
         quota_run.hold(reservation, leases)
-        cycle.assign(reservation, name_placements(leases), level)
-
-
-def _revoke(quota_run: QuotaRun, victim: RunningWork) -> None:
-    """Let preempted work keep its leases until the grace ends; it is not charged any more."""
-    leases = tuple(msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
-    quota_run.cycle.returning[victim.reservation.id] = victim.reservation
-    quota_run.hold(victim.reservation, leases)
+        cycle.assign(reservation, leases, level)

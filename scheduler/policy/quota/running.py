@@ -74,13 +74,17 @@ class RunningIndex:
             self.end(reservation.id)
         cycle = self._cycle
         account = cycle.balances.account_of(reservation)
+        is_leaving = reservation.phase == "revoking" or reservation.id in cycle.returning
+        state: RunState = "leaving" if is_leaving else "held"
+        if leases[0].state == "claimed":
+            state = "claimed"
         run = RunningWork(
             reservation=reservation,
             account=account,
             level=leases[0].level,
             leases=leases,
             order=self._order_of(leases[0]) if len(leases) == 1 else min(map(self._order_of, leases)),
-            state=_state_of(cycle, reservation, leases),
+            state=state,
             now=cycle.now,
             weight=leases[0].weight if len(leases) == 1 else sum(lease.weight for lease in leases),
         )
@@ -97,7 +101,11 @@ class RunningIndex:
 
     def list_metered(self, account: str) -> Iterator[RunningWork]:
         """Return the work that counts for the levels of an account; preempted work uses nothing in its grace."""
-        return (run for run in self.of_account.get(account, ()) if run.state != "leaving" or _is_metered(run))
+        return (
+            run
+            for run in self.of_account.get(account, ())
+            if run.state != "leaving" or any(each.charged_at is not None for each in run.leases)
+        )
 
     def has_worse(self, account: str, level: int) -> bool:
         """Return whether the account has a lease at a worse level."""
@@ -113,17 +121,6 @@ def _list_holders(cycle: CycleState) -> Iterator[Reservation]:
     found = [*cycle.list_in_phase("leased"), *cycle.list_in_phase("revoking"), *cycle.list_claimants()]
     found.sort(key=lambda each: each.sequence)
     return (each for each in found if each.leases and cycle.settings_of(each).queue == "quota")
-
-
-def _state_of(cycle: CycleState, reservation: Reservation, leases: tuple[Lease, ...]) -> RunState:
-    if leases[0].state == "claimed":
-        return "claimed"
-    is_leaving = reservation.phase == "revoking" or reservation.id in cycle.returning
-    return "leaving" if is_leaving else "held"
-
-
-def _is_metered(run: RunningWork) -> bool:
-    return any(lease.charged_at is not None for lease in run.leases)
 
 
 def find_likeness(account: Account | None, shape: Shape) -> Hashable:

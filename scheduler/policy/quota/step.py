@@ -15,7 +15,7 @@ from scheduler.model.accounts import FREE, PAID, Account, Levels, find_account
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import Balances, CycleState, name_placements
+from scheduler.policy.cycle.state import Balances, CycleState
 from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import sort_queue
@@ -99,9 +99,9 @@ class BlockReasons:
         self._run = quota_run
         self._idle_by_requirements: dict[Requirements, list[SlotInfo]] = {}
         self._known: dict[tuple[str, Requirements], str | None] = {}
-        for slot_info in (
-            quota_run.idle if any(_limits_labels(group) for groups in quota_run.groups for group in groups) else ()
-        ):
+        waiting = (group for group in chain.from_iterable(quota_run.groups) if not group.is_served)
+        has_limits = any(group.account and group.account.per_label_task_limits for group in waiting)
+        for slot_info in quota_run.idle if has_limits else ():
             for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.free):
                 self._idle_by_requirements.setdefault(requirements, []).append(slot_info)
 
@@ -132,10 +132,6 @@ class BlockReasons:
         return self._known[key]
 
 
-def _limits_labels(group: PendingGroup) -> bool:
-    return bool(group.account and group.account.per_label_task_limits and not group.is_served)
-
-
 def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
     """Place these reservations, whose queue is `quota`; return those that may cause a launch instead, in order.
 
@@ -143,16 +139,23 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
     """
     if not cycle.rules.has_quota:
         return waiters
-    claimants, others = _part_claimants(cycle, waiters)
+    claimants = cycle.list_claimants()
+    others = waiters.filter([not each.leases for each in waiters.reservations]) if claimants else waiters
     quota_run = QuotaRun(cycle, RunningIndex(cycle), others)
-    _assign_claims(quota_run, claimants)
+    _assign_claims(quota_run, [each for each in waiters.reservations if each.leases] if claimants else [])
     for level in PAID:
         match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=True)
         match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=False)
         reclaim(quota_run, list(quota_run.list_open(level)), level)
         relevel(cycle, quota_run.running, level)
         preempt(quota_run, level)
-    free = [group for group in chain.from_iterable(quota_run.groups) if _runs_free(quota_run, group)]
+    # A group may run free if its account has nothing left, or pays for no more of its equals.
+    free = [
+        group
+        for group in chain.from_iterable(quota_run.groups)
+        if not (group.is_served or (group.account is not None and group.account.disable_free_tasks))
+        and (group.level == FREE or quota_run.limits.is_fanned_out(group))
+    ]
     match_idle(quota_run, free, FREE, preferring=True)
     match_idle(quota_run, free, FREE, preferring=False)
     reclaim(quota_run, free, FREE)
@@ -164,7 +167,7 @@ def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> Non
 
     def hold(reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         quota_run.hold(reservation, leases)
-        quota_run.cycle.assign(reservation, name_placements(leases), leases[0].level)
+        quota_run.cycle.assign(reservation, leases, leases[0].level)
 
     ordered = sorted(claimants, key=lambda each: (each.leases[0].assigned_at, each.sequence))
     quota_run.served.update(each.id for each in ordered)
@@ -181,28 +184,13 @@ def split_by_queue(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
     return waiters.filter(is_by_quota), waiters.filter([not each for each in is_by_quota])
 
 
-def _part_claimants(cycle: CycleState, waiters: Queue) -> tuple[list[Reservation], Queue]:
-    """Split reservations into those with a claim and the others."""
-    if not cycle.list_claimants():
-        return [], waiters
-    claimants = [each for each in waiters.reservations if each.leases]
-    return claimants, waiters.filter([not each.leases for each in waiters.reservations])
-
-
-def _runs_free(quota_run: QuotaRun, group: PendingGroup) -> bool:
-    """Return whether a group may run free: its account has nothing left, or pays for no more of its equals."""
-    if group.is_served or (group.account is not None and group.account.disable_free_tasks):
-        return False
-    return group.level == FREE or quota_run.limits.is_fanned_out(group)
-
-
 def _list_unplaced(quota_run: QuotaRun, waiters: Queue) -> Queue:
     """Return the reservations that may cause a launch: not placed and not blocked, or preempted in this cycle."""
     cycle, reasons, blocked = quota_run.cycle, BlockReasons(quota_run), set[str]()
     for group in chain.from_iterable(quota_run.groups):
         reason = None if group.is_served else reasons.find(group)
         if reason is not None:
-            names = [each.id for each in group.rest]
+            names = [each.id for each in group.reservations[group.served :]]
             cycle.wait_all(names, repeat(reason))
             blocked.update(names)
     done = quota_run.served | blocked

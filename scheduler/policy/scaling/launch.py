@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
-from scheduler.model.reservations import Reservation
 from scheduler.policy.capacity.gang import fill, has_room, has_room_for_some
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
@@ -16,7 +15,7 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import ElasticShortage, Healed, Shortfall, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN, find_payer
-from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits, first_code
+from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits
 
 
 @dataclass
@@ -29,8 +28,8 @@ class TrialLaunch:
     there: list[SlotIndex]
     """Where its instances may go without a launch, including slots that are kept for it."""
     launched: list[tuple[str, Choice, SlotInfo]] = field(default_factory=list)
-    codes: set[str] = field(default_factory=set)
-    """The codes of what held back the launch that it lacked."""
+    held: str = ""
+    """The code of what holds back the launch that it lacked; "" if no launch would serve it."""
     lacks_one: bool = False
     """Whether it lacked a launch. If not, its instances exclude each other on what there is."""
 
@@ -50,17 +49,15 @@ class TrialLaunch:
         return [*self.there, self.cycle.launched]
 
     def _launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """Launch a slot for one instance in the first pool that can, and return it; None keeps the codes."""
-        codes: set[str] = set()
-        for name, choice, code in self.limits.list_choices(self.demand, need):
-            if code is None:
-                slot_info = self.limits.launch(name, choice, "demand")
-                self.launched.append((name, choice, slot_info))
-                self.cycle.launched.add(slot_info)
-                return slot_info
-            codes.add(code)
-        self.codes, self.lacks_one = codes, True
-        return None
+        """Launch a slot for one instance in the first pool that can, and return it; None keeps the code."""
+        found = self.limits.find_launch(self.demand, need)
+        if isinstance(found, str):
+            self.held, self.lacks_one = found, True
+            return None
+        slot_info = self.limits.launch(*found, "demand")
+        self.launched.append((*found, slot_info))
+        self.cycle.launched.add(slot_info)
+        return slot_info
 
     def undo(self) -> None:
         """Take the launches back, last one first."""
@@ -76,22 +73,11 @@ class TrialLaunch:
         if self.limits.may_probe(name, choice.market):
             self.limits.launch(name, choice, "demand").wanted = True
 
-    @property
-    def held(self) -> str:
-        """The code of what holds back the launch that it lacked; "" if no launch would serve it."""
-        return first_code(self.codes)
-
     def find_code(self) -> str:
         """Return the code with which it waits. Call it after `undo`."""
-        if not self.held:
-            return self._code_without_launch()
-        return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
-
-    def _code_without_launch(self) -> str:
-        """Return the code with which it waits if no launch would serve it."""
-        if not self.lacks_one:
-            return "gang_incomplete"
-        if has_room_for_some(self.demand, self._list_indexes()):
+        if self.held:
+            return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
+        if not self.lacks_one or has_room_for_some(self.demand, self._list_indexes()):
             return "gang_incomplete"
         return "cordoned" if all(map(self.limits.has_cordoned_room, self.demand.needs)) else "no_capacity"
 
@@ -111,7 +97,7 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
     """
     cycle.turns.begin_launches(cycle.count_steps())
     withheld = _launch_for_all(cycle, unplaced, limits)
-    launch_for_elastic(cycle, unplaced.elastic, limits)
+    _launch_for_elastic(cycle, unplaced.elastic, limits)
     return Shortfall(withheld, unplaced.protected.kept)
 
 
@@ -133,7 +119,8 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
         refusal = refused.get(kind)
         if refusal is None or (refusal.launches != limits.launches and not refusal.still_holds(limits)):
             launches = limits.launches
-            if len(demand.needs) > 1 and _is_postponed(cycle, queue.reservations[tried - 1]):
+            if len(demand.needs) > 1 and cycle.turns.must_wait(queue.reservations[tried - 1], cycle.count_steps()):
+                cycle.wait(name, "behind_queue", NEXT_TURN)
                 continue
             held, code = _launch_for(cycle, name, demand, unplaced, limits)
             if limits.launches != launches:
@@ -142,13 +129,9 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
                 continue
             if refusal is not None:
                 cycle.wait_all(refusal.ids, repeat(refusal.reason))
-            refusal = refused[kind] = _Refusal(
-                demand,
-                held,
-                (code, limits.describe(code, demand.pools)),
-                limits.launches,
-                limits.count_launches(demand.pools),
-            )
+            reason = (code, limits.describe(code, demand.pools))
+            own_launches = limits.count_launches(demand.pools)
+            refusal = refused[kind] = _Refusal(demand, held, reason, limits.launches, own_launches)
         if name in unplaced.protected.gangs:
             limits.reserve(demand)
         open_demands.discard(demand)
@@ -166,15 +149,7 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
     return withheld
 
 
-def _is_postponed(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether the work budget of its principal is spent; the reservation then waits for a later cycle."""
-    if not cycle.turns.must_wait(reservation, cycle.count_steps()):
-        return False
-    cycle.wait(reservation.id, "behind_queue", NEXT_TURN)
-    return True
-
-
-def launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
+def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
     """Launch for elastic instances without capacity, in rank order, in pools with `launch_for_elastic`.
 
     For a pending reservation only if its essential instances wait for slots in flight alone. Elastic instances use

@@ -5,13 +5,14 @@ quota and all idle machines are shut down; here only unneeded slots go, and only
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 from typing import Final
 
 from scheduler.model.decisions import Drain, Terminate
+from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import fill
@@ -20,7 +21,7 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Headroom, Healed, Scaled, ScaledIn, Shortfall, Warm
-from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits, list_choices, list_eligible
+from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices, list_eligible
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
@@ -32,9 +33,9 @@ def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> 
         pool = cycle.rules.pools[name]
         if pool.is_elastic and not headroom.launches.get(name):
             if pool.min_slots:
-                _launch(limits, name, "minimum", pool.min_slots - count_serving(slot_infos))
+                _launch(limits, pool, name, "minimum", pool.min_slots - count_serving(slot_infos))
             if pool.target_warm_slots:
-                _launch(limits, name, "warm", pool.target_warm_slots - count_reserve(slot_infos))
+                _launch(limits, pool, name, "warm", pool.target_warm_slots - count_reserve(slot_infos))
     return Warm(cycle)
 
 
@@ -53,11 +54,10 @@ def count_reserve(slot_infos: list[SlotInfo]) -> int:
     )
 
 
-def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
+def _launch(limits: LaunchLimits, pool: Pool, name: str, reason: str, lacking: int) -> None:
     """Launch `lacking` slots, each of the first offering that nothing holds back; stop when there is none."""
     if lacking <= 0:
         return
-    pool = limits.pool(name)
     choices = list_eligible(list_choices(pool), pool)
     for _ in range(lacking):
         free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
@@ -81,8 +81,7 @@ def scale_in(cycle: Warm) -> ScaledIn:
         spare = min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)
         for slot_info in idle[: max(0, spare)]:
             if cycle.is_past(slot_info.idle_since, pool.idle_scale_down):
-                cycle.decide(Drain(slot=slot_info.slot.id, reason="idle"))
-                slot_info.state = "draining"
+                cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="idle"))
             else:
                 cycle.timers.add_after(slot_info.idle_since, pool.idle_scale_down)
     return ScaledIn(cycle)
@@ -101,10 +100,10 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
     """
     if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
         return Headroom({}, frozenset())
-    wanted = {slot_info.slot.id for slot_info in cycle.all_slots() if slot_info.wanted}
+    wanted = {slot_info.slot.id for slot_info in cycle.slot_infos.values() if slot_info.wanted}
     launches = _imagine_launches(cycle, shortfall, limits)
     spared = set()
-    for slot_info in cycle.all_slots():
+    for slot_info in cycle.slot_infos.values():
         if slot_info.wanted and slot_info.slot.id not in wanted:
             slot_info.wanted = False
             spared.add(slot_info.slot.id)
@@ -126,11 +125,9 @@ def make_headroom(cycle: ScaledIn, headroom: Headroom) -> Scaled:
         unneeded.sort(key=lambda slot_info: (not slot_info.is_coming, slot_info.idle_rank, slot_info.order))
         for slot_info in unneeded[: max(0, count - under_way)]:
             if slot_info.is_coming:
-                cycle.decide(Terminate(slot=slot_info.slot.id, reason="at_quota"))
-                slot_info.state = "terminating"
+                cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
             else:
-                cycle.decide(Drain(slot=slot_info.slot.id, reason="at_quota"))
-                slot_info.state = "draining"
+                cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
     return Scaled(cycle)
 
 
@@ -156,7 +153,8 @@ def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLim
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
     }
-    trial = _ImaginedLaunches(limits, {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}, most_launches)
+    orders = {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}
+    trial = _ImaginedLaunches(limits, cycle.rules.pools, orders, most_launches)
     there = [cycle.ready, *shortfall.kept.values(), cycle.coming, cycle.launched, trial.slot_index]
     most = {name: len(slot_infos) * _could_matter(slot_infos, limits) for name, slot_infos in cycle.pools.items()}
     done: set[Demand] = set()
@@ -185,6 +183,7 @@ class _ImaginedLaunches:
     """Launches as they would be made without `max_slots` and EC2's quota."""
 
     limits: LaunchLimits
+    pools: Mapping[str, Pool]
     orders: dict[str, int]
     """By pool: the `order` of its first imagined slot. Pools are in configured order, behind all slots."""
     most_launches: dict[str, int]
@@ -212,21 +211,17 @@ class _ImaginedLaunches:
             if self.made_in[name] >= self.most_launches.get(name, 0):
                 continue
             counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
-            slot_info = self._imagine(name, choice)
+            number = next(self.numbers)
+            slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
+            slot_info = make_slot_info(slot, self.pools[name], self.orders[name] + number)
+            slot_info.capacity = slot_info.free = choice.capacity
+            slot_info.labels, slot_info.idle_since = choice.labels, inf
             counter[name] += 1
             self.made.append((slot_info, counter))
             self.made_in[name] += 1
             self.slot_index.add(slot_info)
             return slot_info
         return None
-
-    def _imagine(self, name: str, choice: Choice) -> SlotInfo:
-        number = next(self.numbers)
-        slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
-        slot_info = make_slot_info(slot, self.limits.pool(name), self.orders[name] + number)
-        slot_info.capacity = slot_info.free = choice.capacity
-        slot_info.labels, slot_info.idle_since = choice.labels, inf
-        return slot_info
 
     def undo(self) -> None:
         """Take the launches of the present demand back: it cannot be served whole, so it would launch nothing."""
