@@ -9,11 +9,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import redis
 from redis.exceptions import NoPermissionError
 
-from leasehold.canaries import QUEUES, Canaries, Probe
+from leasehold.canaries import Canaries, Probe
 from leasehold.client.own_transport import open_wire
 from leasehold.client.transport import RequestTransport, explain_redis
 from leasehold.client.view_reader import ViewReader
 from leasehold.common.masking import show_url
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.rules import (
     judge_access,
@@ -151,19 +152,21 @@ def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
             lengths = probe.queue_lengths()
             canaries.send(expires=seconds)
         except LeaseholdError as error:
-            yield from (failure(f"queue {queue}", str(error), "Let this user push to the queues.") for queue in QUEUES)
+            yield from (
+                failure(f"queue {queue}", str(error), "Let this user push to the queues.") for queue in QUEUE_NAMES
+            )
             return
         took = _await(wire, canaries, started, seconds)
-        yield from (judge_queue(queue, lengths[queue], took.get(queue), seconds) for queue in QUEUES)
+        yield from (judge_queue(queue, lengths[queue], took.get(queue), seconds) for queue in QUEUE_NAMES)
 
 
 def _await(wire: RequestTransport, canaries: Canaries, started: float, seconds: float) -> dict[str, float]:
     took: dict[str, float] = {}
-    while len(took) < len(QUEUES) and time.monotonic() - started < seconds:
-        for queue in QUEUES:
+    while len(took) < len(QUEUE_NAMES) and time.monotonic() - started < seconds:
+        for queue in QUEUE_NAMES:
             if queue not in took and canaries.answered(queue):
                 took[queue] = time.monotonic() - started
-        if len(took) < len(QUEUES):
+        if len(took) < len(QUEUE_NAMES):
             wire.pause()
     return took
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from leasehold.canaries import QUEUES
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.doctor.broker import look_at_clocks, look_at_queues, look_at_redis, open_clock
 from leasehold.doctor.cloud import Ability, look_at_cloud
 from leasehold.doctor.database import WRITES, look_at_database
@@ -35,7 +35,7 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
         yield from run_bounded("clocks", lambda: look_at_clocks(settings, seconds), 2 * seconds)
     else:
         yield from (
-            skipped(check, "there is no Redis") for check in (*(f"queue {queue}" for queue in QUEUES), "clocks")
+            skipped(check, "there is no Redis") for check in (*(f"queue {queue}" for queue in QUEUE_NAMES), "clocks")
         )
     can_write = True
     for finding in run_bounded("database", lambda: look_at_database(configuration), 2 * seconds):

@@ -17,8 +17,8 @@ import pytest
 import redis
 from celery.signals import after_task_publish
 
-from leasehold.canaries import QUEUES
 from leasehold.common.clock import read_monotonic
+from leasehold.common.names import QUEUE_NAMES
 from tasks.clock import record_sends
 from tests.cli.conftest import Outcome, Run, run
 from tests.servers import open_redis, redis_server, redis_url
@@ -72,7 +72,7 @@ def worker_client(redis_url: str, open_redis: Callable[[str], redis.Redis]) -> r
     return open_redis(redis_url)
 
 
-@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("queue", QUEUE_NAMES)
 def test_a_worker_is_alive_when_it_takes_a_canary(
     queue: str, redis_url: str, worker_client: redis.Redis, ask: Ask
 ) -> None:

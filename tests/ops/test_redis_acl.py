@@ -18,9 +18,9 @@ import pytest
 import redis
 
 from leasehold import Client
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import Unavailable
 from scheduler.view.connection import make_redis
-from tasks.queues import QUEUE_NAMES
 from tests.cli.conftest import Run, run
 from tests.redis_roles import RedisWithRoles, read_rules
 from tests.system.conftest import RULES

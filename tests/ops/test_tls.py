@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 
 from leasehold import Client
 from leasehold.client.transport import RequestTransport
+from leasehold.common.names import TICKS
 from leasehold.errors import Unavailable
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import ViewUnavailableError
@@ -19,7 +20,7 @@ from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tasks.app import make_app
-from tasks.queues import TICKS, list_queues
+from tasks.queues import list_queues
 from tests.servers import redis_server, redis_url
 from tests.system.processes import PATIENCE, Process, wait_for
 from tests.system.stack import ROOT, a_pool
