@@ -69,7 +69,7 @@ def history(stack: Stack, name: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("fault", [flush, restart_empty, restart_with_old_data])
-def test_whatever_happens_to_redis_every_reservation_ends_and_the_view_equals_database(
+def test_after_a_fault_of_redis_every_reservation_ends_and_the_view_equals_the_database(
     stack: Stack, fault: Fault
 ) -> None:
     """The fault happens while the reservations wait, while machines boot, during the leases and after their release."""
