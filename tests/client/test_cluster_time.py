@@ -33,7 +33,7 @@ def clock(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> ClientC
     """A clock that queries Redis at every call."""
     monkeypatch.setattr(cluster_time, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(cluster_time, "DOUBT_SECONDS", 0.0)
-    return ClientClock(redis_client, "leasehold:")
+    return ClientClock(redis_client, "leasehold:clock")
 
 
 @SHIFTS
@@ -132,7 +132,7 @@ def test_without_permission_for_time_the_clock_is_the_wall_clock_and_warns_once(
     poor_redis: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "leasehold")
-    clock = ClientClock(poor_redis, "leasehold:")
+    clock = ClientClock(poor_redis, "leasehold:clock")
     for _ in range(3):
         assert clock.now() == pytest.approx(time.time(), abs=NEAR)
         clock.refresh()
@@ -148,7 +148,7 @@ def test_without_permission_for_the_offset_the_clock_is_the_time_of_redis(
     redis_client.acl_setuser("poor", enabled=True, nopass=True, keys=["leasehold:reply:*"], commands=["+@all"])
     right = time.time()
     with make_redis(redis_url.replace("redis://", "redis://poor:any@")) as poor, time_machine.travel(right + 600):
-        assert ClientClock(poor, "leasehold:").now() == pytest.approx(right, abs=NEAR)
+        assert ClientClock(poor, "leasehold:clock").now() == pytest.approx(right, abs=NEAR)
     redis_client.acl_deluser("poor")
     assert caplog.messages == []
 

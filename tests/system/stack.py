@@ -13,6 +13,7 @@ from celery import Celery
 from redis import Redis
 
 from leasehold.common.clock import read_offsets
+from leasehold.common.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
@@ -20,7 +21,6 @@ from scheduler.store.migrating import migrate
 from scheduler.view.connection import make_redis
 from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
-from tasks.queues import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from tasks.signing import sign_with
 from tests.clocks.shift import Shifts
 from tests.servers import start_own_redis

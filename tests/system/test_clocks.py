@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from leasehold.common.names import CANARY, task_name
 from scheduler.view.redis_meter import RedisMeter
-from tasks.queues import CANARY, task_name
 from tests.system.conftest import RULES
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack, a_pool

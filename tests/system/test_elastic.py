@@ -9,7 +9,7 @@ import pytest
 from leasehold import Client
 from leasehold.client.lease import Lease
 from leasehold.client.lease_changes import Change
-from leasehold.client.submitting import ComponentFields
+from leasehold.client.reservation_fields import ComponentFields
 from scheduler.model.reservations import Reservation
 from scheduler.ports import EventFilter
 from tests.system.conftest import RULES

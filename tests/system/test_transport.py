@@ -10,13 +10,13 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from leasehold.client.transport import QUEUE, RequestTransport
+from leasehold.client.transport import RequestTransport
+from leasehold.common.names import RESERVATIONS, TICKS
 from leasehold.errors import Unavailable
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_notifier import RedisNotifier
 from tasks.app import PUBLISH_RETRIES, make_app
 from tasks.dispatch import CeleryDispatcher
-from tasks.queues import TICKS
 from tasks.transport import Transport
 from tests.proxy import EVERY, Proxy
 from tests.servers import start_own_redis
@@ -145,7 +145,7 @@ def test_a_client_whose_connections_were_lost_while_sending_sends_the_next_messa
     proxy.lost = lost
     taken = sum(is_taken(wire) for _ in range(3))
     assert proxy.taken > max(lost)
-    assert 0 < taken <= broker.llen(QUEUE)
+    assert 0 < taken <= broker.llen(RESERVATIONS)
 
 
 def test_a_client_whose_connections_were_lost_between_two_messages_sends_the_next_one(
@@ -154,4 +154,4 @@ def test_a_client_whose_connections_were_lost_between_two_messages_sends_the_nex
     assert is_taken(wire)
     broker.client_kill_filter(_type="normal", skipme=True)
     assert any(is_taken(wire) for _ in range(2))
-    assert broker.llen(QUEUE) >= 2
+    assert broker.llen(RESERVATIONS) >= 2

@@ -20,7 +20,7 @@ from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricEr
 from scheduler.view.redis_meter import RedisMeter, Spread
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot
-from workers.metrics import collect, start_metrics
+from workers.metrics import LeaseholdCollector, Sources, collect, start_metrics
 
 LAUNCH = {"pool": "linux", "offering": "c7g", "result": "success"}
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -129,9 +129,10 @@ def make_rules(transaction: Transaction) -> None:
 
 
 def scrape(store: Store, meter: RedisMeter, view_cache: RedisViewCache | None = None) -> Samples:
+    sources = Sources(store, meter.read, view_cache.read_report if view_cache else dict)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in collect(store, meter, view_cache)
+        for family in collect(sources)
         for sample in family.samples
     }
 
@@ -322,7 +323,7 @@ def test_metrics_of_an_unreachable_part_are_missing_and_leasehold_up_is_zero(
 
 @pytest.fixture
 def address(store: Store, redis_client: redis.Redis) -> Iterator[str]:
-    server, thread = start_metrics(store, RedisMeter(redis_client), "127.0.0.1", 0)
+    server, thread = start_metrics(LeaseholdCollector(Sources(store, RedisMeter(redis_client).read)), "127.0.0.1", 0)
     yield f"http://127.0.0.1:{server.server_port}/metrics"
     server.shutdown()
     server.server_close()
