@@ -15,11 +15,12 @@ from celery.signals import before_task_publish, celeryd_after_setup, celeryd_ini
 from kombu.utils.url import parse_url
 
 from leasehold.common.masking import is_shown
+from leasehold.common.names import RESERVATIONS
 from scheduler.model.validation import InvalidInputError
 from tasks.beat import make_schedule
 from tasks.dispatch import CeleryDispatcher
 from tasks.messages import move_instant
-from tasks.queues import RESERVATIONS, list_queues, list_routes
+from tasks.queues import list_queues, list_routes
 from tasks.signing import sign_with
 from workers.configuration import load_settings
 from workers.logs import configure_logging, get_logger

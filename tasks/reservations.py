@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from leasehold.common.names import RESERVATIONS, task_name
 from scheduler.model.command_schemas import WISHES
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
@@ -34,7 +35,7 @@ from tasks.app import app, services
 from tasks.base import LeaseholdTask, UnansweredError
 from tasks.documents import read_request
 from tasks.principals import current_principal
-from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY, RESERVATIONS, task_name
+from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY
 
 MOST_TRIES: Final = 3
 """Attempts for a request that meets a copy of itself or another change of its rows in the database."""

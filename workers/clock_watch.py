@@ -6,6 +6,7 @@ from typing import cast
 import redis
 
 from leasehold.common.clock import ProcessOffset, read_offsets
+from leasehold.common.names import RedisNames
 from scheduler.view.connection import redis_errors
 from scheduler.view.redis_clock import RedisClock
 
@@ -19,6 +20,6 @@ class ClockWatch:
     @redis_errors()
     def read(self) -> list[ProcessOffset]:
         """Return the offsets of the live processes of all hosts. Raises ViewUnavailableError without Redis."""
-        stored = cast("dict[bytes, bytes]", self._client.hgetall(f"{self._prefix}clocks"))
+        stored = cast("dict[bytes, bytes]", self._client.hgetall(RedisNames(self._prefix).clocks))
         found = read_offsets(stored, self._clock.now())
         return [*found, ProcessOffset(self._process, socket.gethostname(), -self._clock.offset)]

@@ -7,8 +7,8 @@ from typing import Final, cast
 import msgspec
 import redis
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.view.connection import redis_errors
-from scheduler.view.metric_table import QUEUES
 
 SENT_AT: Final = "sent_at"
 """The header with the cluster time of sending, in seconds since the epoch."""
@@ -45,7 +45,7 @@ class QueueWatch:
     @redis_errors()
     def read(self) -> dict[str, WaitingMessages]:
         """Return the present state of the queues. Raises ViewUnavailableError without the broker's Redis."""
-        keys = [f"{queue}{priority}" for queue in QUEUES for priority in _PRIORITIES]
+        keys = [f"{queue}{priority}" for queue in QUEUE_NAMES for priority in _PRIORITIES]
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.llen(key)
@@ -55,7 +55,7 @@ class QueueWatch:
         now = self._clock()
         pairs = zip(keys, answers[::2], answers[1::2], strict=True)
         lists = {key: self._measure(key, count, message, now) for key, count, message in pairs}
-        return {queue: _add_up([lists[f"{queue}{priority}"] for priority in _PRIORITIES]) for queue in QUEUES}
+        return {queue: _add_up([lists[f"{queue}{priority}"] for priority in _PRIORITIES]) for queue in QUEUE_NAMES}
 
     def _measure(self, key: str, count: object, message: object, now: float) -> WaitingMessages:
         if isinstance(count, redis.RedisError):

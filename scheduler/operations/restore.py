@@ -19,7 +19,7 @@ from scheduler.operations.membership import split_foreign
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_of_pending
+from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
 JUMP: Final = 10**10

@@ -24,8 +24,8 @@ from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.tick import Leader
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_of_lease
-from scheduler.policy.quota.lease_cost import weigh
+from scheduler.policy.cycle.deadlines import expiry_of_lease
+from scheduler.policy.quota.accounting import weigh
 from scheduler.ports import OutboxMessage
 from scheduler.simulation.cloud import SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument

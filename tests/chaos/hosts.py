@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import tasks.app
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.operations.principals import add_principal
-from tasks.queues import QUEUE_NAMES
 from tests.chaos import holders, mallory, worker
 from tests.chaos.checker import HOLDERS
 from tests.chaos.points import Point, find_takers, withdraw_orders

@@ -13,9 +13,10 @@ import psycopg
 import redis
 from kombu.exceptions import OperationalError
 
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError
 from scheduler.ports import StoreUnavailableError
-from tasks.queues import LAUNCH_SLOT, QUEUE_NAMES, TERMINATE_SLOT
+from tasks.queues import LAUNCH_SLOT, TERMINATE_SLOT
 from tests.chaos.checker import HOLDERS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory

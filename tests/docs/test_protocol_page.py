@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
 from leasehold.common.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
 from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, WISHES, HolderDocument
 from scheduler.model.events import Event
@@ -13,7 +14,6 @@ from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED, describe_a
 from scheduler.operations.notices import describe_notice
 from scheduler.view.addresses import check_reply_address
 from tasks.messages import MOST_BYTES, MOST_LEVELS, check_message
-from tasks.queues import QUEUE_NAMES, RESERVATIONS, task_name
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.harness import Harness
 from tests.system.bad_messages import an_envelope

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from leasehold.client.client import Client
+from leasehold.common.names import RESERVATIONS, task_name
 from leasehold.common.signing import format_key_line, read_key, sign_headers
 from leasehold.errors import Refused
 from scheduler.model.accounts import Account
@@ -17,7 +18,6 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.operations.principals import add_principal
 from scheduler.ports import StoredPrincipal
-from tasks.queues import RESERVATIONS, task_name
 from tests.operations.hostile import KEY, Item, list_attempts
 from tests.system.bad_messages import an_envelope
 from tests.system.processes import wait_for

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.view.metric_table import METRICS
-from tasks.queues import QUEUE_NAMES
 from tests.system.conftest import RULES
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack, a_pool

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from leasehold import Client
+from leasehold.common.names import task_name
 from scheduler.store.backup import put_back, read_backup
-from tasks.queues import task_name
 from tests.postgresql_server import PostgresServer, find_binaries
 from tests.system.processes import PATIENCE, Process, wait_for
 from tests.system.stack import Stack, a_pool

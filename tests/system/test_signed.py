@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 
 from leasehold.client.client import Client
+from leasehold.common.names import RESERVATIONS, task_name
 from leasehold.common.signing import SignedFields, format_key_line, hash_body, read_key, sign, sign_headers
 from leasehold.errors import NotAnswered, Refused
 from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
 from scheduler.ports import EventFilter, StoredPrincipal
-from tasks.queues import RESERVATIONS, task_name
 from tests.system.bad_messages import an_envelope
 from tests.system.conftest import RULES
 from tests.system.processes import wait_for

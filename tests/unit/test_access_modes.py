@@ -4,13 +4,13 @@ from typing import Final
 
 import pytest
 
+from leasehold.common.names import RESERVATIONS, task_name
 from scheduler.model.principals import Role
 from scheduler.operations.principals import add_principal
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryMeter
 from tasks.app import services
 from tasks.principals import UnprovenError, verify_sender
-from tasks.queues import RESERVATIONS, task_name
 from tests.builders import NOW
 from workers.access import Access
 from workers.services import PerProcess

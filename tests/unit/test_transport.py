@@ -10,11 +10,11 @@ import redis
 from celery.signals import before_task_publish
 from kombu import Connection
 
+from leasehold.common.names import TICKS, task_name
 from scheduler.view.memory import MemoryMeter
 from tasks.admission import Arrival, find_admission
 from tasks.app import app, services
 from tasks.expired import ExpiredMessages
-from tasks.queues import TICKS, task_name
 from tasks.transport import Transport
 from tests.servers import redis_client, redis_server, redis_url
 from tests.system.bad_messages import an_envelope

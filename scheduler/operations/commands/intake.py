@@ -40,7 +40,7 @@ from scheduler.operations.commands.reports import Nobody
 from scheduler.operations.feasibility import foresee_misfits
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_of_pending
+from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.ports import StoredAnswer
 
 Answer = dict[str, Any]

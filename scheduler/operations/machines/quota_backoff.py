@@ -13,7 +13,7 @@ from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.scaling.offerings import list_choices
+from scheduler.policy.scaling.launch_limits import list_choices
 
 
 def list_quota_holds(name: str, pool: Pool) -> list[str]:

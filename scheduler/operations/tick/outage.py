@@ -9,7 +9,7 @@ from scheduler.model.transitions import ENDED
 from scheduler.model.view import View
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_when_renewed
+from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.timeouts import is_silent
 from scheduler.ports import LeaderTerm
 

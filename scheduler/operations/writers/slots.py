@@ -13,9 +13,9 @@ from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.boot_health import BOOTING, note_failed_boot
 from scheduler.operations.ports import ASKED_AGAIN
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.capacity.machine_fitness import is_configured, is_unhealthy
+from scheduler.policy.capacity.slot_info import is_configured, is_unhealthy
 from scheduler.policy.lifecycle.timeouts import has_timed_out
-from scheduler.policy.scaling.offerings import list_choices
+from scheduler.policy.scaling.launch_limits import list_choices
 
 _ADJECTIVES = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
 """By reason: the adjective in "SLOT is not ...", if it differs from the reason."""
