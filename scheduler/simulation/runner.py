@@ -91,7 +91,10 @@ class Runner:
         """Return all lines, as they occur."""
         steps = deque(self._scenario.timeline)
         end = max(self._scenario.until, steps[-1].at if steps else 0.0)
-        while (now := self._next_instant(steps)) <= end:
+        while True:
+            now = min(steps[0].at if steps else inf, self._loop.next_instant(), self._next_tick)
+            if now > end:
+                break
             self.cluster.event_queue.now = now
             self._loop.run_due()
             while steps and steps[0].at <= now:
@@ -101,14 +104,15 @@ class Runner:
                 else:
                     self._act_all([step])
                     self._loop.run_due()
-            self._loop.tick_until_quiet(is_due=self._is_tick_due())
+            every, is_due = self._scenario.tick_every, now >= self._next_tick
+            if every is not None and is_due:
+                self._periods += 1
+                self._next_tick = self._periods * every
+            self._loop.tick_until_quiet(is_due=is_due)
             lines, self._lines = self._lines, []
             yield from lines
         self.cluster.event_queue.now = end
         yield self._describe_state()
-
-    def _next_instant(self, steps: deque[Step]) -> float:
-        return min(steps[0].at if steps else inf, self._loop.next_instant(), self._next_tick)
 
     def _process_events(self) -> bool:
         """Print the new events and let the holders react to them. Return whether there were any."""
@@ -123,14 +127,6 @@ class Runner:
             for row in self.cluster.store.find_reservations(ids=list(names), limit=len(names)):
                 self._holders.watch(row)
         return bool(events)
-
-    def _is_tick_due(self) -> bool:
-        now, every = self.cluster.event_queue.now, self._scenario.tick_every
-        if every is None or now < self._next_tick:
-            return False
-        self._periods += 1
-        self._next_tick = self._periods * every
-        return True
 
     def _on_tick(self, ticked: Ticked) -> None:
         self._lines.append(self._describe_tick(ticked))

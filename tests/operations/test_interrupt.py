@@ -8,7 +8,7 @@ from scheduler.operations.machines.interrupt import MOST_BATCHES, HandledNotices
 from scheduler.operations.machines.recover import sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, Notice
-from scheduler.simulation.feed import MOST_AT_ONCE, MemoryFeed
+from tests.memory_feed import MOST_AT_ONCE, MemoryFeed
 from tests.operations.harness import CONFIG, NOW, Harness
 
 HIDDEN = 30.0

@@ -163,26 +163,19 @@ class Ec2Fleet:
                 return
             yield from read_machines(page["Reservations"])
 
-    def _each_batch(self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
+    def _each_batch(
+        self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]], size: int = MOST_IDS
+    ) -> Iterator[Answer]:
         """Yield the answers for all ids. One unknown id fails its whole batch, whose ids are then sent one by one."""
         unread = iter(dict.fromkeys(ids))
-        while batch := list(islice(unread, MOST_IDS)):
+        while batch := list(islice(unread, size)):
             try:
                 yield from call(batch)
             except CloudError as error:
                 if error.category != "not_found":
                     raise
-                yield from self._one_by_one(batch, call)
-
-    def _one_by_one(self, batch: list[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
-        if len(batch) == 1:
-            return
-        for machine in batch:
-            try:
-                yield from call([machine])
-            except CloudError as error:
-                if error.category != "not_found":
-                    raise
+                if len(batch) > 1:
+                    yield from self._each_batch(batch, call, size=1)
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:

@@ -75,17 +75,17 @@ class FaultTable:
         """Return the rules whose time is not over."""
         return (fault.rule for fault in self._faults if not fault.has_ended(now))
 
-    def take_for_request(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault of the whole request, and reduce its count."""
-        return self._take("request", call, now)
+    def take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
+        """Return the first fault of this kind that meets the call, and reduce its count.
 
-    def take_short(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault that lets a launch get fewer instances, and reduce its count."""
-        return self._take("short", call, now)
-
-    def take_lost(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault that loses the answer to this call, and reduce its count."""
-        return self._take("lost", call, now)
+        `request`: it fails the whole request. `short`: a launch gets fewer instances. `lost`: the answer is lost.
+        """
+        places = call.places or (None,)
+        for fault in self._faults:
+            if fault.kind == kind and any(fault.meets(call, place, now) for place in places):
+                fault.spend(call)
+                return fault.rule
+        return None
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
         """Return the first fault for each place of a launch; the count of each fault is reduced once."""
@@ -98,11 +98,3 @@ class FaultTable:
         for fault in {id(fault): fault for fault in met.values()}.values():
             fault.spend(call)
         return {place: fault.rule for place, fault in met.items()}
-
-    def _take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
-        places = call.places or (None,)
-        for fault in self._faults:
-            if fault.kind == kind and any(fault.meets(call, place, now) for place in places):
-                fault.spend(call)
-                return fault.rule
-        return None

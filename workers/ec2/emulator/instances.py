@@ -27,10 +27,12 @@ class EmulatedInstance(moto_instances.Instance):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         now, settings = time.monotonic(), self.lives.settings
         self._settings, self._began_at = settings, now
-        self._running_at = now + settings.boot_seconds
+        self.runs_at = now + settings.boot_seconds
+        """The end of its boot, by the monotonic clock."""
         self._ends_at: float | None = None
         self._seen_until: tuple[float, moto_instances.InstanceState] | None = None
-        self._fate = Fate()
+        self.fate = Fate()
+        """The drawn outcome of its boot and the time of its interruption."""
         super().__init__(*args, **kwargs)
         spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
         self.life = Life(
@@ -41,25 +43,15 @@ class EmulatedInstance(moto_instances.Instance):
             market="spot" if spot else "on-demand",
             launched_at=time.time(),
         )
-        self._fate = self.lives.begin(self.life)
-        if self._fate.failure == "stuck":
-            self._running_at = math.inf
-
-    @property
-    def fate(self) -> Fate:
-        """The drawn outcome of its boot and the time of its interruption."""
-        return self._fate
-
-    @property
-    def runs_at(self) -> float:
-        """The end of its boot, by the monotonic clock."""
-        return self._running_at
+        self.fate = self.lives.begin(self.life)
+        if self.fate.failure == "stuck":
+            self.runs_at = math.inf
 
     @property
     def real_state(self) -> moto_instances.InstanceState:
         """Its state by the clock: running only after the boot, terminated only after shutting down."""
         now = time.monotonic()
-        if self._held.code == RUNNING and now < self._running_at:
+        if self._held.code == RUNNING and now < self.runs_at:
             return moto_instances.InstanceState("pending", PENDING)
         if self._held.code == TERMINATED and self._ends_at is not None and now < self._ends_at:
             return moto_instances.InstanceState("shutting-down", SHUTTING_DOWN)
@@ -106,7 +98,7 @@ class EmulatedInstance(moto_instances.Instance):
         """None at first, if so configured; an unreachable address after such a boot; else the configured or moto's."""
         if self._has_no_address:
             return None
-        if self._fate.failure == "unreachable":
+        if self.fate.failure == "unreachable":
             return self._settings.dead_address
         return self._settings.address or super().private_ip_address
 
@@ -147,7 +139,7 @@ class EmulatedInstance(moto_instances.Instance):
         self.life.cause, self.life.end_asked_at, self.life.terminated_at = cause, now, now + seconds
         self._ends_at = time.monotonic() + seconds
         # The boot no longer counts: the state follows moto's record and the end.
-        self._running_at = 0.0
+        self.runs_at = 0.0
         volumes = [device.volume_id for _, device in self.get_block_device_mapping]
         super().terminate()
         for volume in volumes:
@@ -161,9 +153,9 @@ class EmulatedInstance(moto_instances.Instance):
     def _check(self, status: dict[str, Any]) -> dict[str, Any]:
         if status["Status"] != "ok":
             return status
-        if time.monotonic() < self._running_at + self._settings.status_seconds:
+        if time.monotonic() < self.runs_at + self._settings.status_seconds:
             return {"Status": "initializing", "Details": [{"Name": "reachability", "Status": "initializing"}]}
-        if self._fate.failure == "impaired":
+        if self.fate.failure == "impaired":
             return {"Status": "impaired", "Details": [{"Name": "reachability", "Status": "failed"}]}
         return status
 

@@ -59,7 +59,7 @@ def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Gra
         # Fewer than requested: report the error of the nearest limit.
         errors.append(min(rooms, key=lambda found: found[0])[1])
         faults.append(f"quota:{errors[-1].code}")
-    short = table.take_short(call, now) if count else None
+    short = table.take("short", call, now) if count else None
     if short is not None and short.deliver is not None and short.deliver < count:
         count = short.deliver
         errors += [short] if short.code else []

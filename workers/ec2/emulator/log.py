@@ -63,16 +63,6 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """For a warning or recommendation: how often it was sent (0: dropped, 2: doubled)."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call."""
-
-    status: int
-    answer: str
-    replayed: bool = False
-    lost: bool = False
-    faults: Sequence[str] = ()
-
-
 class CallLog:
     """EC2 calls and events in order: the newest ones in memory, all of them in a file of JSON lines if there is one.
 
@@ -86,10 +76,10 @@ class CallLog:
         self._events: deque[EventRecord] = deque(maxlen=MOST_KEPT)
         self._last = 0
 
-    def append(self, call: Call, outcome: Outcome) -> CallRecord:
-        """Record a call with its result."""
+    def append(self, call: Call, status: int, answer: str, *, replayed: bool, lost: bool, faults: list[str]) -> None:
+        """Record a call with the status and the text of its answer."""
         # Most answers are long and have no code: the search for a plain text is faster.
-        code = _CODE.search(outcome.answer) if "Code>" in outcome.answer else None
+        code = _CODE.search(answer) if "Code>" in answer else None
         record = CallRecord(
             number=self._count(),
             time=datetime.now(UTC).timestamp(),
@@ -99,17 +89,16 @@ class CallLog:
             types=[place.type for place in call.places if place.type],
             zones=[place.zone for place in call.places if place.zone],
             market=call.market,
-            status=outcome.status,
+            status=status,
             code=code[1] if code else None,
-            instances=find_instances(outcome.answer) if call.is_launch else call.instances,
-            replayed=outcome.replayed,
+            instances=find_instances(answer) if call.is_launch else call.instances,
+            replayed=replayed,
             attempt=call.attempt,
-            lost=outcome.lost,
-            faults=list(outcome.faults),
+            lost=lost,
+            faults=faults,
         )
         self._calls.append(record)
         self._write(record)
-        return record
 
     def append_event(
         self,

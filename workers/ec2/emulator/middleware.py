@@ -29,7 +29,7 @@ from workers.ec2.emulator.instances import (
     zone_of,
 )
 from workers.ec2.emulator.launching import grant_launch, launch
-from workers.ec2.emulator.log import CallLog, Outcome, find_instances
+from workers.ec2.emulator.log import CallLog, find_instances
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.settings import FaultRule
 
@@ -99,15 +99,15 @@ class Middleware:
             call = msgspec.structs.replace(call, places=tuple(places))
             reply = self._answer(call, environ)
             is_ok = reply.answer.status_code == 200  # noqa: PLR2004 - HTTP status OK
-            lost = self.control.faults.take_lost(call, time.monotonic()) if is_ok else None
-            outcome = Outcome(
-                status=reply.answer.status_code,
-                answer=reply.answer.get_data(as_text=True),
+            lost = self.control.faults.take("lost", call, time.monotonic()) if is_ok else None
+            self.log.append(
+                call,
+                reply.answer.status_code,
+                reply.answer.get_data(as_text=True),
                 replayed=reply.replayed,
                 lost=lost is not None,
                 faults=[*reply.faults, *([f"lost:{lost.lost}"] if lost else [])],
             )
-            self.log.append(call, outcome)
         return lose(lost, environ) if lost else reply.answer
 
     def locked(self, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Middleware:
             return _Reply(answer_error(late.code, late.message, late.status), faults=[f"error:{late.code}"])
         if not self._throttle.admits(call, self.control.settings.throttling, now):
             return _Reply(_refuse(FaultRule(code="RequestLimitExceeded", message=_THROTTLED)), faults=["throttled"])
-        if fault := self.control.faults.take_for_request(call, now):
+        if fault := self.control.faults.take("request", call, now):
             return _Reply(_refuse(fault), faults=[f"error:{fault.code}"])
         if call.is_dry_run:
             return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))

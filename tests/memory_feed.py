@@ -1,4 +1,4 @@
-"""A feed of notices in memory, for tests of their handling."""
+"""The NoticeFeed in memory, for tests of the handling of notices."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
