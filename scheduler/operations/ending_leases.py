@@ -10,7 +10,7 @@ from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_of_pending
+from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 UNCLAIMED = "reservation_unclaimed"

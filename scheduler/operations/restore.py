@@ -18,7 +18,7 @@ from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.membership import split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork, describe_notice
-from scheduler.policy.cycle.ttl import expiry_of_pending
+from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
 JUMP: Final = 10**10

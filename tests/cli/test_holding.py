@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 from tests.cli.started import LEASEHOLD, Start, Started, leased, start
 from tests.cli.test_plain_install import ABSENT, BLOCK
 from tests.client.intake import Document, FakeIntake, a_row
-from tests.client.test_lease import Holder
+from tests.client.test_lease import FakeReservation as Holder
 from tests.guarding import Guarded
 from tests.system.processes import wait_for
 from workers.settings import Settings

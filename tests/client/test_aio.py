@@ -12,7 +12,7 @@ from leasehold import AsyncClient, Client, NotAnswered, Unavailable
 from leasehold.client.async_client import READS_AT_ONCE
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row
-from tests.client.test_lease import Holder
+from tests.client.test_lease import FakeReservation
 from tests.client.test_reading import a_leased_row
 from tests.system.processes import wait_for
 
@@ -110,7 +110,7 @@ def test_a_lease_that_is_cancelled_before_it_is_held_is_given_up(moment: str, in
 
 
 def test_a_callback_may_be_a_coroutine(intake: FakeIntake) -> None:
-    holder = Holder(intake)
+    holder = FakeReservation(intake)
 
     async def play() -> None:
         told: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()

@@ -18,12 +18,13 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, some_rules
 from tests.guarding import Guarded
+from workers.ec2.clients import Ec2Access
 from workers.ec2.emulator import EmulatorServer
 from workers.ec2.emulator.__main__ import main
 from workers.ec2.emulator.calls import Call, read_call
 from workers.ec2.emulator.faults import FaultTable
 from workers.ec2.emulator.settings import FaultRule, load_settings
-from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+from workers.ec2.fleet import Ec2Fleet, make_fleet
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -178,7 +178,7 @@ class MovedRig(QuotaHarness):
 
 
 @contextmanager
-def a_rig(kind: str, folder: Path) -> Iterator[QuotaHarness]:
+def a_harness(kind: str, folder: Path) -> Iterator[QuotaHarness]:
     url = "memory:" if kind == "memory" else f"sqlite:///{folder / 'leasehold.db'}"
     if kind == "memory":
         yield QuotaHarness(3, accounts=START)
@@ -195,7 +195,7 @@ def test_balances_are_what_exact_fractions_say_whoever_ticks_and_however_seldom(
 ) -> None:
     preemptions = moves = 0
     for seed in seeds:
-        with a_rig(kind, tmp_path) as harness:
+        with a_harness(kind, tmp_path) as harness:
             life = Life(harness, Random(seed))
             life.live()
             preemptions += life.oracle.preemptions
@@ -208,7 +208,7 @@ def test_two_half_steps_are_one_whole_step() -> None:
     found = []
     for steps in ([8.0], [2.5, 0.5, 5.0]):
         harness = QuotaHarness(accounts={"A": {"balance": [5], "charge_rate": [0.5], "max_charge_seconds": 100}})
-        harness.give("r1", account="A")
+        harness.with_leased("r1", account="A")
         for step in steps:
             harness.now += step
             tick(harness.ports, harness.leader)
@@ -233,7 +233,7 @@ class Rivals:
     def prepare(self, number: int) -> None:
         harness = self.first
         self.old, self.new = f"old-{number}", f"new-{number}"
-        harness.give(self.old, account="B")
+        harness.with_leased(self.old, account="B")
         self.began = harness.store.now() - self.SECONDS
         row = harness.row(self.old)
         lease = msgspec.structs.replace(row.leases[0], level=1, charged_at=self.began)

@@ -16,7 +16,7 @@ LAB: dict[str, Any] = {"system": "lab-linux", "provider": "static", "resources":
 RULES: dict[str, Any] = {"pools": {"linux": LINUX, "lab": LAB}}
 
 
-def a_rig(rules: dict[str, Any] | None = None) -> Harness:
+def a_harness(rules: dict[str, Any] | None = None) -> Harness:
     """One lease on a small machine, one on a large one, and one host without."""
     harness = Harness(rules or RULES)
     harness.submit("on-small", resources={"cpus": 2})
@@ -47,7 +47,7 @@ def without(*offerings: str) -> dict[str, Any]:
 
 
 def test_the_rules_in_force_change_nothing() -> None:
-    harness = a_rig()
+    harness = a_harness()
     assert look(harness, RULES) == Preview(version=1, changed=False)
 
 
@@ -62,7 +62,7 @@ def test_the_rules_in_force_change_nothing() -> None:
 def test_machines_that_are_no_longer_configured_drain(
     rules: dict[str, Any], drained: str, leases: tuple[str, ...]
 ) -> None:
-    harness = a_rig()
+    harness = a_harness()
     (found,) = look(harness, rules).departures
     assert (found.slot, found.action, found.reason) == (slots_of(harness)[drained], "drain", "unconfigured")
     assert found.reservations == leases
@@ -83,7 +83,7 @@ def test_machines_that_are_no_longer_configured_drain(
     ],
 )
 def test_what_is_foretold_is_what_the_next_tick_decides(rules: dict[str, Any]) -> None:
-    harness = a_rig()
+    harness = a_harness()
     harness.submit("waits", resources={"cpus": 8}, labels={"disk": "none"})
     harness.tick()
     found = look(harness, rules)
@@ -97,7 +97,7 @@ def test_what_is_foretold_is_what_the_next_tick_decides(rules: dict[str, Any]) -
 
 
 def test_a_machine_that_goes_anyway_is_no_consequence() -> None:
-    harness = a_rig()
+    harness = a_harness()
     harness.ask("release", reservation="on-small", token=harness.token("on-small"))
     harness.tick()
     harness.now += 301
@@ -107,7 +107,7 @@ def test_a_machine_that_goes_anyway_is_no_consequence() -> None:
 
 def test_pending_reservations_that_can_no_longer_be_served_are_named() -> None:
     """Not the one that no rules serve, and not the one that is leased."""
-    harness = a_rig({"pools": {**RULES["pools"], "linux": {**LINUX, "max_slots": 2}}})
+    harness = a_harness({"pools": {**RULES["pools"], "linux": {**LINUX, "max_slots": 2}}})
     harness.submit("large", resources={"cpus": 7})
     harness.submit("hopeless", resources={"cpus": 99})
     harness.ask("submit", id="elsewhere", system="lab-linux", resources={"cpus": 1})
@@ -119,7 +119,7 @@ def test_pending_reservations_that_can_no_longer_be_served_are_named() -> None:
 
 def test_reservations_that_lose_their_leases_are_named() -> None:
     rules = {**RULES, "scheduler": {"confirm_timeout": 10}}
-    harness = a_rig()
+    harness = a_harness()
     harness.settle(20)
     found = look(harness, rules)
     assert {each.reservation for each in found.endings} == {"on-small", "on-large"}
@@ -143,7 +143,7 @@ def test_accounts_that_are_forgotten_or_have_less_are_named() -> None:
 
 
 def test_rules_that_changed_since_the_preview_are_not_replaced() -> None:
-    harness = a_rig()
+    harness = a_harness()
     seen = look(harness, without("large")).version
     apply_rules(harness.ports, without("small"))
     with pytest.raises(RulesChangedError, match="version 2 is in force, not 1"):

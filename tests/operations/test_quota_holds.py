@@ -20,7 +20,7 @@ TWO_MARKETS: dict[str, Any] = {
 }
 
 
-def a_rig(*cpus: int) -> Harness:
+def a_harness(*cpus: int) -> Harness:
     """One slot is active, and a launch for each of these was decided."""
     harness = Harness({"pools": {"linux": TWO_MARKETS}})
     harness.put(a_slot("linux-4", state="ready", offering="small", cordoned=True, instance_id="i-4", version=1))
@@ -42,7 +42,7 @@ def counted(harness: Harness) -> dict[str, int]:
 
 
 def test_launches_of_one_tick_that_are_refused_one_after_the_other_count_for_neither_hold() -> None:
-    harness = a_rig(1, 8)
+    harness = a_harness(1, 8)
     assert answer(harness, "linux-1", "quota") == "quota"
     harness.now += 0.3
     assert answer(harness, "linux-2", "quota") == "quota"
@@ -51,7 +51,7 @@ def test_launches_of_one_tick_that_are_refused_one_after_the_other_count_for_nei
 
 
 def test_a_launch_that_was_decided_before_the_refusal_was_known_leaves_the_hold_as_it_is() -> None:
-    harness = a_rig(1)
+    harness = a_harness(1)
     harness.now += 1
     harness.submit("r2", resources={"cpus": 1})
     harness.tick()

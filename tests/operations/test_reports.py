@@ -16,7 +16,7 @@ NOBODY = {"ok": True, "reservation": "ghost", "phase": None, "expires_at": None,
 
 class TestConfirm:
     def test_a_holder_needs_the_token_to_move_what_is_leased_and_gets_another(self) -> None:
-        harness = QuotaHarness(2).give("r1")
+        harness = QuotaHarness(2).with_leased("r1")
         token = harness.token("r1")
         assert harness.ask("confirm", reservation="r1", slot="lab-2")["errors"][0]["path"] == "token"
         answer = harness.ask("confirm", reservation="r1", slot="lab-2", token=token)
@@ -25,7 +25,7 @@ class TestConfirm:
         assert harness.holders() == {"lab-2": ["r1"]}
 
     def test_neither_an_operator_nor_one_about_a_pending_reservation_needs_one(self) -> None:
-        harness = QuotaHarness(2).give("r1")
+        harness = QuotaHarness(2).with_leased("r1")
         word = {"request": "q", "reservation": "r1", "slot": "lab-2"}
         assert accept(harness.ports, "confirm", word, operator=True)["ok"]
         harness.submit("r2")
@@ -33,7 +33,7 @@ class TestConfirm:
         assert harness.holders() == {"lab-2": ["r1"], "lab-1": ["r2"]}
 
     def test_a_contradicted_reservation_is_published_and_requests_a_tick(self) -> None:
-        harness = QuotaHarness().give("r1")
+        harness = QuotaHarness().with_leased("r1")
         harness.submit("r2")
         harness.notifier.hear()
         harness.ask("confirm", reservation="r2", slot="lab-1")
@@ -43,12 +43,12 @@ class TestConfirm:
         assert {row.id: row.phase for row in view.reservations.values()} == {"r1": "pending", "r2": "leased"}
 
     def test_the_answer_for_an_unknown_reservation_names_no_phase(self) -> None:
-        harness = QuotaHarness().give("r1")
+        harness = QuotaHarness().with_leased("r1")
         assert harness.ask("confirm", reservation="ghost", slot="lab-1") == NOBODY
         assert (harness.phase("r1"), harness.host().stranger) == ("pending", "ghost")
 
     def test_the_cost_of_a_contradicted_lease_is_paid(self) -> None:
-        harness = QuotaHarness().give("r1", account="A")
+        harness = QuotaHarness().with_leased("r1", account="A")
         harness.submit("r2")
         harness.now += 8
         harness.ask("confirm", reservation="r2", slot="lab-1")
@@ -57,14 +57,14 @@ class TestConfirm:
         assert harness.balance("A") == (92, 0, 0, 0, 0)
 
     def test_a_confirmation_that_is_older_is_answered_and_changes_nothing(self) -> None:
-        harness = QuotaHarness().give("r1")
+        harness = QuotaHarness().with_leased("r1")
         before = harness.row("r1")
         answer = harness.ask("confirm", reservation="r1", slot="lab-1", token=before.token, as_of=NOW - 1)
         assert (answer["ok"], harness.row("r1")) == (True, before)
 
     def test_a_gang_is_moved_nowhere(self) -> None:
         """It would be unclear which of its instances is meant."""
-        harness = QuotaHarness(3).give("r1", components=[{"name": "node", "count": 2}])
+        harness = QuotaHarness(3).with_leased("r1", components=[{"name": "node", "count": 2}])
         answer = harness.ask("confirm", reservation="r1", slot="lab-3", token=harness.token("r1"))
         assert answer["errors"][0]["path"] == "slot"
         assert harness.holders() == {"lab-1": ["r1"], "lab-2": ["r1"]}
@@ -72,13 +72,13 @@ class TestConfirm:
 
 class TestAbsentAndIdle:
     def test_absent_needs_no_token_and_is_answered_with_what_became_of_it(self) -> None:
-        harness = QuotaHarness().give("r1")
+        harness = QuotaHarness().with_leased("r1")
         assert harness.ask("absent", reservation="r1")["phase"] == "released"
         assert harness.ask("absent", reservation="r1")["phase"] == "released"
         assert harness.ask("absent", reservation="ghost") == NOBODY
 
     def test_idle_is_answered_with_the_slot(self) -> None:
-        harness = QuotaHarness().give("r1")
+        harness = QuotaHarness().with_leased("r1")
         harness.ask("confirm", reservation="r1", token=harness.token("r1"))
         assert harness.ask("idle", slot="lab-1", labels={"img": "2"}) == {
             "ok": True,
@@ -93,7 +93,7 @@ class TestAbsentAndIdle:
 
     @pytest.mark.parametrize("verb", ["confirm", "idle"])
     def test_what_is_as_believed_changes_only_times_and_asks_for_no_tick(self, verb: str) -> None:
-        harness = QuotaHarness(2).give("r1")
+        harness = QuotaHarness(2).with_leased("r1")
         word: dict[str, Any] = (
             {"reservation": "r1", "token": harness.token("r1")} if verb == "confirm" else {"slot": "lab-2"}
         )

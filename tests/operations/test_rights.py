@@ -20,7 +20,7 @@ from scheduler.store.opening import open_store
 from tests.operations.harness import CONFIG, NOW, Harness
 from tests.operations.hostile import HOLDERS_VERBS, KEY, KEY_HASH, OTHER_KEY, VICTIMS, Item, list_attempts
 from tests.operations.test_commit import slot, write_all
-from tests.operations.test_elastic_commit import GRANT, part, stretched
+from tests.operations.test_elastic_commit import GRANT, elastic_lease, with_elastic
 
 SHOP: Final = Principal(name="shop", role="producer", accounts=("shop",))
 RIVAL: Final = Principal(name="rival", role="producer", accounts=("rival",))
@@ -137,8 +137,8 @@ def test_a_pending_reservation_with_a_key_needs_it_too(world: World, verb: str) 
 
 
 def test_an_elastic_lease_is_given_back_with_the_key_only() -> None:
-    _, _, harness = write_all([slot(), stretched(part(), principal="shop", key_hash=KEY_HASH)], [GRANT])
-    word = {"reservation": "r1", "component": "more.0", "token": part().token}
+    _, _, harness = write_all([slot(), with_elastic(elastic_lease(), principal="shop", key_hash=KEY_HASH)], [GRANT])
+    word = {"reservation": "r1", "component": "more.0", "token": elastic_lease().token}
     for verb in ("fail", "surrender"):
         answer = accept(harness.ports, verb, {"request": uuid4().hex, **word}, principal=SHOP)
         assert answer["errors"][0]["path"] == "key"

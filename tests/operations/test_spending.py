@@ -24,7 +24,7 @@ FULL_MINUTE = NOW - NOW % 60
 PLACE = (Placement(component="main", slot="linux-1", epoch=1, resources={}),)
 
 
-def a_rig(*, level: int = 2, began: float = FULL_MINUTE + 20) -> Harness:
+def a_harness(*, level: int = 2, began: float = FULL_MINUTE + 20) -> Harness:
     """`old` of account lab runs since then, `new` of account ci waits; both were charged 30 s past a full minute."""
     harness = Harness(CONFIG)
     harness.now = FULL_MINUTE + 30
@@ -62,13 +62,13 @@ def told(harness: Harness, name: str) -> list[str]:
 
 class TestCharges:
     def test_what_is_paid_is_counted_by_account_and_level(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         harness.now += 8
         carry_out(harness, charged=("ci", "lab"))
         assert counts_of(harness) == {("leasehold_account_spent_total", "lab", "2"): 8}
 
     def test_what_was_due_already_is_counted_with_it(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         harness.now += 4
         harness.ask("release", reservation="old", token=1)
         harness.now += 4
@@ -76,7 +76,7 @@ class TestCharges:
         assert counts_of(harness) == {("leasehold_account_spent_total", "lab", "2"): 4}
 
     def test_a_charge_into_another_minute_leaves_a_sample_of_each_account(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         for seconds in (10, 15, 10, 20):
             harness.now += seconds
             carry_out(harness, charged=("ci", "lab"))
@@ -85,13 +85,13 @@ class TestCharges:
         assert harness.store.read_balances("lab") == [BalanceSample("lab", at, (0.0, 0.0, 15.0, 0.0, 0.0))]
 
     def test_a_tick_without_charges_leaves_no_sample(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         harness.now += 60
         carry_out(harness)
         assert harness.store.read_balances("ci") == []
 
     def test_a_deposed_leader_counts_and_keeps_nothing(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         with harness.store.transaction() as transaction:
             deposed = transaction.take_term("me")
             transaction.take_term("another")
@@ -106,7 +106,7 @@ class TestCharges:
 class TestPreemptions:
     @pytest.mark.parametrize("level", [2, 5])
     def test_both_sides_are_counted(self, level: int) -> None:
-        harness = a_rig(level=level)
+        harness = a_harness(level=level)
         preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=PLACE)
         carry_out(harness, preempt, Assign(reservation="new", leases=PLACE, level=0))
         assert counts_of(harness) == {
@@ -115,7 +115,7 @@ class TestPreemptions:
         }
 
     def test_without_a_grace_the_events_name_both_reservations_and_the_reason(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=PLACE)
         carry_out(harness, preempt, Assign(reservation="new", leases=PLACE, level=0))
         assert told(harness, "reservation_pending") == [
@@ -126,7 +126,7 @@ class TestPreemptions:
         )
 
     def test_with_a_grace_they_name_the_deadline(self) -> None:
-        harness = a_rig(level=5)
+        harness = a_harness(level=5)
         by = 1_800_000_000.0
         carry_out(
             harness, Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=PLACE, revoke_by=by)
@@ -142,7 +142,7 @@ class TestPreemptions:
         )
 
     def test_a_change_of_level_has_an_event(self) -> None:
-        harness = a_rig(level=5)
+        harness = a_harness(level=5)
         carry_out(harness, Relevel(reservation="old", source=5, to=1))
         assert told(harness, "reservation_relevelled") == [
             "pays at level 1 from now on, instead of the free level  term=1"
@@ -150,6 +150,6 @@ class TestPreemptions:
 
 
 def test_accounts_without_waiting_reservations_are_missing() -> None:
-    harness = a_rig()
+    harness = a_harness()
     view = View(harness.store.read_rows())
     assert describe_account_waits(Plan((), Waits(), None), view) == {}

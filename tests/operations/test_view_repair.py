@@ -20,7 +20,7 @@ POOL = {"system": "x86_64-linux", "max_slots": 1, "lease_ttl": 20, "idle_scale_d
 HOLD = Hold(id="linux/quota/spot", pool="linux", kind="quota", refused_at=NOW, until=NOW + 600)
 
 
-def a_rig() -> Harness:
+def a_harness() -> Harness:
     """A process that has ticked, with one leased machine, and paused just now."""
     harness = Harness().leased()
     harness.tick()
@@ -50,7 +50,7 @@ def equals_sql(harness: Harness) -> bool:
 
 
 def test_a_publish_that_was_lost_lately_is_found_by_the_next_periodic_tick() -> None:
-    harness = a_rig()
+    harness = a_harness()
     write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True), HOLD)
     with harness.store.transaction() as transaction:
         row = harness.store.find_reservations(ids=["r1"])[0]
@@ -64,13 +64,13 @@ def test_a_publish_that_was_lost_lately_is_found_by_the_next_periodic_tick() -> 
 
 
 def test_a_tick_that_is_not_periodic_does_not_look() -> None:
-    harness = a_rig()
+    harness = a_harness()
     write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
     assert harness.tick().mended == []
 
 
 def test_a_publish_that_is_under_way_is_no_repair() -> None:
-    harness = a_rig()
+    harness = a_harness()
     harness.now += harness.leader.interval
     write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
     assert harness.tick().mended == [RepairResult()]
@@ -79,7 +79,7 @@ def test_a_publish_that_is_under_way_is_no_repair() -> None:
 
 
 def test_a_clock_that_was_put_back_does_not_end_the_looking() -> None:
-    harness = a_rig()
+    harness = a_harness()
     harness.now -= 1000
     write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
     harness.tick()
@@ -101,7 +101,7 @@ def lose_long_ago(harness: Harness) -> None:
 
 
 def test_a_publish_that_was_lost_long_ago_is_found_by_the_audit() -> None:
-    harness = a_rig()
+    harness = a_harness()
     lose_long_ago(harness)
     ticked = harness.tick()
     assert ticked.mended == [RepairResult(repairs=4, lag=3600)]
@@ -111,7 +111,7 @@ def test_a_publish_that_was_lost_long_ago_is_found_by_the_audit() -> None:
 
 
 def test_a_row_that_sql_does_not_know_is_buried_by_the_audit() -> None:
-    harness = a_rig()
+    harness = a_harness()
     (stored,) = write_unseen(harness, HOLD)
     harness.ports.view_cache.publish([stored, a_slot("gone-1", version=7)])
     with harness.store.transaction() as transaction:
@@ -123,7 +123,7 @@ def test_a_row_that_sql_does_not_know_is_buried_by_the_audit() -> None:
 
 
 def test_the_audit_comes_once_a_minute_and_with_the_first_tick_of_a_process() -> None:
-    harness = a_rig()
+    harness = a_harness()
     found = []
     for _ in range(24):
         harness.now += 5
@@ -135,7 +135,7 @@ def test_the_audit_comes_once_a_minute_and_with_the_first_tick_of_a_process() ->
 
 @pytest.mark.parametrize("why", ["much", "ahead", "damaged"])
 def test_a_view_that_is_wrong_beyond_repair_is_rebuilt(why: str) -> None:
-    harness = a_rig()
+    harness = a_harness()
     match why:
         case "much":
             write_unseen(harness, *[a_slot(f"new-{number}", version=0) for number in range(FEW_ROWS + 1)])
@@ -152,7 +152,7 @@ def test_a_view_that_is_wrong_beyond_repair_is_rebuilt(why: str) -> None:
 
 
 def test_counts_and_versions_that_agree_are_left_alone() -> None:
-    harness = a_rig()
+    harness = a_harness()
     sequence = harness.redis.sequence
     view = view_of(harness)
     assert audit(harness.ports, view, harness.now) == (view, RepairResult())
@@ -208,7 +208,7 @@ def load_failures(harness: Harness) -> float:
 
 
 def test_a_failed_load_is_counted_and_tried_again_with_growing_pauses() -> None:
-    harness = a_rig()
+    harness = a_harness()
     pauses = break_board(harness, failures=2)
     harness.tick()
     assert pauses == list(LOAD_PAUSES[:2])
@@ -216,7 +216,7 @@ def test_a_failed_load_is_counted_and_tried_again_with_growing_pauses() -> None:
 
 
 def test_a_load_that_keeps_failing_is_given_up_and_the_lock_let_go() -> None:
-    harness = a_rig()
+    harness = a_harness()
     break_board(harness, failures=99)
     with pytest.raises(ViewUnavailableError):
         harness.tick()
@@ -224,7 +224,7 @@ def test_a_load_that_keeps_failing_is_given_up_and_the_lock_let_go() -> None:
 
 
 def test_no_load_is_tried_again_when_the_lock_may_be_anothers() -> None:
-    harness = a_rig()
+    harness = a_harness()
     pauses = break_board(harness, failures=1)
     harness.ports.lock.take()
     harness.now += harness.leader.lock_seconds * 0.61
@@ -245,7 +245,7 @@ def lose(harness: Harness, change: Any) -> None:
 
 
 def test_a_loser_gets_its_fresh_row_published_and_raises_one_kick_for_the_same_versions() -> None:
-    harness = a_rig()
+    harness = a_harness()
     kicks = harness.notifier.kicks
 
     def drain() -> None:
@@ -297,7 +297,7 @@ def test_whoever_was_deposed_forgives_nothing() -> None:
 
 
 def test_a_deleted_row_that_the_view_never_had_is_not_published() -> None:
-    harness = a_rig()
+    harness = a_harness()
     sequence = harness.redis.sequence
     drain = Drain(slot="nowhere-1", reason="requested")
     leader_term = take_leader_term(harness.ports, harness.leader)

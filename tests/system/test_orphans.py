@@ -7,7 +7,7 @@ import pytest
 from scheduler.ports import EventFilter
 from tests.system.processes import wait_for
 from tests.system.stack import IMAGE, Stack
-from workers.ec2.clients import make_client
+from workers.ec2.clients import Ec2Access, make_client
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.timeout(120)
 def ec2(stack: Stack) -> "EC2Client":
     aws = stack.settings.aws
     return make_client(
-        region=aws.region, endpoint_url=aws.endpoint_url, access_key_id="testing", secret_access_key="testing"
+        Ec2Access(
+            region=aws.region, endpoint_url=aws.endpoint_url, access_key_id="testing", secret_access_key="testing"
+        )
     )
 
 

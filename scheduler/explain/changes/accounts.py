@@ -8,7 +8,7 @@ from typing import Final, cast
 import msgspec
 
 from scheduler.explain.candidates import count_wanted, list_slots
-from scheduler.explain.forecast import forecast, list_recoveries
+from scheduler.explain.conditions import forecast, list_recoveries
 from scheduler.explain.search import Search, Suggestion
 from scheduler.model.accounts import PAID, Account, Levels
 from scheduler.policy.quota.accounting import settle

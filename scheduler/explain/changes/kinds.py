@@ -35,9 +35,8 @@ from scheduler.explain.changes.slots import (
     list_relabelled,
     list_uncordoned,
 )
-from scheduler.explain.combine import Candidates, combine_two
 from scheduler.explain.conditions import describe_subject
-from scheduler.explain.search import Kind, Search, Suggestion
+from scheduler.explain.search import Candidates, Kind, Search, Suggestion, combine_two
 from scheduler.model.reservations import Reservation, is_on_hold
 
 

@@ -15,8 +15,7 @@ from scheduler.explain.candidates import (
     only_component,
     required_labels,
 )
-from scheduler.explain.combine import find_second, join
-from scheduler.explain.search import Search, Suggestion
+from scheduler.explain.search import Search, Suggestion, find_second, join
 from scheduler.model.labels import has_labels
 from scheduler.model.machines import Offering
 from scheduler.model.reservations import Component, list_instances

@@ -39,7 +39,7 @@ from scheduler.operations.commands.registry import Subject, load_rows, say
 from scheduler.operations.commands.reports import Nobody
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_of_pending
+from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.ports import StoredAnswer
 
 Answer = dict[str, Any]

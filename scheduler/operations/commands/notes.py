@@ -9,7 +9,7 @@ from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.validation import show
-from scheduler.policy.queueing.ignored_fields import find_ignored
+from scheduler.policy.queueing.order import find_ignored
 
 Note = dict[str, str]
 """`path`: the field of the request; `text`: a sentence about it."""

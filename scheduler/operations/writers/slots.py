@@ -15,9 +15,9 @@ from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.capacity.machine_fitness import is_configured, is_unhealthy
+from scheduler.policy.capacity.slot_info import is_configured, is_unhealthy
 from scheduler.policy.lifecycle.timeouts import has_timed_out
-from scheduler.policy.scaling.offerings import list_choices
+from scheduler.policy.scaling.launch_limits import list_choices
 
 BOOTING: Final = frozenset({"booting", "binding"})
 ASKED_AGAIN = "slot_asked_again"

@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources
@@ -19,16 +20,12 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
-from scheduler.policy.elastic.instances import RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
+from scheduler.policy.elastic.instances import MORE, RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
 from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
-from scheduler.policy.elastic.utilisation import MORE
 
-_NOBODY = (1 << 62, 0)
+_LAST = (1 << 62, 0)
 """A rank behind every group."""
-
-
-def _rank(group: ElasticGroup) -> tuple[int, int]:
-    return group.rank
+_rank = attrgetter("rank")
 
 
 class Cascade:
@@ -42,7 +39,7 @@ class Cascade:
         self.groups: list[ElasticGroup] = []
         self._bare: RelaxedCapacity | None = None
         self._behind = ReclaimableCapacity(())
-        self._first_touched: tuple[int, int] = _NOBODY
+        self._first_touched: tuple[int, int] = _LAST
         """The rank of the first group with an instance that was lifted and is not back yet."""
         self._refused: set[Demand] = set()
         """Demands for which a reclaim is of no use, until another reservation is served."""
@@ -93,7 +90,9 @@ class Cascade:
         """
         if not self.takes_back or demand in self._refused:
             return None
-        if self._find_bare().could_hold(demand):
+        if self._bare is None or self._bare.size != len(self._cycle.ready):
+            self._bare = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
+        if self._bare.could_hold(demand):
             for first, must_grow in self._list_ways(reservation):
                 slot_infos = self._try(reservation, demand, first, must_grow=must_grow)
                 if slot_infos is not None:
@@ -104,11 +103,6 @@ class Cascade:
                     return slot_infos
         self._refused.add(demand)
         return None
-
-    def _find_bare(self) -> RelaxedCapacity:
-        if self._bare is None or self._bare.size != len(self._cycle.ready):
-            self._bare = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
-        return self._bare
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
         """Note that a demand was placed on these slots, or keeps their capacity."""
@@ -144,7 +138,7 @@ class Cascade:
     def _take_places(self, demand: Demand, first: int) -> list[SlotInfo] | None:
         """Return a slot for each essential instance; None as soon as one instance finds none."""
         slot_infos: list[SlotInfo] = []
-        self._first_touched = _NOBODY
+        self._first_touched = _LAST
         for need, alike in groupby(demand.needs):
             takeoff = VictimSearch(need, self.groups[first:], self._assignment, demand.declined)
             for _ in alike:
@@ -312,24 +306,20 @@ class ReclaimableCapacity:
         """Return whether one instance may fit on a slot without these instances; False is certain."""
         if any(need.asks_as_much_as(other) for other in self._refused):
             return False
-        standing = self._add_up().items()
-        if any(
-            _could_serve(need, slot_info, (), assignment) and _would_fit(need, slot_info, each)
-            for slot_info, each in standing
-        ):
-            return True
-        self._refused.append(need)
-        return False
-
-    def _add_up(self) -> dict[SlotInfo, Usage]:
         if self._on is None:
             self._on = {}
             for group in self.groups[self._left :]:
                 for elastic_instance in group.elastic_instances:
                     if elastic_instance.slot_info is not None:
                         there = self._on.setdefault(elastic_instance.slot_info, Usage())
-                        there.add(elastic_instance.amounts_on(elastic_instance.slot_info), 1)
-        return self._on
+                        there.add(elastic_instance.amounts_on(elastic_instance.slot_info))
+        if any(
+            _could_serve(need, slot_info, (), assignment) and _would_fit(need, slot_info, each)
+            for slot_info, each in self._on.items()
+        ):
+            return True
+        self._refused.append(need)
+        return False
 
 
 def _could_serve(need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str], assignment: Assignment) -> bool:

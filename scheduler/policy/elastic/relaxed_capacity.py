@@ -52,16 +52,13 @@ class RelaxedCapacity:
             leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left)
             self._headrooms[slot_info.order] = _Headroom(slot_info, slot_info.free, leases)
         for elastic_instance in elastic_instances:
-            if elastic_instance.slot_info is not None and elastic_instance.slot_info.order in self._headrooms:
-                self._lift(
-                    self._headrooms[elastic_instance.slot_info.order], elastic_instance, elastic_instance.slot_info
-                )
-
-    def _lift(self, headroom: _Headroom, elastic_instance: ElasticInstance, slot_info: SlotInfo) -> None:
-        headroom.leases += 1
-        if headroom.free is not None:
-            amounts = elastic_instance.amounts_on(slot_info)
-            headroom.free = {name: free + amounts.get(name, 0) for name, free in headroom.free.items()}
+            stands_on = elastic_instance.slot_info
+            if stands_on is None or (headroom := self._headrooms.get(stands_on.order)) is None:
+                continue
+            headroom.leases += 1
+            if headroom.free is not None:
+                amounts = elastic_instance.amounts_on(stands_on)
+                headroom.free = {name: free + amounts.get(name, 0) for name, free in headroom.free.items()}
 
     def could_hold(self, demand: Demand) -> bool:
         """Return whether the instances of each component would fit if they were alone; if not, no search helps."""

@@ -12,8 +12,8 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Protected
+from scheduler.policy.scaling.launch import TrialLaunch
 from scheduler.policy.scaling.launch_limits import LaunchLimits, first_code
-from scheduler.policy.scaling.trial_launch import TrialLaunch
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 """Equal for reservations that the same slots could serve: shape, pools with on-demand offerings for it, declined slots.

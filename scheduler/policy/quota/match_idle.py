@@ -15,8 +15,7 @@ from scheduler.model.resources import Resources, subtract
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex
-from scheduler.policy.quota.requirements import Requirements
+from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.run import QuotaRun
 
 

@@ -41,8 +41,11 @@ class Fault:
         if self.has_ended(now) or not (self._left != 0 or call.invocation in self._met):
             return False
         rule = self.rule
-        actions = call.is_launch if rule.action is None else rule.action in {call.action, "any"}
-        return actions and rule.market in {None, call.market} and _is_there(rule, place)
+        is_for_action = call.is_launch if rule.action is None else rule.action in {call.action, "any"}
+        # A call without places meets only the faults that name none.
+        kind, zone = (place.type, place.zone) if place else (None, None)
+        is_there = rule.type in {None, kind} and rule.zone in {None, zone}
+        return is_for_action and rule.market in {None, call.market} and is_there
 
     def spend(self, call: Call) -> None:
         """Reduce its count, once for all attempts of one call."""
@@ -103,9 +106,3 @@ class FaultTable:
                 fault.spend(call)
                 return fault.rule
         return None
-
-
-def _is_there(rule: FaultRule, place: Place | None) -> bool:
-    if place is None:
-        return rule.type is None and rule.zone is None
-    return rule.type in {None, place.type} and rule.zone in {None, place.zone}

@@ -4,7 +4,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -32,7 +32,15 @@ class EmulatedInstance(moto_instances.Instance):
         self._seen_until: tuple[float, moto_instances.InstanceState] | None = None
         self._fate = Fate()
         super().__init__(*args, **kwargs)
-        self.life = _begin_life(self, kwargs)
+        spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
+        self.life = Life(
+            id=self.id,
+            region=self.ec2_backend.region_name,
+            type=self.instance_type,
+            zone=str(self.availability_zone),
+            market="spot" if spot else "on-demand",
+            launched_at=time.time(),
+        )
         self._fate = self.lives.begin(self.life)
         if self._fate.failure == "stuck":
             self._running_at = math.inf
@@ -142,7 +150,9 @@ class EmulatedInstance(moto_instances.Instance):
         self._running_at = 0.0
         volumes = [device.volume_id for _, device in self.get_block_device_mapping]
         super().terminate()
-        self._drop_tags(volumes)
+        for volume in volumes:
+            if volume not in self.ec2_backend.volumes:
+                self.ec2_backend.tags.pop(volume, None)
 
     def is_gone_since(self, seconds: float) -> bool:
         """Return whether it has been terminated for this time."""
@@ -156,23 +166,6 @@ class EmulatedInstance(moto_instances.Instance):
         if self._fate.failure == "impaired":
             return {"Status": "impaired", "Details": [{"Name": "reachability", "Status": "failed"}]}
         return status
-
-    def _drop_tags(self, volumes: list[str]) -> None:
-        for volume in volumes:
-            if volume not in self.ec2_backend.volumes:
-                self.ec2_backend.tags.pop(volume, None)
-
-
-def _begin_life(instance: EmulatedInstance, launch: Mapping[str, Any]) -> Life:
-    spot = launch.get("lifecycle") == "spot" or launch.get("instance_market_options") == "spot"
-    return Life(
-        id=instance.id,
-        region=instance.ec2_backend.region_name,
-        type=instance.instance_type,
-        zone=str(instance.availability_zone),
-        market="spot" if spot else "on-demand",
-        launched_at=time.time(),
-    )
 
 
 def know_no_images() -> None:
@@ -218,7 +211,9 @@ def without_hidden(region: str) -> Iterator[None]:
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
     everything = backend.reservations
     backend.reservations = {
-        key: reservation for key, reservation in everything.items() if not any(map(_is_hidden, reservation.instances))
+        key: reservation
+        for key, reservation in everything.items()
+        if not any(isinstance(each, EmulatedInstance) and each.is_hidden for each in reservation.instances)
     }
     try:
         yield
@@ -230,7 +225,9 @@ def forget_terminated(seconds: float) -> None:
     """Remove the instances that have been terminated for this time, as EC2 does after about an hour."""
     for backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].values()):
         for key, reservation in list(backend.reservations.items()):
-            if all(_is_gone(instance, seconds) for instance in reservation.instances):
+            if all(
+                isinstance(each, EmulatedInstance) and each.is_gone_since(seconds) for each in reservation.instances
+            ):
                 del backend.reservations[key]
                 for instance in reservation.instances:
                     backend.tags.pop(instance.id, None)
@@ -251,7 +248,7 @@ def describe_instance(region: str, instance: moto_instances.Instance) -> dict[st
     return {
         "id": instance.id,
         "region": region,
-        "state": _real_state(instance),
+        "state": instance.real_state.name if isinstance(instance, EmulatedInstance) else instance.state,
         "type": instance.instance_type,
         "zone": instance.availability_zone,
         "market": instance.lifecycle or "on-demand",
@@ -260,15 +257,3 @@ def describe_instance(region: str, instance: moto_instances.Instance) -> dict[st
         "user_data": str(instance.user_data) if instance.user_data else None,
         "tags": {tag["key"]: tag["value"] for tag in instance.get_tags()},
     }
-
-
-def _real_state(instance: moto_instances.Instance) -> str | None:
-    return instance.real_state.name if isinstance(instance, EmulatedInstance) else instance.state
-
-
-def _is_hidden(instance: moto_instances.Instance) -> bool:
-    return isinstance(instance, EmulatedInstance) and instance.is_hidden
-
-
-def _is_gone(instance: moto_instances.Instance, seconds: float) -> bool:
-    return isinstance(instance, EmulatedInstance) and instance.is_gone_since(seconds)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -88,6 +88,8 @@ class CallLog:
 
     def append(self, call: Call, outcome: Outcome) -> CallRecord:
         """Record a call with its result."""
+        # Most answers are long and have no code: the search for a plain text is faster.
+        code = _CODE.search(outcome.answer) if "Code>" in outcome.answer else None
         record = CallRecord(
             number=self._count(),
             time=datetime.now(UTC).timestamp(),
@@ -98,7 +100,7 @@ class CallLog:
             zones=[place.zone for place in call.places if place.zone],
             market=call.market,
             status=outcome.status,
-            code=_find_code(outcome.answer),
+            code=code[1] if code else None,
             instances=find_instances(outcome.answer) if call.is_launch else call.instances,
             replayed=outcome.replayed,
             attempt=call.attempt,
@@ -154,20 +156,9 @@ class CallLog:
     def _write(self, record: CallRecord | EventRecord) -> None:
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(_line(msgspec.to_builtins(record)))
+                file.write(json.dumps(msgspec.to_builtins(record)) + "\n")
 
 
 def find_instances(answer: str) -> list[str]:
     """Return the instance ids in an answer, each once, in their order."""
     return list(dict.fromkeys(_FOUND_ID.findall(answer)))
-
-
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record) + "\n"
-
-
-def _find_code(answer: str) -> str | None:
-    if "Code>" not in answer:
-        return None
-    found = _CODE.search(answer)
-    return found[1] if found else None
