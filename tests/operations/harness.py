@@ -15,10 +15,9 @@ from scheduler.model.slots import Machine, Slot
 from scheduler.model.view import Row
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.intake import accept
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import reconcile
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.operations.tick.tick import Leader, Ticked, tick

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.operations.machines.recover import recover
+from scheduler.operations.machines.check import recover
 from scheduler.ports import OutboxMessage, ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_notifier import RedisNotifier

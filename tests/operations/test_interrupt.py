@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, sweep
 from scheduler.operations.machines.interrupt import MOST_BATCHES, HandledNotices, heed_notices
-from scheduler.operations.machines.recover import sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, Notice
 from tests.memory_feed import MOST_AT_ONCE, MemoryFeed

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.model.launch_backoff import Hold
+from scheduler.operations.machines.check import recover, sweep
 from scheduler.operations.machines.reconcile import reconcile
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.tick.tick import tick
 from tests.operations.harness import TASKS, Harness, Killed, Saboteur
 

@@ -14,9 +14,8 @@ from sqlalchemy import event
 from scheduler.model.decisions import Assign, Placement, Terminate
 from scheduler.model.slots import Slot
 from scheduler.operations.commands.intake import Answer, accept
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.ports import Ports
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.tick.commit import commit

@@ -7,10 +7,9 @@ import pytest
 
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Machine
-from scheduler.operations.machines.check import YOUNG_SECONDS, check
+from scheduler.operations.machines.check import YOUNG_SECONDS, check, sweep
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, launch, order_of
 from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, STRANGER_SECONDS, Reconciled, reconcile
-from scheduler.operations.machines.recover import sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError
 from scheduler.store.memory import MemoryStore

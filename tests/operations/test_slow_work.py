@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, launch
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError
 from tests.builders import a_slot
