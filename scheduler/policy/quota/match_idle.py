@@ -28,7 +28,13 @@ def match_idle(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int, 
     ]
     if not asked or not quota_run.idle:
         return
-    _Matching(quota_run, asked, level, preferring=preferring).run()
+    matching = _Matching(quota_run, asked, level, preferring=preferring)
+    for slot_info in quota_run.idle:
+        while slot_info.has_place and (met := quota_run.requirements_index.list_met(slot_info, slot_info.free)):
+            found = matching.find(met, slot_info)
+            if found is None:
+                break
+            quota_run.assign(*found, level)
     quota_run.drop_full()
 
 
@@ -41,15 +47,9 @@ class _Matching:
         self._hopeless: set[PendingGroup] = set()
         """Groups with several instances each that do not fit even without the first instance."""
 
-    def run(self) -> None:
-        """Fill the idle slots in slot order."""
-        quota_run = self._tick
-        for slot_info in quota_run.idle:
-            while slot_info.has_place and (met := quota_run.requirements_index.list_met(slot_info, slot_info.free)):
-                found = self._pending.find(met, lambda group, slot_info=slot_info: self._find_slots(group, slot_info))  # type: ignore[misc]
-                if found is None:
-                    break
-                quota_run.assign(*found, self._level)
+    def find(self, met: tuple[Requirements, ...], slot_info: SlotInfo) -> tuple[PendingGroup, list[SlotInfo]] | None:
+        """Return the first group that is placed with its first instance on a slot, and a slot for each instance."""
+        return self._pending.find(met, lambda group: self._find_slots(group, slot_info))
 
     def _is_out(self, group: PendingGroup) -> bool:
         is_paid = self._level in range(5)

@@ -50,7 +50,7 @@ def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
             _move(cycle, _choose(cheapest, lambda run: run.rank, -net), level + 1)
         elif balance > SAVED and net > 0:
             dearest = [run for run in movable if run.level > level]
-            _move(cycle, _choose(dearest, lambda run: run.rank_down, net), level)
+            _move(cycle, _choose(dearest, lambda run: (*(-each for each in run.cost), *run.rank[1:]), net), level)
 
 
 def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted: float) -> Iterable[RunningWork]:
@@ -212,7 +212,7 @@ class _Preemption:
         if self._tick.limits.refuses(group.account, [slot_info] * len(demand.needs)):
             return None
         wanted = [need.given[slot_info.slot.pool] for need in demand.needs]
-        given, at_once = self._tick.given_on(slot_info), not demand.settings.preemption_grace
+        given, at_once = self._tick.given.get(slot_info, ()), not demand.settings.preemption_grace
         victims = choose_victims(slot_info, runs, given, wanted, at_once=at_once)
         if victims is None or sum_costs(victims) >= self._left[group.account.id]:
             return None
