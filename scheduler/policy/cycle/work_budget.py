@@ -68,7 +68,10 @@ class WorkBudget:
         return True
 
     def _take_turn(self, payer: Payer, name: str) -> bool:
-        """Return whether a reservation of this payer has its turn now; False if it had one or no budget is left."""
+        """Return whether a reservation of this payer is tried in this cycle.
+
+        It is not if it was tried in an earlier cycle and others of its payer were not, or if no budget is left.
+        """
         if name in self._memory.get(payer, ()):
             self.short.add(payer)
             return False

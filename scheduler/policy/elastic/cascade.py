@@ -114,7 +114,7 @@ class Cascade:
         self._cycle, self._ranks = cycle, ranks
         self._assignment = Assignment(cycle)
         self.groups: list[ElasticGroup] = []
-        self._bare: RelaxedCapacity | None = None
+        self._relaxed: RelaxedCapacity | None = None
         self._behind = ReclaimableCapacity(())
         self._first_touched: tuple[int, int] = _LAST
         """The rank of the first group with an instance that was lifted and is not back yet."""
@@ -167,9 +167,9 @@ class Cascade:
         """
         if not self.takes_back or demand in self._refused:
             return None
-        if self._bare is None or self._bare.size != len(self._cycle.ready):
-            self._bare = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
-        if self._bare.could_hold(demand):
+        if self._relaxed is None or self._relaxed.size != len(self._cycle.ready):
+            self._relaxed = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
+        if self._relaxed.could_hold(demand):
             for first, must_grow in self._list_ways(reservation):
                 slot_infos = self._try(reservation, demand, first, must_grow=must_grow)
                 if slot_infos is not None:
@@ -183,8 +183,8 @@ class Cascade:
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
         """Note that a demand was placed on these slots, or keeps their capacity."""
-        if self._bare is not None:
-            self._bare.take(demand.needs, slot_infos)
+        if self._relaxed is not None:
+            self._relaxed.take(demand.needs, slot_infos)
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[int, bool]]:
         """Yield (first group of which instances may be lifted, whether the utilisation has to grow)."""
@@ -201,7 +201,7 @@ class Cascade:
 
     def _try(self, reservation: Reservation, demand: Demand, first: int, *, must_grow: bool) -> list[SlotInfo] | None:
         assignment, mark, use, groups = self._assignment, self._assignment.mark, self._assignment.use, list(self.groups)
-        slot_infos = self._take_places(demand, first)
+        slot_infos = self._take_slots(demand, first)
         if slot_infos is not None:
             self._join(reservation, demand)
             # Nothing changes for groups before the first one that was touched.
@@ -214,14 +214,14 @@ class Cascade:
         assignment.update_index()
         return None
 
-    def _take_places(self, demand: Demand, first: int) -> list[SlotInfo] | None:
+    def _take_slots(self, demand: Demand, first: int) -> list[SlotInfo] | None:
         """Return a slot for each essential instance; None as soon as one instance finds none."""
         slot_infos: list[SlotInfo] = []
         self._first_touched = _LAST
         for need, alike in groupby(demand.needs):
-            takeoff = VictimSearch(need, self.groups[first:], self._assignment, demand.declined)
+            search = VictimSearch(need, self.groups[first:], self._assignment, demand.declined)
             for _ in alike:
-                slot_info = self._find(takeoff)
+                slot_info = self._find(search)
                 if slot_info is None:
                     return None
                 self._assignment.take(slot_info, need)
@@ -251,7 +251,7 @@ class Cascade:
         for elastic_instance in [each for each in group.elastic_instances if each.is_missing] if group.lifted else ():
             if self._assignment.fits_home(elastic_instance):
                 self._assignment.move(elastic_instance, elastic_instance.home)
-        takeoff, slot_info = None, None
+        search, slot_info = None, None
         for elastic_instance in group.walk_missing():
             # With a grace a revoked instance keeps its slot until the deadline, so it gets no second one meanwhile.
             keeps_slot = elastic_instance.lease is not None and self.settings.preemption_grace
@@ -259,10 +259,10 @@ class Cascade:
                 continue
             slot_info = self._assignment.find_again(group.need, slot_info)
             if slot_info is None and self._could_find_behind(group):
-                if takeoff is None:
+                if search is None:
                     behind = self.groups[self._find_first(group.rank) + 1 :]
-                    takeoff = VictimSearch(group.need, behind, self._assignment)
-                slot_info = self._find(takeoff)
+                    search = VictimSearch(group.need, behind, self._assignment)
+                slot_info = self._find(search)
             if slot_info is None or turns.is_spent(payer):
                 return
             self._assignment.move(elastic_instance, slot_info)
@@ -272,16 +272,16 @@ class Cascade:
         """Return whether groups that rank behind could give back a slot. Speed: most often none can."""
         return self.takes_back and self._behind.could_give(group.need, self._assignment)
 
-    def _find(self, takeoff: "VictimSearch") -> SlotInfo | None:
+    def _find(self, search: "VictimSearch") -> SlotInfo | None:
         """Return a slot for one more instance; lift elastic ones for it if it fits nowhere."""
-        slot_info = self._assignment.find(takeoff.need, takeoff.declined)
+        slot_info = self._assignment.find(search.need, search.declined)
         if slot_info is not None:
             return slot_info
-        for group, elastic_instance in takeoff.list_next():
+        for group, elastic_instance in search.list_next():
             self._behind.leave_one(elastic_instance)
             self._assignment.move(elastic_instance, None)
             self._first_touched = min(self._first_touched, group.rank)
-        return self._assignment.find(takeoff.need, takeoff.declined)
+        return self._assignment.find(search.need, search.declined)
 
 
 @dataclass(slots=True)

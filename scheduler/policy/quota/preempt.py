@@ -173,7 +173,7 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
 
 class _Preemption:
     def __init__(self, quota_run: QuotaRun, groups: list[PendingGroup], level: int) -> None:
-        self._tick, self._level = quota_run, level
+        self._run, self._level = quota_run, level
         self._left = quota_run.cycle.balances.left
         self._pending: PendingIndex[list[RunningWork]] = PendingIndex(
             ((group.required, group) for group in groups), self._is_out
@@ -187,19 +187,19 @@ class _Preemption:
         self._least = runs[0].cost
         if all(self._left[name] <= self._least for name in self._payers):
             return False
-        runs = [run for run in runs if run.state == "held" and run.reservation.id in self._tick.running.runs]
-        met = self._tick.requirements_index.list_met(slot_info, slot_info.capacity)
+        runs = [run for run in runs if run.state == "held" and run.reservation.id in self._run.running.runs]
+        met = self._run.requirements_index.list_met(slot_info, slot_info.capacity)
         if runs and met:
             found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))
             if found is not None:
                 group, victims = found
-                _carry_out(self._tick, group, slot_info, victims, self._level)
+                _carry_out(self._run, group, slot_info, victims, self._level)
         return True
 
     def _is_out(self, group: PendingGroup) -> bool:
         if group.account is None or self._least is None:
             return True
-        return self._left[group.account.id] <= self._least or self._tick.limits.is_fanned_out(group)
+        return self._left[group.account.id] <= self._least or self._run.limits.is_fanned_out(group)
 
     def _find_victims(
         self, group: PendingGroup, slot_info: SlotInfo, runs: list[RunningWork]
@@ -209,10 +209,10 @@ class _Preemption:
             return None
         if not all(has_labels(slot_info.labels, need.component.labels) for need in demand.needs):
             return None
-        if self._tick.limits.refuses(group.account, [slot_info] * len(demand.needs)):
+        if self._run.limits.refuses(group.account, [slot_info] * len(demand.needs)):
             return None
         wanted = [need.given[slot_info.slot.pool] for need in demand.needs]
-        given, at_once = self._tick.given.get(slot_info, ()), not demand.settings.preemption_grace
+        given, at_once = self._run.given.get(slot_info, ()), not demand.settings.preemption_grace
         victims = choose_victims(slot_info, runs, given, wanted, at_once=at_once)
         if victims is None or sum_costs(victims) >= self._left[group.account.id]:
             return None
@@ -250,8 +250,8 @@ def _carry_out(
         claims = tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases)
         quota_run.hold(reservation, claims)
         names = ", ".join(decision.victims)
-        told = f"takes the place of {names} on {slot_info.slot.id}, at the end of the grace at the latest"
-        cycle.wait(reservation.id, "no_capacity", told)
+        detail = f"takes the place of {names} on {slot_info.slot.id}, at the end of the grace at the latest"
+        cycle.wait(reservation.id, "no_capacity", detail)
     else:
         for victim in victims:
             quota_run.end(victim)
