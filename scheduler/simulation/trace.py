@@ -15,7 +15,7 @@ from scheduler.model.validation import InvalidInputError, fault
 from scheduler.operations.commands.lease_commands import INTERRUPTED
 from scheduler.operations.ending_leases import REVOKED
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.operations.writers.elastic import GRANTED
+from scheduler.operations.writers.reservations import GRANTED
 from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
 from scheduler.simulation.fleet import FOREVER, Fleet
 from scheduler.simulation.holders import Holders

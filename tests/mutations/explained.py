@@ -75,6 +75,15 @@ EXPLAINED: Final[Changes] = {
             Change("the flag only saves filtering the idle slots again, which finds the same slots", "False", "True"),
         ],
     },
+    "scheduler.policy.scaling.launch": {
+        "_Refusal.still_holds": [
+            Change(
+                "the launch is tried again and refused again: in its pools nothing was launched meanwhile",
+                "self.launches = limits.launches\nreturn True",
+                "self.launches = limits.launches\nreturn False",
+            ),
+        ],
+    },
     "scheduler.policy.scaling.offerings": {
         "list_eligible": [
             Change("without choices no price is compared with this number", "0.0", "1.0"),
