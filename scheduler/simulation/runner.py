@@ -73,15 +73,12 @@ class Runner:
         )
         self._next_tick, self._periods = 0.0 if scenario.tick_every else inf, 0
         self._lines: list[Line] = []
-        self._set_up()
-
-    def _set_up(self) -> None:
-        put_reservations(self.cluster, self._scenario.reservations)
-        for slot in self._scenario.slots:
+        put_reservations(self.cluster, scenario.reservations)
+        for slot in scenario.slots:
             put_slot(self.cluster, slot)
-        for row in self.cluster.store.find_reservations(limit=len(self._scenario.reservations) or 1):
+        for row in self.cluster.store.find_reservations(limit=len(scenario.reservations) or 1):
             self._holders.watch(row)
-        _restore(self.cluster, self._scenario)
+        _restore(self.cluster, scenario)
         self.cluster.notifier.hear()
         self._process_events()
         self._lines.clear()

@@ -23,9 +23,9 @@ from workers.ec2.emulator.answers import (
     lose,
 )
 from workers.ec2.emulator.background_events import BackgroundEvents
-from workers.ec2.emulator.buckets import Throttle
 from workers.ec2.emulator.calls import Call, credential_scope, read_call, read_signing_time
 from workers.ec2.emulator.control import Control
+from workers.ec2.emulator.faults import Throttle
 from workers.ec2.emulator.instances import (
     find_instance,
     forget_terminated,
