@@ -18,8 +18,8 @@ from scheduler.model.rules import list_slot_ids
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.commands.intake import new_reservation, submit
 from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.commands.submit import new_reservation, submit
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.terminate import terminate

@@ -18,8 +18,8 @@ from scheduler.model.validation import Document
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands import lease_commands
 from scheduler.operations.commands.hosts import register
-from scheduler.operations.commands.registry import load_rows, say
-from scheduler.operations.commands.reports import NOTICE_WORDS
+from scheduler.operations.commands.intake import carry_out, load_rows
+from scheduler.operations.commands.reports import REPORT_COMMANDS
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.tick import Ticked
@@ -188,9 +188,9 @@ class Runner:
         """Carry out a command as the intake does, as an operator. Refusals are ignored."""
         rules = self.cluster.ports.rules()
         self.cluster.change(
-            lambda work: say(work, rules, verb, document),
+            lambda work: carry_out(work, rules, verb, document),
             lambda work: load_rows(work, rules, verb, [document]),
-            kick_for_marks=verb in NOTICE_WORDS,
+            kick_for_marks=verb in REPORT_COMMANDS,
         )
 
     def _change(self, act: Callable[[UnitOfWork], object], *, kick_for_marks: bool = False, slots: list[str]) -> None:
