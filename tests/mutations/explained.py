@@ -5,12 +5,10 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
-    "scheduler.policy.capacity.candidate_queue": {
+    "scheduler.policy.capacity.slot_index": {
         "SlotClass.drop_removed": [
             Change("the flag only saves filtering the slots again, which finds the same slots", "False", "True"),
         ],
-    },
-    "scheduler.policy.capacity.slot_index": {
         "SlotIndex._note": [
             Change(
                 "the number is only compared with 0 and with the number at an earlier time",
@@ -29,7 +27,7 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.elastic.cascade": {
         "Cascade._try": [
             Change(
-                "MORE tells rounding errors from changes of the utilisation, and no change is exactly as large",
+                "MORE distinguishes rounding errors from changes of the utilisation, and no change is exactly as large",
                 "assignment.use > use + MORE",
                 "assignment.use >= use + MORE",
             ),
