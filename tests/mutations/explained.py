@@ -103,7 +103,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.scaling.offerings": {
+    "scheduler.policy.scaling.launch_limits": {
         "list_eligible": [
             Change("without choices no price is compared with this number", "0.0", "1.0"),
         ],
