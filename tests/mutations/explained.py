@@ -5,12 +5,10 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
-    "scheduler.policy.capacity.candidate_queue": {
-        "SlotClass.drop_removed": [
+    "scheduler.policy.capacity.slot_index": {
+        "CandidateQueue.open": [
             Change("the flag only saves filtering the slots again, which finds the same slots", "False", "True"),
         ],
-    },
-    "scheduler.policy.capacity.slot_index": {
         "SlotIndex._note": [
             Change(
                 "the number is only compared with 0 and with the number at an earlier time",
@@ -54,7 +52,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.lifecycle.unconfirmed": {
+    "scheduler.policy.lifecycle.timeouts": {
         "_requeue": [
             Change("the end of the leases notes the same slots", "cycle.note_restless(slot_info)", ""),
         ],
@@ -105,7 +103,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.scaling.offerings": {
+    "scheduler.policy.scaling.launch_limits": {
         "list_eligible": [
             Change("without choices no price is compared with this number", "0.0", "1.0"),
         ],

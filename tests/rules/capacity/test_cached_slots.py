@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.model.transitions import SlotState
 from scheduler.model.view import View
-from scheduler.policy.capacity.cached_slots import open_slots
+from scheduler.policy.capacity.slot_info import open_slots
 from tests.builders import a_lease, a_reservation, a_slot, some_rules
 
 

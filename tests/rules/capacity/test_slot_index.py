@@ -8,7 +8,7 @@ import pytest
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.policy.capacity.candidate_queue import RemainingCapacity
+from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.gang import Shortage, fill, has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -100,14 +100,14 @@ def an_index_of_large_slots(slots: int, count: int) -> tuple[CycleState, Demand]
 @pytest.mark.parametrize(("most", "count"), [(1, 1), (3, 3), (40, 25)])
 def test_a_slot_takes_as_many_instances_at_once_as_are_wanted_and_fit(most: int, count: int) -> None:
     cycle, demand = an_index_of_large_slots(1, 2)
-    [slot_info] = cycle.all_slots()
+    [slot_info] = cycle.slot_infos.values()
     assert cycle.ready.take_often(slot_info, demand.needs[0], most) == count
     assert slot_info.load == count
 
 
 def test_a_slot_that_is_added_for_a_request_has_one_instance() -> None:
     cycle, demand = an_index_of_large_slots(1, 2)
-    [slot_info] = cycle.all_slots()
+    [slot_info] = cycle.slot_infos.values()
     cycle.launched.add(slot_info, demand.needs[0])
     assert (slot_info.load, slot_info.free) == (1, {"cpus": 24})
 

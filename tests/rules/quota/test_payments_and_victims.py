@@ -6,7 +6,7 @@ from scheduler.model.reservations import Lease
 from scheduler.model.view import Row
 from scheduler.policy.capacity.requests import SharedAmounts
 from scheduler.policy.capacity.slot_info import make_slot_info
-from scheduler.policy.quota.requirements import RequirementsIndex
+from scheduler.policy.quota.pending_groups import RequirementsIndex
 from tests.builders import NOW, a_component, a_lease
 from tests.rules.quotas import a_host, an_account, decide, quota_rules, runs, waits
 

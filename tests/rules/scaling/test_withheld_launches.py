@@ -7,7 +7,7 @@ import pytest
 from scheduler.model.decisions import Drain
 from scheduler.model.view import View
 from scheduler.policy.plan import plan
-from scheduler.policy.scaling.offerings import list_choices
+from scheduler.policy.scaling.launch_limits import list_choices
 from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
 
 GPU = {"gpu": "yes"}
