@@ -20,7 +20,7 @@ RECENT_SECONDS: Final = 600.0
 
 
 class WholeOrNothing:
-    """The base of each store's transaction. It remembers a lost write: a block that caught the error must not commit."""
+    """The base of each transaction. It remembers a lost write: a block that caught the error must not commit."""
 
     _lost: StaleWriteError | DeposedError | None = None
 
