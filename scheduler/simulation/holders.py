@@ -8,7 +8,6 @@ from scheduler.model.reservations import Reservation
 from scheduler.operations.commands.lease_commands import release, renew, surrender
 from scheduler.operations.commands.reports import confirm
 from scheduler.simulation.cluster import SimulatedCluster
-from scheduler.simulation.machine_loss import ignoring_refusals
 
 
 @dataclass
@@ -79,9 +78,7 @@ class Holders:
 
     def _send(self, name: str, command, document: HolderDocument) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         rules = self._cluster.ports.rules()
-        self._cluster.change(
-            ignoring_refusals(lambda work: command(work, rules, document)), lambda work: work.load(reservations=[name])
-        )
+        self._cluster.change(lambda work: command(work, rules, document), lambda work: work.load(reservations=[name]))
 
     def _confirm(self, name: str, token: int) -> None:
         if self._is_working(name, token):

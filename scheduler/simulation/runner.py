@@ -18,8 +18,8 @@ from scheduler.model.validation import Document
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands import lease_commands
 from scheduler.operations.commands.hosts import register
-from scheduler.operations.commands.registry import load_rows, say
-from scheduler.operations.commands.reports import NOTICE_WORDS
+from scheduler.operations.commands.intake import carry_out, load_rows
+from scheduler.operations.commands.reports import REPORT_COMMANDS
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.tick import Ticked
@@ -38,9 +38,8 @@ from scheduler.simulation.cluster import (
 from scheduler.simulation.holders import Holders
 from scheduler.simulation.initial_state import RESERVATION_HISTORY, list_given
 from scheduler.simulation.loop import EventLoop
-from scheduler.simulation.machine_loss import ignoring_refusals, interrupt_slot, lose_slot
-from scheduler.simulation.scenario import Scenario
-from scheduler.simulation.steps import Step
+from scheduler.simulation.machine_loss import interrupt_slot, lose_slot
+from scheduler.simulation.scenario import Scenario, Step
 
 Line = dict[str, Any]
 PRINTED = frozenset(
@@ -74,15 +73,12 @@ class Runner:
         )
         self._next_tick, self._periods = 0.0 if scenario.tick_every else inf, 0
         self._lines: list[Line] = []
-        self._set_up()
-
-    def _set_up(self) -> None:
-        put_reservations(self.cluster, self._scenario.reservations)
-        for slot in self._scenario.slots:
+        put_reservations(self.cluster, scenario.reservations)
+        for slot in scenario.slots:
             put_slot(self.cluster, slot)
-        for row in self.cluster.store.find_reservations(limit=len(self._scenario.reservations) or 1):
+        for row in self.cluster.store.find_reservations(limit=len(scenario.reservations) or 1):
             self._holders.watch(row)
-        _restore(self.cluster, self._scenario)
+        _restore(self.cluster, scenario)
         self.cluster.notifier.hear()
         self._process_events()
         self._lines.clear()
@@ -192,13 +188,13 @@ class Runner:
         """Carry out a command as the intake does, as an operator. Refusals are ignored."""
         rules = self.cluster.ports.rules()
         self.cluster.change(
-            ignoring_refusals(lambda work: say(work, rules, verb, document)),
+            lambda work: carry_out(work, rules, verb, document),
             lambda work: load_rows(work, rules, verb, [document]),
-            kick_for_marks=verb in NOTICE_WORDS,
+            kick_for_marks=verb in REPORT_COMMANDS,
         )
 
     def _change(self, act: Callable[[UnitOfWork], object], *, kick_for_marks: bool = False, slots: list[str]) -> None:
-        self.cluster.change(ignoring_refusals(act), lambda work: work.load(slots=slots), kick_for_marks=kick_for_marks)
+        self.cluster.change(act, lambda work: work.load(slots=slots), kick_for_marks=kick_for_marks)
 
     def _find(self, found: FoundDocument) -> None:
         """Create a machine that no slot launched, and reconcile now. If it is terminated, reconcile

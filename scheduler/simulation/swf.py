@@ -104,18 +104,6 @@ def read_jobs(
         raise TraceError(path, 0, "at least one job", "none")
 
 
-def read_header(path: Path | str) -> dict[str, tuple[str, ...]]:
-    """Return the comments before the first job (``; MaxProcs: 128``) by name, in order where one repeats."""
-    header: dict[str, tuple[str, ...]] = {}
-    for _, line in _read_lines(Path(path)):
-        if not line.startswith(b";"):
-            break
-        name, colon, value = line.lstrip(b"; \t").decode("utf-8", "replace").partition(":")
-        if colon:
-            header[name] = (*header.get(name, ()), value.strip())
-    return header
-
-
 def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
     """Yield the lines that are not blank. Errors of the file or of its compression become a TraceError."""
     line = 0
@@ -162,7 +150,7 @@ def _parse(place: Place, line: bytes) -> list[float]:
 
 
 def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job:
-    run_seconds = _known(place, "run time", numbers[3])
+    submit_seconds, run_seconds = numbers[1], _known(place, "run time", numbers[3])
     allocated, requested = numbers[4], numbers[7]
     processors = requested if allocated == -1 else allocated
     if processors < 1 or processors != int(processors):
@@ -171,9 +159,11 @@ def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job
         raise place.error(
             f"at most {most_processors:g} processors, the most that the fleet could ever have", str(int(processors))
         )
+    if submit_seconds < 0:
+        raise place.error("a submit time >= 0", f"{submit_seconds:g}")
     return Job(
         number=int(numbers[0]),
-        submit_seconds=_submitted(place, numbers[1]),
+        submit_seconds=submit_seconds,
         run_seconds=max(1.0, run_seconds or 0.0),
         processors=int(processors),
         requested_seconds=_known(place, "requested time", numbers[8]),
@@ -182,12 +172,6 @@ def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job
         application=int(numbers[13]),
         queue=int(numbers[14]),
     )
-
-
-def _submitted(place: Place, seconds: float) -> float:
-    if seconds < 0:
-        raise place.error("a submit time >= 0", f"{seconds:g}")
-    return seconds
 
 
 def _known(place: Place, name: str, seconds: float) -> float | None:

@@ -8,8 +8,8 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final, Literal
 
@@ -50,7 +50,9 @@ def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
     kind = _find_kind(url)
     if path.exists() and not overwrite:
         raise BackupError(f"{path}: the file exists: nothing was written (--force overwrites it)")
-    with _new_file(path) as part:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
         if kind == "sqlite":
             # This mode keeps everything in one file. In WAL mode the log would have to be copied with it.
             source = _find_file(url)
@@ -62,6 +64,8 @@ def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
             # The file is on the disk before it gets its name, so that it survives a power failure.
             os.fsync(file.fileno())
         part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     return msgspec.structs.replace(found, path=str(path))
 
 
@@ -119,19 +123,6 @@ def _find_kind(url: str) -> Kind:
 
 def _find_file(url: str) -> Path:
     return Path(str(make_url(url).database)).absolute()
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[Path]:
-    """Make an empty file in the directory of `path` that only its owner may read. It is deleted at the
-    end unless renamed.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    try:
-        yield part
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _copy_sqlite(source: Path, target: Path, *, mode: str, journal: str, database: Path) -> None:

@@ -24,7 +24,7 @@ from scheduler.ports import (
     StoredRules,
 )
 from scheduler.store.memory_transaction import MemoryTransaction
-from scheduler.store.retention import RECENT_SECONDS
+from scheduler.store.shared_rules import RECENT_SECONDS
 from scheduler.store.world import World
 
 Key = TypeVar("Key")

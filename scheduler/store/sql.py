@@ -8,6 +8,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Final
 
+import msgspec
 from sqlalchemy import Engine, Table, and_, bindparam, delete, func, or_, select, tuple_
 
 from scheduler.model.accounts import Account, BalanceSample
@@ -34,20 +35,20 @@ from scheduler.store.reading import (
     load_leader_term,
     read_principals,
     read_reservations,
-    read_rules_history,
+    read_rules_version,
 )
-from scheduler.store.retention import RECENT_SECONDS
 from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
+from scheduler.store.shared_rules import RECENT_SECONDS
 from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import Statements
 
 _RESERVATION = tables.reservations.c
 _EVENT = tables.events.c
 _OUTGOING = tables.outgoing.c
+_RULES = tables.rules.c
 
-_RULES_VERSION = select(func.coalesce(func.max(tables.rules.c.version), 0))
 _PHASES = select(_RESERVATION.phase, func.count()).group_by(_RESERVATION.phase)
 _SUBMITTED = select(*RESERVATIONS.columns).order_by(_RESERVATION.sequence).limit(bindparam("limit"))
 _IN_PHASE = _SUBMITTED.where(_RESERVATION.phase == bindparam("wanted_phase"))
@@ -140,8 +141,7 @@ class SqlStore:
     def rules_version(self) -> int:
         """See Store."""
         with self._reading() as session:
-            ((version,),) = session.fetch(_RULES_VERSION)
-            return int(version)
+            return read_rules_version(session)
 
     def load_rules(self) -> StoredRules:
         """See Store."""
@@ -151,7 +151,11 @@ class SqlStore:
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
         """See Store."""
         with self._reading() as session:
-            return list(read_rules_history(session, version, limit))
+            found = select(_RULES.version, _RULES.applied_at, _RULES.document)
+            if version is not None:
+                found = found.where(_RULES.version == version)
+            newest = session.fetch(found.order_by(_RULES.version.desc()).limit(limit))
+            return [AppliedRules(number, at, msgspec.json.decode(text)) for number, at, text in reversed(newest)]
 
     def find_principals(self) -> list[StoredPrincipal]:
         """See Store."""

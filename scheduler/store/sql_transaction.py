@@ -1,7 +1,7 @@
 """The Transaction port on SQL. Each write is conditional on the version that the row was read with."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from sqlalchemy import Executable, bindparam, case, func, insert, literal_column, select, update
@@ -28,14 +28,17 @@ from scheduler.ports import (
 from scheduler.store import tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.lease_rows import LeaseRows, lay_out_leases
-from scheduler.store.marks import take_marks
-from scheduler.store.reading import RulesReader, load_leader_term, read_principals, read_reservations
-from scheduler.store.retention import LONG_AGO, VERSIONS_A_RESTORE
+from scheduler.store.reading import (
+    RulesReader,
+    load_leader_term,
+    read_principals,
+    read_reservations,
+    read_rules_version,
+)
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS
+from scheduler.store.shared_rules import LONG_AGO, VERSIONS_A_RESTORE, WholeOrNothing, take_marks
 from scheduler.store.statements import RowStatements, Statements
-
-Lost = TypeVar("Lost", StaleWriteError, DeposedError)
 
 _LEADER = tables.leader.c
 _COUNT = (
@@ -70,7 +73,6 @@ _RUNNING = (
     .where(_LEASE.charged_at.is_not(None), _LEASE.level < FREE, bindparam("now") > _USED_FROM)
     .group_by(_ACCOUNT.id, _LEASE.level)
 )
-_RULES_VERSION = select(func.coalesce(func.max(tables.rules.c.version), 0))
 _SAVE_RULES = insert(tables.rules)
 _NOTE_TICK = (
     update(tables.leader)
@@ -96,7 +98,7 @@ _COUNT_RESTORE = update(tables.cluster).values(
 )
 
 
-class SqlTransaction:
+class SqlTransaction(WholeOrNothing):
     """One transaction of a SqlStore, valid until the block of `transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, now: float) -> None:
@@ -105,12 +107,6 @@ class SqlTransaction:
         self._now = now
         self._events: list[Event] = []
         self._leases = LeaseRows(session, statements.leases, self._write)
-        self._lost: StaleWriteError | DeposedError | None = None
-
-    def check_whole(self) -> None:
-        """Raise the error of an earlier write again: a block that caught it must not commit."""
-        if self._lost is not None:
-            raise self._lost
 
     def finish(self) -> None:
         """Write the events. Transactions number events one after the other, each until its commit, so
@@ -127,9 +123,7 @@ class SqlTransaction:
 
     def check_term(self, leader_term: LeaderTerm) -> None:
         """See Transaction."""
-        current = load_leader_term(self._session, lock=True)
-        if (current.term, current.holder) != (leader_term.term, leader_term.holder):
-            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {current.term} now"))
+        self._compare_terms(load_leader_term(self._session, lock=True), leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
         """See Transaction."""
@@ -342,7 +336,7 @@ class SqlTransaction:
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
         """See Transaction."""
         read_rules(dict(document))
-        ((current,),) = self._session.fetch(_RULES_VERSION)
+        current = read_rules_version(self._session)
         if current != version:
             raise self._lose(StaleWriteError(f"the rules have version {current}, not {version}"))
         text = msgspec.json.encode(document).decode()
@@ -380,10 +374,6 @@ class SqlTransaction:
         if written != len(rows):
             message = f"{len(rows) - written} of {len(rows)} rows have changed since they were read"
             raise self._lose(StaleWriteError(message))
-
-    def _lose(self, error: Lost) -> Lost:
-        self._lost = error
-        return error
 
 
 def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:

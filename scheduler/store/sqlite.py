@@ -146,14 +146,15 @@ class SqliteDialect:
         if isinstance(error, IntegrityError) and _name_of(error) != _NOT_NULL:
             return StaleWriteError(f"a row exists already: {error.orig}")
         line = f"{self.path}: {self._find_cause(error)}"
-        if isinstance(error, DBAPIError) and _is_about_tables(error):
+        message = str(error.orig) if isinstance(error, DBAPIError) else ""
+        # A table or a column is missing, or a new column has no value.
+        if message.startswith("no such table") or "column" in message or _name_of(error) == _NOT_NULL:
             return SchemaError(line)
         return NotPermittedError(line) if self._may_only_read(error) else StoreUnavailableError(line)
 
     def _may_only_read(self, error: SQLAlchemyError) -> bool:
         """Return whether only this user lacks the permission to write, as opposed to a read-only file system."""
-        refused = isinstance(error, DBAPIError) and _name_of(error).startswith("SQLITE_READONLY")
-        if not refused or os.access(self.path, os.W_OK):
+        if not _name_of(error).startswith("SQLITE_READONLY") or os.access(self.path, os.W_OK):
             return False
         return not os.statvfs(self.path).f_flag & os.ST_RDONLY
 
@@ -192,15 +193,9 @@ class SqliteDialect:
         return connection
 
 
-def _is_about_tables(error: DBAPIError) -> bool:
-    """Return whether a statement did not fit the tables: a table or column is missing, or a new column has no value."""
-    message = str(error.orig)
-    return message.startswith("no such table") or "column" in message or _name_of(error) == _NOT_NULL
-
-
-def _name_of(error: DBAPIError) -> str:
-    """Return SQLite's name of the error; "" for an error of the driver."""
-    return getattr(error.orig, "sqlite_errorname", "")
+def _name_of(error: SQLAlchemyError) -> str:
+    """Return SQLite's name of the error; "" for an error of the driver or of SQLAlchemy."""
+    return getattr(getattr(error, "orig", None), "sqlite_errorname", "")
 
 
 @retry(

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
-from scheduler.operations.commands.intake import submit
+from scheduler.operations.commands.submit import submit
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.store.memory import MemoryStore
 from tests.chaos.checker import Evidence, Restoration, find_violations, gather

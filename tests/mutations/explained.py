@@ -6,7 +6,7 @@ from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
     "scheduler.policy.capacity.slot_index": {
-        "SlotClass.drop_removed": [
+        "CandidateQueue.open": [
             Change("the flag only saves filtering the slots again, which finds the same slots", "False", "True"),
         ],
         "SlotIndex._note": [
@@ -27,7 +27,7 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.elastic.cascade": {
         "Cascade._try": [
             Change(
-                "MORE distinguishes rounding errors from changes of the utilisation, and no change is exactly as large",
+                "MORE only excludes rounding errors, and no change of the utilisation is exactly as large",
                 "assignment.use > use + MORE",
                 "assignment.use >= use + MORE",
             ),
@@ -43,7 +43,28 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.policy.elastic.instances": {
+        "ElasticGroup.count_unleased": [
+            Change(
+                "the number is subtracted and added again",
+                "elastic_instance.slot_info is None and elastic_instance.lease is None",
+                "elastic_instance.slot_info is not None and elastic_instance.lease is None",
+            ),
+        ],
+    },
+    "scheduler.policy.lifecycle.timeouts": {
+        "_requeue": [
+            Change("the end of the leases notes the same slots", "cycle.note_restless(slot_info)", ""),
+        ],
+    },
     "scheduler.policy.placement.place": {
+        "_serve": [
+            Change(
+                "`_pass_over` returns None for a single instance while no queue is blocked",
+                "len(demand.needs) > 1 or blocked",
+                "len(demand.needs) >= 1 or blocked",
+            ),
+        ],
         "_Search.find_ready": [
             Change(
                 "a second search for such a demand finds no slot either: capacity shrinks until `stretch` forgets",

@@ -13,7 +13,8 @@ from sqlalchemy import event
 
 from scheduler.model.decisions import Assign, Placement, Terminate
 from scheduler.model.slots import Slot
-from scheduler.operations.commands.intake import Answer, accept
+from scheduler.operations.commands.intake import accept
+from scheduler.operations.commands.submit import Answer
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.ports import Ports

@@ -11,9 +11,8 @@ from scheduler.model.command_schemas import WISHES
 from scheduler.model.principals import Principal
 from scheduler.model.rights import ROLES_BY_VERB, find_role_fault
 from scheduler.model.view import Row
-from scheduler.operations.commands.intake import accept
+from scheduler.operations.commands.intake import accept, check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
-from scheduler.operations.commands.registry import check_question
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
 from scheduler.store.opening import open_store

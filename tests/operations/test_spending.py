@@ -8,9 +8,9 @@ from leasehold.cli.event_sentences import describe_event
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel, Waits
 from scheduler.model.view import View
-from scheduler.operations.metrics import describe_account_waits
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.commit import commit
+from scheduler.operations.tick.tick import describe_account_waits
 from scheduler.ports import DeposedError
 from scheduler.view.memory import MemoryMeter
 from tests.builders import a_lease, a_reservation, a_slot

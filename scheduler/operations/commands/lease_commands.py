@@ -326,7 +326,7 @@ def hear(work: UnitOfWork, name: str) -> Slot:
     return slot
 
 
-WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]] = {
+LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]] = {
     "release": release,
     "cancel": cancel,
     "renew": renew,

@@ -11,7 +11,7 @@ from scheduler.policy.plan import plan
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from scheduler.simulation.snapshot import make_snapshot
-from tests.builders import NOW, a_lease
+from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.playing import Document, Played, act, play_out, tick, ticks
 from tests.rules.quotas import a_host as quota_host
 from tests.rules.quotas import an_account, quota_rules, runs, waits
@@ -233,3 +233,20 @@ def test_two_preemptions_of_one_tick_share_the_spare_cores_of_both_slots() -> No
     view = View([quota_host(1), quota_host(2), *running, *newcomers, an_account("A", 100)])
     limits = [each for each in plan(view, rules, NOW).decisions if isinstance(each, Cores)]
     assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r3", "hosts-1", 4), ("r4", "hosts-2", 4)]
+
+
+def test_the_cores_of_an_elastic_instance_are_shared_as_soon_as_it_ends() -> None:
+    """The holder gave the instance back, so it gets no other one; its grace is over in this tick."""
+    components = (a_component(resources={"cpus": 1}), a_component("more", kind="elastic", resources={"cpus": 1}))
+    main = a_lease("linux-2", resources={"cpus": 1}, cores=4, confirmed_at=NOW)
+    more = a_lease(component="more", kind="elastic", state="revoking", revoke_by=NOW, resources={"cpus": 1}, cores=2)
+    both = {"components": components, "leases": (main, more), "declined": ("more",)}
+    beside = a_lease(resources={"cpus": 1}, cores=2, confirmed_at=NOW)
+    rows = [
+        a_reservation("r1", phase="leased", leased_at=NOW, **both),
+        a_reservation("r2", phase="leased", leased_at=NOW, leases=(beside,), resources={"cpus": 1}, sequence=2),
+    ]
+    rules = some_rules({"pools": {"linux": {"resources": {"cpus": 4}}}, "scheduler": {"share_cores": True}})
+    found = plan(View([a_slot("linux-1"), a_slot("linux-2"), *rows]), rules, NOW)
+    limits = [each for each in found.decisions if isinstance(each, Cores)]
+    assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r2", "linux-1", 4)]

@@ -5,6 +5,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Final, Literal
 
@@ -74,14 +75,14 @@ class CallLog:
         self._path = path
         self._calls: deque[CallRecord] = deque(maxlen=MOST_KEPT)
         self._events: deque[EventRecord] = deque(maxlen=MOST_KEPT)
-        self._last = 0
+        self._numbers = count(1)
 
     def append(self, call: Call, status: int, answer: str, *, replayed: bool, lost: bool, faults: list[str]) -> None:
         """Record a call with the status and the text of its answer."""
         # Most answers are long and have no code: the search for a plain text is faster.
         code = _CODE.search(answer) if "Code>" in answer else None
         record = CallRecord(
-            number=self._count(),
+            number=next(self._numbers),
             time=datetime.now(UTC).timestamp(),
             action=call.action,
             region=call.region,
@@ -112,7 +113,7 @@ class CallLog:
     ) -> EventRecord:
         """Record a background event of EC2."""
         record = EventRecord(
-            number=self._count(),
+            number=next(self._numbers),
             time=datetime.now(UTC).timestamp(),
             event=event,
             region=region,
@@ -137,10 +138,6 @@ class CallLog:
         """Remove the records in memory. Numbers continue, and the file stays."""
         self._calls.clear()
         self._events.clear()
-
-    def _count(self) -> int:
-        self._last += 1
-        return self._last
 
     def _write(self, record: CallRecord | EventRecord) -> None:
         if self._path is not None:
