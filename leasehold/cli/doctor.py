@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from leasehold.doctor.cloud import Ability
     from leasehold.doctor.findings import Finding
 
-_MARKS: Final = {"ok": "ok", "warning": "warning", "failure": "FAILURE", "skipped": "skipped"}
 _COLOURS: Final = {
     "ok": typer.colors.GREEN,
     "warning": typer.colors.YELLOW,
@@ -28,7 +27,7 @@ _MARK_WIDTH: Final = 7
 
 @app.command()
 def doctor(
-    aws: Annotated[bool, typer.Option("--aws/--no-aws", help="Whether to send checks to AWS.")] = True,
+    aws: Annotated[bool, typer.Option("--aws/--no-aws", help="Whether to check the permissions in AWS.")] = True,
     may: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,7 +82,7 @@ def _read_abilities(given: list[str] | None) -> "list[Ability]":
 
 
 def _print_finding(finding: "Finding") -> None:
-    mark = _MARKS[finding.outcome].ljust(_MARK_WIDTH)
+    mark = (finding.outcome.upper() if finding.outcome == "failure" else finding.outcome).ljust(_MARK_WIDTH)
     # typer.echo drops the colours unless standard output is a terminal.
     check, text = finding.check.ljust(_NAME_WIDTH), make_visible(finding.text)
     typer.echo(f"{typer.style(mark, fg=_COLOURS[finding.outcome])}  {check}  {text}")

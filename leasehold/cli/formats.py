@@ -70,7 +70,11 @@ def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
     """Yield the lines of a list, a mapping or a scalar as a YAML block."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
-            yield from _nest(f"{indent}{_show_scalar(key)}:", each, indent)
+            if each and isinstance(each, (dict, list, tuple)):
+                yield f"{indent}{_show_scalar(key)}:"
+                yield from _list_lines(each, f"{indent}  ")
+            else:
+                yield f"{indent}{_show_scalar(key)}: {_show_scalar(each)}"
     elif isinstance(value, (list, tuple)) and value:
         for each in value:
             first, *rest = _list_lines(each, f"{indent}  ")
@@ -78,14 +82,6 @@ def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
             yield from rest
     else:
         yield indent + _show_scalar(value)
-
-
-def _nest(key: str, value: Any, indent: str) -> Iterator[str]:
-    if value and isinstance(value, (dict, list, tuple)):
-        yield key
-        yield from _list_lines(value, f"{indent}  ")
-    else:
-        yield f"{key} {_show_scalar(value)}"
 
 
 def _show_scalar(value: Any) -> str:

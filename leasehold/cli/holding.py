@@ -15,7 +15,7 @@ from leasehold.cli.completing import PHASES, complete_live_reservations, complet
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error
 from leasehold.cli.interrupts import inherited
-from leasehold.cli.output import AsJson, print_json, print_thing, show_seconds
+from leasehold.cli.output import AsJson, print_result, show_seconds
 from leasehold.cli.requesting import Timeout, describe_request, describe_reservation, submit
 from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
@@ -71,8 +71,12 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
     fields = {"id": f"r-{secrets.token_hex(8)}", "ttl": DEFAULT_TTL, **items}
     group = CommandGroup()
     with connect(timeout) as client:
-        # Before signals are handled: a signal cancels the reservation, but not one that another process holds.
-        _refuse_held(client, fields["id"])
+        # Before signals are handled: a signal cancels the reservation, which another process may hold already.
+        row = client.get(fields["id"])
+        if row is not None and row.phase in {"leased", "revoking"}:
+            raise CommandError(
+                f"--id: expected a reservation that is not leased yet, got {row.id}, which is {row.phase}"
+            )
         with Signals(group) as signals:
             try:
                 status = _run(client, fields, command, wait, group, signals)
@@ -94,13 +98,6 @@ def _run(
         lease = _enter(client, fields, wait, stack)
         signals.pass_on()
         return LeasedCommand(client, lease, group, print_error).run(command, inherited())
-
-
-def _refuse_held(client: "Client", name: str) -> None:
-    """Raise CommandError if this reservation is leased, because a command of another process may hold the lease."""
-    row = client.get(name)
-    if row is not None and row.phase in {"leased", "revoking"}:
-        raise CommandError(f"--id: expected a reservation that is not leased yet, got {name}, which is {row.phase}")
 
 
 def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: contextlib.ExitStack) -> "Lease":
@@ -143,10 +140,7 @@ def wait_for(reservation: AnyId, phase: Phase = "leased", timeout: Patience = No
                 row = _wait(client, reservation, phase, timeout)
         except KeyboardInterrupt:
             raise CommandError(f"interrupted: {reservation} stays as it is", INTERRUPTED) from None
-    if as_json:
-        print_json(row)
-    else:
-        print_thing(describe_reservation(row))
+    print_result(row, describe_reservation(row), as_json=as_json)
 
 
 def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Reservation":

@@ -83,13 +83,11 @@ class _Printer:
         self._lines = -1
         width = max(map(len, self._readers), default=0)
         for name, line in merge_by_time({name: reader.read() for name, reader in self._readers.items()}):
-            label = typer.style(f"{name.ljust(width)} |", fg=self._colour_of(name))
+            colour = _COLOURS[list(self._readers).index(name) % len(_COLOURS)]
+            label = typer.style(f"{name.ljust(width)} |", fg=colour)
             typer.echo(f"{label} {make_visible(line.decode(errors='replace'), multiline=True)}")
 
     def close(self) -> None:
         """Close the logs."""
         for reader in self._readers.values():
             reader.close()
-
-    def _colour_of(self, name: str) -> str:
-        return _COLOURS[list(self._readers).index(name) % len(_COLOURS)]

@@ -181,6 +181,12 @@ def show_levels(amounts: Iterable[float]) -> str:
     return " ".join(f"{amount:.6g}" for amount in amounts)
 
 
+def shorten(ids: Sequence[str], most: int, *, between: str = " ", before_more: str = " …") -> str:
+    """Return the first ids, and the number of the others."""
+    more = f"{before_more} and {len(ids) - most} more" if len(ids) > most else ""
+    return between.join(ids[:most]) + more
+
+
 def parse_numbers(text: str | None) -> list[Any] | None:
     """Return `2,1` as a list of numbers. A part that is no number stays a text; the check of the request refuses it."""
     return None if text is None else [parse_number(each.strip()) for each in text.split(",")]
