@@ -52,13 +52,18 @@ def send_signal(process: ProcessIdentity, number: int) -> bool:
     """Send a signal to this process and no other. Return False if it has ended. Raises PermissionError."""
     with suppress(ProcessLookupError):
         descriptor = _open_descriptor(process.pid)
-        if descriptor is None:
-            return is_running(process) and _kill(process.pid, number)
         try:
-            # The descriptor means the same process even if the id is given to another one after this check.
-            return is_running(process) and _kill_by_descriptor(descriptor, number)
+            if not is_running(process):
+                return False
+            if descriptor is None:
+                os.kill(process.pid, number)
+            else:
+                # The descriptor means the same process even if the id is given to another one after this check.
+                signal.pidfd_send_signal(descriptor, number)
+            return True
         finally:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
     return False
 
 
@@ -74,16 +79,6 @@ def _open_descriptor(pid: int) -> int | None:
         raise
     except OSError:
         return None
-
-
-def _kill_by_descriptor(descriptor: int, number: int) -> bool:
-    signal.pidfd_send_signal(descriptor, number)
-    return True
-
-
-def _kill(pid: int, number: int) -> bool:
-    os.kill(pid, number)
-    return True
 
 
 def end_group(process: ProcessIdentity) -> None:

@@ -12,7 +12,6 @@ from leasehold.cli.root import app
 from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
-    from leasehold.doctor.cloud import Ability
     from leasehold.doctor.findings import Finding
 
 _COLOURS: Final = {
@@ -53,11 +52,15 @@ def doctor(
       leasehold doctor --may launch --may terminate
     """
     adopt_stack()
+    from leasehold.doctor.cloud import ABILITIES
     from leasehold.doctor.examination import examine
     from leasehold.doctor.rules import list_outcomes
     from workers.configuration import read_configuration
 
-    abilities = _read_abilities(may) if aws else []
+    unknown = [each for each in may or [] if aws and each not in ABILITIES]
+    if unknown:
+        raise typer.BadParameter(f"expected one of {', '.join(ABILITIES)}, got {unknown[0]!r}", param_hint="--may")
+    abilities = [each for each in ABILITIES if aws and (not may or each in may)]
     findings = []
     for finding in examine(read_configuration(), timeout, abilities):
         findings.append(finding)
@@ -70,15 +73,6 @@ def doctor(
     else:
         typer.echo(", ".join(f"{count} {name}" for name, count in counts.items() if count))
     raise typer.Exit(FAILED if counts["failure"] else 0)
-
-
-def _read_abilities(given: list[str] | None) -> "list[Ability]":
-    from leasehold.doctor.cloud import ABILITIES
-
-    unknown = [each for each in given or [] if each not in ABILITIES]
-    if unknown:
-        raise typer.BadParameter(f"expected one of {', '.join(ABILITIES)}, got {unknown[0]!r}", param_hint="--may")
-    return [ability for ability in ABILITIES if not given or ability in given]
 
 
 def _print_finding(finding: "Finding") -> None:

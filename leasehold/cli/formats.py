@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.completing import complete_formats
+from leasehold.cli.completing import starting
 from leasehold.cli.failures import BAD_INPUT, CommandError
 from leasehold.cli.output import choose, print_json
 from leasehold.common.visible import escape_json, make_visible
@@ -25,12 +25,18 @@ Output = Annotated[
         "-o",
         metavar="FORMAT",
         help="table, wide (all columns in full), json, yaml or csv.",
-        autocompletion=complete_formats,
+        autocompletion=lambda incomplete: starting(FORMATS, incomplete),
     ),
 ]
 OneOutput = Annotated[
     str | None,
-    typer.Option("--output", "-o", metavar="FORMAT", help="table, json or yaml.", autocompletion=complete_formats),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FORMAT",
+        help="table, json or yaml.",
+        autocompletion=lambda incomplete: starting(FORMATS, incomplete),
+    ),
 ]
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@+-]*")
 _NOT_TEXT: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})

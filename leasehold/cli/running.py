@@ -170,16 +170,20 @@ def down() -> None:
 def emulate(  # noqa: PLR0913, PLR0917 - an option each
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 4579,
-    region: Annotated[str, typer.Option(help="Prepared at the start; other regions at their first use.")] = "us-east-1",
+    region: Annotated[
+        str, typer.Option(help="Region to prepare at the start; others are prepared at their first use.")
+    ] = "us-east-1",
     state_file: Annotated[
         Path | None, typer.Option(help="A file of settings, TOML or JSON; read again when it changes.")
     ] = None,
     call_log: Annotated[Path | None, typer.Option(help="File for calls and events, a JSON line each.")] = None,
-    boot_seconds: Annotated[float | None, typer.Option(help="How long an instance is pending.")] = None,
-    status_seconds: Annotated[float | None, typer.Option(help="How long its status checks initialize.")] = None,
-    terminate_seconds: Annotated[float | None, typer.Option(help="How long it shuts down.")] = None,
+    boot_seconds: Annotated[float | None, typer.Option(help="Seconds for which a new instance is pending.")] = None,
+    status_seconds: Annotated[float | None, typer.Option(help="Seconds until its status checks pass.")] = None,
+    terminate_seconds: Annotated[
+        float | None, typer.Option(help="Seconds for which a terminated instance shuts down.")
+    ] = None,
     describe_lag_seconds: Annotated[
-        float | None, typer.Option(help="How long descriptions lack a new instance.")
+        float | None, typer.Option(help="Seconds for which descriptions lack a new instance.")
     ] = None,
     interruption_queue: Annotated[
         str | None, typer.Option(help="Create this SQS queue, for interruption and rebalance notices.")

@@ -33,7 +33,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
         Path, typer.Argument(metavar="FILE", help="A scenario (JSON or TOML), or a workload trace (.swf, .swf.gz).")
     ],
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE,VALUE", help="Further keys to compare.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE,VALUE", help="Further keys and values for --compare.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="The fleet of a trace; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")

@@ -26,7 +26,9 @@ Wait = Annotated[
     float | None,
     typer.Option(metavar="[SECONDS]", help="Wait until it is done: at most SECONDS, else without a limit.", min=0),
 ]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Longest wait; implies --wait.", min=0)]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Longest wait, in seconds; implies --wait.", min=0)
+]
 NO_END: Final = str(math.inf)
 _POLL_SECONDS: Final = 0.2
 _MOST_NAMED: Final = 5

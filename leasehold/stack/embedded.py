@@ -195,9 +195,9 @@ class Stack:
             self._reaper = Reaper([self.folder.lock_descriptor])
             self._supervisor = Supervisor(self.directory, self.folder.logs, self._reaper, self._write)
             self._supervisor.begin()
-        for program in self._configuration.programs:
-            self._launch(program)
         found = self._configuration
+        for program in found.programs:
+            self._launch(program)
         self._prepare("the database", lambda: migrate(found.database_url))
         try:
             programs = read_procfile(find_procfile().read_text(encoding="utf-8"))
@@ -208,7 +208,7 @@ class Stack:
             is_flower = program.name == "flower"
             self._launch(replace(program, command=(*program.command, "--local")) if is_flower else program)
         self._write()
-        with contextlib.closing(open_wire(self._configuration.settings)) as wire:
+        with contextlib.closing(open_wire(found.settings)) as wire:
             self._await({REDIS: lambda: answers_ping(wire)}, until)
             are_gone = found.emulator_url is not None
             self._prepare("the rules", lambda: prepare_rules(found.settings, found.rules, machines_are_gone=are_gone))
@@ -255,12 +255,10 @@ class Stack:
 
     def _has_view(self) -> bool:
         """Return whether a first tick has built the view that clients read."""
-        try:
-            with self.client() as client:
-                client.ping()
-        except LeaseholdError:
-            return False
-        return True
+        with contextlib.suppress(LeaseholdError), self.client() as client:
+            client.ping()
+            return True
+        return False
 
     def _await(self, checks: Mapping[str, Check], until: float) -> None:
         """Return when every check has succeeded once."""

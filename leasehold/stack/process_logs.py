@@ -16,7 +16,6 @@ _WARNING: Final = re.compile(
       | ^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b  # the last line of a traceback
     """
 )
-_EMPTY: Final = b""
 
 
 def list_logs(folder: Path) -> dict[str, Path]:
@@ -48,7 +47,7 @@ class LogReader:
     def __init__(self, path: Path, lines: int) -> None:
         self._path, self._lines = path, lines
         self._file: BinaryIO | None = None
-        self._rest = _EMPTY
+        self._rest = b""
 
     def read(self) -> list[bytes]:
         """Return the complete lines since the last call; in the first call the last `lines` of the file."""
@@ -68,7 +67,7 @@ class LogReader:
         """Close the file."""
         if self._file is not None:
             self._file.close()
-        self._file, self._rest = None, _EMPTY
+        self._file, self._rest = None, b""
 
     def _is_replaced(self, file: BinaryIO) -> bool:
         """Return whether the path names another file now, or the file is shorter than the part that was read."""
@@ -85,7 +84,7 @@ def merge_by_time(logs: dict[str, list[bytes]]) -> Iterator[tuple[str, bytes]]:
     """
     dated: list[tuple[bytes, str, bytes]] = []
     for name, lines in logs.items():
-        at = _EMPTY
+        at = b""
         for line in lines:
             found = _TIME.search(line)
             at = found[0] if found else at
