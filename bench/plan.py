@@ -108,7 +108,8 @@ def _time_plans(fleet: Fleet) -> _Timed:
     view, cache = View(fleet.rows), PlanCache()
     outcome, first = _time_plan(view, fleet, cache)
     second, again = _time_plan(view, fleet, cache)
-    assert second == outcome, "the same view gave different plans"
+    # Where a work budget was spent, the second plan goes on with the reservations that had no turn.
+    assert second == outcome or cache.turns, "the same view gave different plans"
     settle(view, fleet.rules, fleet.now, cache)
     _, unchanged = _time_plan(view, fleet, cache)
     for row in list(list_churn(view, CHURN, fleet.now)):

@@ -1,7 +1,7 @@
-"""Identify a process by its id and its start time, because the kernel gives the id of an ended process to a later one.
+"""Identify processes by id and start time.
 
-A process gets a signal only if both are the same. Only the standard library is imported, so that the reaper of a stack
-starts quickly.
+The kernel reuses the id of a process that has ended, so a signal is sent only if the start time is the same, too. The
+module imports only the standard library, because the reaper of a stack imports it.
 """
 
 import calendar

@@ -25,7 +25,7 @@ from tasks.signing import sign_with
 from workers.configuration import load_settings
 from workers.logs import configure_logging, get_logger
 from workers.queue_watch import SENT_AT
-from workers.services import Services
+from workers.services import Services, find_foreign
 from workers.settings import Settings
 
 log = get_logger(__name__)
@@ -172,7 +172,7 @@ def require_broker() -> None:
 
 def refuse_foreign() -> None:
     """End this process with a line if its Redis belongs to another cluster, or if its database was set back."""
-    if line := services.find_foreign():
+    if line := find_foreign(settings):
         sys.exit(f"leasehold: {line}")
 
 

@@ -41,7 +41,7 @@ def init(
 
     Each key has a comment. An existing file is not overwritten.
     """
-    from workers.configuration import write_template
+    from workers.config_template import write_template
 
     write_template(file)
     print_thing(f"wrote {file}")

@@ -288,7 +288,7 @@ def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cann
     # kombu wraps the error of redis-py, and keeps it as the cause.
     cause = error.__cause__ if isinstance(error.__cause__, redis.RedisError) else error
     if isinstance(cause, redis.exceptions.NoPermissionError):
-        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} says: {mask_urls(str(cause))}")
+        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} answers: {mask_urls(str(cause))}")
     if isinstance(cause, redis.exceptions.AuthenticationError):
         return Unavailable(f"user {user} may not use Redis at {show_url(url)}: {mask_urls(str(cause))}")
     return Unavailable(f"Redis at {show_url(url)} {trouble}: {mask_urls(str(error))}")

@@ -1,6 +1,7 @@
-"""Reservations: what a producer asks for, and leases: what a slot gives to one of its components.
+"""The rows of reservations, and their leases of slots.
 
-There may be a million, and they cannot form cycles: the garbage collector is spared looking at them (`gc=False`).
+A view may have a million of them. They cannot form reference cycles, so the garbage collector leaves them out
+(`gc=False`).
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -21,7 +22,9 @@ LeaseState = Literal["held", "revoking", "claimed"]
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`count` alike instances, each on one slot. Essential ones are placed all at once or not at all."""
+    """`count` equal instances, each on one slot. The essential ones of a reservation are placed all at once or not at
+    all.
+    """
 
     name: str
     count: int = 1
@@ -39,8 +42,8 @@ class Instance(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shape:
-    """What of a request matters for its place. The view keeps one object for all requests that are alike, so
-    that a tick works out once what holds for all of them; compare shapes by identity.
+    """The parts of a request that decide where it can run. The view keeps one object for all equal requests, so that a
+    tick computes once what holds for all of them. Compare shapes by identity.
     """
 
     system: str | None
@@ -51,12 +54,12 @@ class Shape:
     essential: "Instances"
     """The essential instances, in the order in which they are placed."""
     elastic: "Instances"
-    """The elastic instances, in the order in which they are granted; they are taken back in the opposite one."""
+    """The elastic instances, in the order in which they are granted. They are reclaimed in the reverse order."""
 
 
 class Instances(Sequence[Instance]):
-    """The instances of some components. They are made when the first one is read: most large gangs that wait are only
-    counted, and 10,000 instances take as long as a tick without them.
+    """The instances of some components, created when the first one is read. Most large gangs that wait are only
+    counted, and creating 10,000 instances takes as long as the rest of a tick.
     """
 
     __slots__ = ("_components", "_found")
@@ -94,14 +97,14 @@ class Instances(Sequence[Instance]):
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A Celery task of the producer's own application that is called with a lease or with the end."""
+    """A Celery task of the producer's application, sent when a lease is assigned or a reservation ends."""
 
     task: str
     queue: str
 
 
 class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was requested, as clients read it; never changes."""
+    """What was requested, as clients read it. It never changes."""
 
     system: str | None = None
     pool: str | None = None
@@ -132,11 +135,12 @@ class Request(PublicRequest, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One component instance's hold on one slot, in one epoch of that slot.
+    """The lease of one component instance on one slot, in one epoch of that slot.
 
-    `token` is the fencing token: essential leases carry their reservation's, each elastic one its own.
-    `resources` is what it was given. While `state` is `revoking` it has to be back by `revoke_by`. One that is
-    `claimed` keeps the place for a pending reservation until the present leases there have ended; its token is 0.
+    `token` is the fencing token: essential leases have that of their reservation, each elastic lease has its own.
+    `resources` are the amounts that it holds. A lease in state `revoking` has to be released by `revoke_by`. A lease
+    in state `claimed` nominates the slot for a pending reservation until the leases that it preempts have ended; its
+    token is 0.
     """
 
     component: str
@@ -148,13 +152,15 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     level: int = FREE
     """Quota level at which it runs."""
     cost: Levels = NOTHING
-    """Worker-seconds that it has used by level up to `charged_at`, with what it inherited from those it preempted."""
+    """Worker-seconds by level that it has used up to `charged_at`, and those that it took over from leases that it
+    preempted.
+    """
     charged_at: float | None = None
-    """From this instant on its use is not in `cost` yet; None: it uses nothing up."""
+    """`cost` contains its use up to this instant; None: its use is not charged."""
     weight: float = 1.0
     """What a second of it costs: 1 for one worker, a share of the slot, or dollars (`charge_by`)."""
     cores: float | None = None
-    """Cpus of its slot that it may use at present, its part of the spare ones included; None: its own and no more."""
+    """Cpus of its slot that it may use at present, including its share of the spare ones; None: those that it holds."""
     assigned_at: float
     confirmed_at: float | None = None
     state: LeaseState = "held"
@@ -222,12 +228,12 @@ class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
 
 
 def list_instances(request: Request, kind: ComponentKind) -> Instances:
-    """The component instances of one kind, in the order in which they are placed."""
+    """Return the component instances of one kind, in the order in which they are placed."""
     return Instances(component for component in request.components if component.kind == kind)
 
 
 def shape_key(request: Request) -> Hashable:
-    """Equal for requests that are alike in all that matters for their place."""
+    """Return a key that is equal for requests of the same shape."""
     components = tuple(
         (each.name, each.count, each.kind, shape_of_resources(each.resources), shape_of_labels(each.labels))
         for each in request.components
@@ -236,7 +242,7 @@ def shape_key(request: Request) -> Hashable:
 
 
 def make_shape(request: Request) -> Shape:
-    """The shape of a request."""
+    """Return the shape of a request."""
     return Shape(
         system=request.system,
         pool=request.pool,
@@ -249,7 +255,7 @@ def make_shape(request: Request) -> Shape:
 
 
 def usable_cores(lease: Lease) -> float | None:
-    """The cpus of its slot that a lease may use at present; None if it requested none and none were reported."""
+    """Return the cpus of its slot that a lease may use at present; None if it requested none and none were reported."""
     return lease.resources.get("cpus") if lease.cores is None else lease.cores
 
 
@@ -261,38 +267,40 @@ def cost_until(lease: Lease, now: float) -> Levels:
 
 
 def is_over(reservation: PublicReservation) -> bool:
-    """Whether it has ended: only a restart by policy ever follows `failed`."""
+    """Return whether a reservation has ended and its policy does not restart it."""
     return reservation.phase in ENDED and not may_restart(reservation)
 
 
 def is_on_hold(reservation: Reservation) -> bool:
-    """Whether nothing is to be done for it while it waits."""
+    """Return whether it is suspended or has priority 0, so that it is not served while it waits."""
     return reservation.suspended or reservation.priority == 0
 
 
 def is_special(reservation: Reservation) -> bool:
-    """Whether it is not placed as all of its shape are: on hold, it declined slots, was interrupted or has a claim."""
+    """Return whether it is placed otherwise than its shape: it is on hold, declined slots, was interrupted or has a
+    claim.
+    """
     odd = is_on_hold(reservation) or reservation.declined or reservation.interruptions or is_claimant(reservation)
     return bool(odd)
 
 
 def is_claimant(reservation: Reservation) -> bool:
-    """Whether it waits for a place that others still have to give back."""
+    """Return whether it has a claim: it waits for slots that other reservations still have to release."""
     return reservation.phase == "pending" and bool(reservation.leases)
 
 
 def may_restart(reservation: PublicReservation) -> bool:
-    """Whether it failed and its own policy asks for a restart (whether one is left: `max_restarts`)."""
+    """Return whether it failed and its policy restarts it. Whether a restart is left is decided by `max_restarts`."""
     return reservation.phase == "failed" and reservation.request.restart_policy == "on_failure"
 
 
 def move_reservation(
     reservation: Reservation, to: Phase, cause: Cause, now: float, **changes: Any
 ) -> tuple[Reservation, Event]:
-    """Return the reservation after a legal move, and the event of it; `reason` in `changes` is kept in both, and
+    """Return the reservation after a legal transition, and the event of it. `reason` in `changes` is kept in both;
     `told` has further fields of the event.
 
-    Raises IllegalMoveError for a move that RESERVATION_MOVES does not have for this cause.
+    Raises IllegalMoveError for a transition that RESERVATION_MOVES does not have for this cause.
     """
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
     told: dict[str, Any] = changes.pop("told", {})

@@ -13,14 +13,14 @@ from scheduler.model import accounts
 from scheduler.model import reservations as stored
 from scheduler.model import slots as stored_slots
 from scheduler.model.reservations import cost_until
-from scheduler.operations.commands.intake import describe_answer
+from scheduler.operations.commands.submit import describe_answer
 from scheduler.policy.quota.accounting import settle
 from scheduler.view import connection, redis_notifier
 from tests.builders import a_lease, a_reservation
 from workers import settings
 
 
-def test_answers_are_looked_for_where_the_bell_puts_them(redis_url: str) -> None:
+def test_the_client_reads_answers_from_the_list_that_the_notifier_writes(redis_url: str) -> None:
     client = connection.make_redis(redis_url)
     notifier = redis_notifier.RedisNotifier(client, lambda: None)
     sender = transport.RequestTransport(redis_url)
@@ -30,7 +30,7 @@ def test_answers_are_looked_for_where_the_bell_puts_them(redis_url: str) -> None
     client.close()
 
 
-def test_notices_are_heard_where_the_bell_rings(redis_url: str) -> None:
+def test_the_client_subscribes_to_the_channel_that_the_notifier_publishes_on(redis_url: str) -> None:
     client = connection.make_redis(redis_url)
     channel = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
     channel.subscribe(RedisNames().notice("r1"))
@@ -41,7 +41,7 @@ def test_notices_are_heard_where_the_bell_rings(redis_url: str) -> None:
     client.close()
 
 
-def test_the_variables_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variables_are_those_that_the_settings_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(discovery.URL_VARIABLE, "redis://127.0.0.1:1/0")
     monkeypatch.setenv(discovery.VIEW_URL_VARIABLE, "redis://127.0.0.1:2/0")
     monkeypatch.setenv(discovery.PREFIX_VARIABLE, "other:")
@@ -90,7 +90,7 @@ def test_importing_the_client_imports_rows_and_nothing_else_of_the_application()
     assert done.stdout.strip() == "[] []"
 
 
-def test_a_producers_own_tasks_module_is_no_hindrance(tmp_path: Path, redis_url: str) -> None:
+def test_the_client_works_beside_a_producers_own_tasks_module(tmp_path: Path, redis_url: str) -> None:
     (tmp_path / "tasks.py").write_text("raise SystemExit('the wrong tasks')")
     code = (
         "from leasehold.client.transport import RequestTransport\n"

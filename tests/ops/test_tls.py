@@ -104,7 +104,7 @@ def test_a_whole_worker_serves_a_client_over_tls(make_url: MakeUrl, tmp_path: Pa
             assert [row.phase for row in store.find_reservations()] == ["cancelled"]
             # The kick was sent over TLS too.
             with make_redis(url) as broker:
-                wait_for(lambda: broker.llen(TICKS), "the tick that it asked for")
+                wait_for(lambda: broker.llen(TICKS), "the requested tick")
         finally:
             worker.stop()
     assert "certificate" not in worker.read_log()
@@ -113,7 +113,7 @@ def test_a_whole_worker_serves_a_client_over_tls(make_url: MakeUrl, tmp_path: Pa
 @pytest.mark.parametrize(
     ("trust", "host"), [("stranger", "127.0.0.1"), (None, "127.0.0.1"), ("authority", "localhost")]
 )
-def test_a_server_that_is_not_known_is_a_line_wherever_we_connect(
+def test_every_client_refuses_an_untrusted_certificate_in_one_line(
     trust: str | None, host: str, make_url: MakeUrl
 ) -> None:
     url = make_url(trust, host)

@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
+
+from workers.ec2.signing_time import read_timestamp
 
 LAUNCHES: Final = frozenset({"RunInstances", "CreateFleet"})
 
 _OVERRIDE: Final = re.compile(r"LaunchTemplateConfigs\.(\d+)\.Overrides\.(\d+)\.(.+)")
 _IDENTIFIER: Final = re.compile(r"InstanceId\.\d+")
 _TARGET: Final = "TargetCapacitySpecification.TotalTargetCapacity"
-_TIMESTAMP: Final = "%Y%m%dT%H%M%SZ"
 _ATTEMPT: Final = re.compile(r"attempt=(\d+)")
 
 
@@ -116,6 +116,12 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     parameters = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     attempt = _ATTEMPT.search(environ.get("HTTP_AMZ_SDK_REQUEST", ""))
     action = parameters.get("Action", "")
+    places: tuple[Place, ...] = ()
+    if action == "CreateFleet":
+        places = _fleet_places(parameters)
+    elif action == "RunInstances":
+        zone = parameters.get("Placement.AvailabilityZone")
+        places = (Place(parameters.get("InstanceType"), zone, parameters.get("SubnetId")),)
     return Call(
         action=action,
         region=credential_scope(environ)[0],
@@ -123,7 +129,7 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
         invocation=environ.get("HTTP_AMZ_SDK_INVOCATION_ID"),
         attempt=int(attempt[1]) if attempt else 1,
         signed_at=read_signing_time(environ),
-        places=_find_places(action, parameters),
+        places=places,
     )
 
 
@@ -138,24 +144,13 @@ def read_signing_time(environ: Mapping[str, Any]) -> float | None:
     if "HTTP_AUTHORIZATION" not in environ:
         return None
     try:
-        return datetime.strptime(environ.get("HTTP_X_AMZ_DATE", ""), _TIMESTAMP).replace(tzinfo=UTC).timestamp()
+        return read_timestamp(environ.get("HTTP_X_AMZ_DATE", ""))
     except ValueError:
         return None
 
 
 def _number(value: str | None) -> int:
     return int(value) if value and value.isdecimal() else 1
-
-
-def _find_places(action: str, parameters: Mapping[str, str]) -> tuple[Place, ...]:
-    match action:
-        case "CreateFleet":
-            return _fleet_places(parameters)
-        case "RunInstances":
-            zone = parameters.get("Placement.AvailabilityZone")
-            return (Place(parameters.get("InstanceType"), zone, parameters.get("SubnetId")),)
-        case _:
-            return ()
 
 
 def _fleet_places(parameters: Mapping[str, str]) -> tuple[Place, ...]:
