@@ -193,13 +193,18 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
     charge_rate: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Income per second. {_LIST_HELP}")] = None,
     max_charge_seconds: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Balances grow to at most the income of this time, like 10m."),
+        typer.Option(metavar="DURATION", help="Limit of balances: the income of this time, like 10m."),
     ] = None,
     balance: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Set the balance. {_LIST_HELP}")] = None,
-    max_fanout: Annotated[int | None, typer.Option(help="Most paid leases of equal reservations; 0: no limit.")] = None,
+    max_fanout: Annotated[
+        int | None, typer.Option(help="Largest number of paid leases of equal reservations; 0: no limit.")
+    ] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=N", help="Most leases on slots with one value of this label. Replaces all limits."),
+        typer.Option(
+            metavar="LABEL=N",
+            help="Largest number of leases for each value of this label; replaces all limits. May be repeated.",
+        ),
     ] = None,
     free_tasks: Annotated[
         bool | None,

@@ -46,7 +46,8 @@ def run(
     items: Any,
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command with its arguments.")],
     wait: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Longest wait for the lease (default: no limit).", min=0)
+        float | None,
+        typer.Option(metavar="SECONDS", help="Longest wait for the lease, in seconds; default: no limit.", min=0),
     ] = None,
     timeout: Timeout = 30,
 ) -> None:
@@ -128,7 +129,8 @@ def wait_for(
         ),
     ] = "leased",
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Longest wait (default: no limit).", min=0)
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", help="Longest wait, in seconds; default: no limit.", min=0),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -140,7 +140,7 @@ def execute(
         str,
         typer.Argument(
             metavar="RESERVATION",
-            help="A reservation with a lease on this host.",
+            help="Reservation with a lease on this host.",
             autocompletion=complete_held_reservations,
         ),
     ],

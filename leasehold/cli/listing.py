@@ -40,12 +40,15 @@ _LIVE: Final = ("pending", "leased", "revoking")
 Seen = TypeVar("Seen", SeenReservation, SeenSlot)
 Pairs = list[str] | None
 Account = Annotated[
-    str | None, typer.Option(help="Only of this account.", autocompletion=complete_accounts, show_default=False)
+    str | None,
+    typer.Option(help="Select by the account of reservations.", autocompletion=complete_accounts, show_default=False),
 ]
-Tags = Annotated[Pairs, typer.Option("--tag", metavar="NAME=VALUE", help="Only with this tag. May be repeated.")]
-Labels = Annotated[Pairs, typer.Option("--label", metavar="NAME=VALUE", help="Only with this label. May be repeated.")]
-Older = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at least this old, like 90, 10m or 2h.")]
-Newer = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at most this old.")]
+Tags = Annotated[
+    Pairs, typer.Option("--tag", metavar="NAME=VALUE", help="Select by a tag of reservations. May be repeated.")
+]
+Labels = Annotated[Pairs, typer.Option("--label", metavar="NAME=VALUE", help="Select by a label. May be repeated.")]
+Older = Annotated[str | None, typer.Option(metavar="AGE", help="Select rows of at least this age, like 90, 10m or 2h.")]
+Newer = Annotated[str | None, typer.Option(metavar="AGE", help="Select rows of at most this age.")]
 RESERVATION_KEYS: Final[Mapping[str, Callable[[SeenReservation], Any]]] = {
     "id": lambda seen: seen.row.id,
     "phase": lambda seen: PHASES.index(seen.row.phase),
@@ -78,14 +81,15 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     phase: Annotated[
         list[str] | None,
         typer.Option(
-            help="pending, leased, revoking, …; `ended` is any end. May be repeated.", autocompletion=complete_phases
+            help="Select by phase: pending, leased, revoking, …; `ended` is any end. May be repeated.",
+            autocompletion=complete_phases,
         ),
     ] = None,
     account: Account = None,
     pool: Annotated[
-        str | None, typer.Option(help="Only requests for this pool.", autocompletion=complete_pools)
+        str | None, typer.Option(help="Select requests for this pool.", autocompletion=complete_pools)
     ] = None,
-    system: Annotated[str | None, typer.Option(help="Only requests for this system.")] = None,
+    system: Annotated[str | None, typer.Option(help="Select requests for this system.")] = None,
     tag: Tags = None,
     label: Labels = None,
     older_than: Older = None,
@@ -99,7 +103,9 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
         ),
     ] = None,
     ended: Annotated[bool, typer.Option("--all", help="Show ended reservations in the table too.")] = False,
-    limit: Annotated[int, typer.Option(help="Show only the newest ones; with --sort the first ones.", min=1)] = 200,
+    limit: Annotated[
+        int, typer.Option(help="Number of rows: the newest ones, or with --sort the first ones.", min=1)
+    ] = 200,
     output: Output = None,
     as_json: AsJson = False,
     watch: Watched = None,
@@ -164,9 +170,10 @@ def _see(client: "Client", rows: Iterable["Reservation"]) -> list[SeenReservatio
     )
 )
 def slots(  # noqa: PLR0913, PLR0917 - an option each
-    pool: Annotated[str | None, typer.Option(help="Only of this pool.", autocompletion=complete_pools)] = None,
+    pool: Annotated[str | None, typer.Option(help="Select slots of this pool.", autocompletion=complete_pools)] = None,
     state: Annotated[
-        str | None, typer.Option(help=f"Only in this state: {', '.join(SLOT_STATES)}.", autocompletion=complete_states)
+        str | None,
+        typer.Option(help=f"Select slots in this state: {', '.join(SLOT_STATES)}.", autocompletion=complete_states),
     ] = None,
     account: Account = None,
     tag: Tags = None,

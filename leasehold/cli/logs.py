@@ -27,10 +27,10 @@ _COLOURS: Final = (
 @app.command(epilog=example("leasehold logs", "leasehold logs ticks launch --follow", "leasehold logs --lines 100"))
 def logs(
     processes: Annotated[
-        list[str] | None, typer.Argument(metavar="[PROCESS]...", help="Only these processes (default: all).")
+        list[str] | None, typer.Argument(metavar="[PROCESS]...", help="Processes whose logs are printed; default: all.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option(help="Number of last lines of each process.", min=0)] = 20,
+    lines: Annotated[int, typer.Option(help="Number of lines of each process: the last ones.", min=0)] = 20,
 ) -> None:
     """Print the logs of the stack's processes.
 

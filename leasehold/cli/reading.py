@@ -187,11 +187,11 @@ def _describe_course(row: "Reservation") -> Iterator[str]:
 )
 def events(
     reservation: Annotated[
-        str | None, typer.Option(help="Only of this reservation.", autocompletion=complete_reservations)
+        str | None, typer.Option(help="Select events of this reservation.", autocompletion=complete_reservations)
     ] = None,
-    slot: Annotated[str | None, typer.Option(help="Only of this slot.", autocompletion=complete_slots)] = None,
-    name: Annotated[str | None, typer.Option(help="Only of this name, like slot_ready.")] = None,
-    limit: Annotated[int, typer.Option(help="Number of events, the newest ones.", min=1, max=10_000)] = 50,
+    slot: Annotated[str | None, typer.Option(help="Select events of this slot.", autocompletion=complete_slots)] = None,
+    name: Annotated[str | None, typer.Option(help="Select events of this name, like slot_ready.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of events: the newest ones.", min=1, max=10_000)] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -36,19 +36,29 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
         list[str] | None, typer.Argument(metavar="KEY=VALUE,VALUE", help="Further keys and values for --compare.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="The fleet of a trace; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")
+        Path | None,
+        typer.Option(help="File with the fleet of a trace; default: LEASEHOLD_CONFIG, else ./leasehold.toml."),
     ] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Slots of the pool, instead of its max_slots.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Play only the first jobs of the trace.")] = None,
-    system: Annotated[str | None, typer.Option(help="The system of the jobs, if the fleet has several.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Number of slots of the pool; default: its max_slots.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Number of jobs to play, from the first one; default: all.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System of the jobs; required if the fleet has several.")] = None,
     elastic_share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of each job's processors that becomes an elastic component.")
     ] = 0.0,
     compare: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE,VALUE...", help="Play all combinations of these settings side by side."),
+        typer.Option(
+            metavar="KEY=VALUE,VALUE...",
+            help="Play all combinations of these values of keys of [scheduler], or of paths like pools.NAME.KEY.",
+        ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw queue, slots and waits.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw queue, slots and waits into this file.")
+    ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count broken lines of a trace.")] = False,
     as_json: AsJson = False,
 ) -> None:
