@@ -1,7 +1,6 @@
-"""What people type and import: the producer client, the command line, the embedded stack.
+"""The producer client, the command line and the embedded stack.
 
-`from leasehold import Client` is all that a producer needs. It pulls in neither `tasks`, `scheduler` and
-`workers` nor what they stand on.
+`from leasehold import Client` is all that a producer needs. It does not import boto3, SQLAlchemy or Celery's workers.
 """
 
 from importlib import import_module
@@ -45,8 +44,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The clients and `Lease` on first use: importing redis takes longer than most programs that only want the errors.
-    `__version__` is the version of the installed distribution.
+    """Import the clients and `Lease` at their first use, because the import of redis is slow and the errors do not need
+    it. `__version__` is the version of the installed distribution.
     """
     match name:
         case "Client" | "Lease" | "AsyncClient":

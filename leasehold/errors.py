@@ -1,6 +1,6 @@
-"""What can go wrong for a producer, by what it does about it. All of them are `LeaseholdError`s.
+"""The errors of the client, one class for each way to react. All of them are `LeaseholdError`s.
 
-The names are the words that people use of the situation, hence no suffix.
+The names describe the situation and have no suffix `Error`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class LeaseholdError(Exception):
-    """The base of all errors of this client; the message is one line for people."""
+    """The base of all errors of this client. The message is one line for people."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that was wrong with a request: where, what was expected, what came."""
+    """One fault of a request: its path, the expected value, and the value that was received."""
 
     index: int
     path: str
@@ -26,7 +26,7 @@ class Fault:
 
 
 class Refused(LeaseholdError):  # noqa: N818 - see above
-    """The request was understood and not carried out; nothing was changed. `errors` has the faults."""
+    """A worker refused the request; nothing was changed. `errors` has the faults."""
 
     def __init__(self, errors: Iterable[Fault]) -> None:
         self.errors = tuple(errors)
@@ -34,9 +34,9 @@ class Refused(LeaseholdError):  # noqa: N818 - see above
 
 
 class NotAnswered(LeaseholdError, TimeoutError):  # noqa: N818 - see above
-    """Time ran out; the message names what was waited for.
+    """No answer came in time. The message names the request or the wait.
 
-    Whatever was asked for may still happen. Asking again with the same id is safe.
+    The request may still be carried out. It is safe to repeat it with the same id.
     """
 
 
@@ -45,8 +45,8 @@ class NoStack(LeaseholdError):  # noqa: N818 - see above
 
 
 class UntrustedFolder(LeaseholdError):  # noqa: N818 - see above
-    """A folder `.leasehold` on the way up belongs to another user, or other users may write to it; nothing of it was
-    used.
+    """A folder `.leasehold`, here or in a folder above, belongs to another user, or other users may write to it; it was
+    not used.
     """
 
 
@@ -55,15 +55,15 @@ class BadCredentials(LeaseholdError):  # noqa: N818 - see above
 
 
 class Unavailable(LeaseholdError, ConnectionError):  # noqa: N818 - see above
-    """Redis, or the view in it, cannot be reached or read. Nothing is lost; try later."""
+    """Redis, or the view in it, cannot be reached or read. No data is lost; try again later."""
 
 
 class Unknown(LeaseholdError, LookupError):  # noqa: N818 - see above
-    """No reservation or slot of this id is in the view (ended ones leave it after ten minutes)."""
+    """The view has no reservation or slot of this id. Ended reservations leave it after ten minutes."""
 
 
 class Ended(LeaseholdError):  # noqa: N818 - see above
-    """The reservation that was waited for has ended otherwise; `phase` and `reason` say how."""
+    """The awaited phase can no longer come, because the reservation has ended; see `phase` and `reason`."""
 
     def __init__(self, reservation: str, phase: str, reason: str | None) -> None:
         self.reservation, self.phase, self.reason = reservation, phase, reason
@@ -71,7 +71,7 @@ class Ended(LeaseholdError):  # noqa: N818 - see above
 
 
 def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
-    """The faults of an answer, as they came over the wire."""
+    """Return the faults of an answer as objects."""
     return [
         Fault(
             index=int(each.get("index", 0)),

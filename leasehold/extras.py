@@ -1,4 +1,4 @@
-"""Which extra of the package installs a library that is missing. The client and the command line need no extra."""
+"""The extras of the package that install missing libraries. The client and most commands need no extra."""
 
 from typing import Final
 
@@ -19,11 +19,11 @@ EXTRAS: Final = {
     "matplotlib": "plot",
     "psycopg": "postgresql",
 }
-"""Extras by the modules that they install and that the package imports."""
+"""Imported module -> the extra that installs it."""
 
 
 def explain_missing(error: ModuleNotFoundError) -> str | None:
-    """The line for people about a missing module, or None for a module that no extra installs."""
+    """Return a message with the extra that installs a missing module; None if no extra installs it."""
     module = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(module)
     if extra is None:

@@ -1,8 +1,8 @@
-"""Does one process on this host do its work? What health checks of containers and service managers ask.
+"""Check whether one process on this host works, for health checks of containers and service managers.
 
-A worker is asked by a canary, which it has to take from its queue and answer: one that runs, and answers pings, may
-still consume nothing. With several hosts on one queue any of them may take a canary; so they are sent until one is
-answered from here.
+A worker has to take a canary message from its queue and answer it, because a worker that answers Celery's pings may
+consume nothing. The workers of several hosts may share a queue, so canaries are sent until one is answered from this
+host.
 """
 
 import secrets
@@ -26,15 +26,15 @@ from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
-"""Beat sends a tick every interval; after this number without a message it is not alive."""
+"""Beat sends a tick every interval. After this number of intervals without a message it is not alive."""
 RESEND_SECONDS: Final = 2.0
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens, not where we do
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the server listens there
 
 
 def find_trouble(process: str, settings: Settings, seconds: float) -> str | None:
-    """Why this process of this host is not alive; None when it is. `process` is one of PROCESSES.
+    """Return why this process of this host does not work; None if it works. `process` is one of PROCESSES.
 
-    Takes about `seconds` at most.
+    Takes at most about `seconds`.
     """
     match process:
         case "beat":
@@ -64,7 +64,7 @@ def _find_late_beat(settings: Settings) -> str | None:
 
 def _find_silence(url: str, seconds: float) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310 - of our own settings, http
+        with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310 - an http URL of our settings
             return None if answer.read(1) else f"{url} answers nothing"
     except (urllib.error.URLError, OSError) as error:
         return f"{url} does not answer: {error}"
@@ -97,7 +97,7 @@ def _await_canary(wire: RequestTransport, queue: str, seconds: float) -> str | N
             continue
         answer = msgspec.json.decode(got[1], type=dict[str, Any])
         if not answer.get("ok"):
-            return f"the worker of the queue {queue} refused the question: {answer.get('errors')}"
+            return f"the worker of the queue {queue} refused the canary: {answer.get('errors')}"
         host = answer.get("host")
         if host == socket.gethostname():
             return None

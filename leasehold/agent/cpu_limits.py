@@ -1,7 +1,7 @@
-"""Limits of cores on this machine: how much of its cpus the processes of each lease may use, by what the system has.
+"""Limit how many cores of this machine the processes of each lease may use.
 
-`cpu.max` of cgroup v2 in a folder of cgroups that is ours, exactly; else the affinity of every process, in whole cores;
-else nothing, which is reported.
+With a delegated folder of cgroup v2 the limit is exact (`cpu.max`). Without one it is the cpu affinity of each process,
+in whole cores. On a system without both nothing is limited, and the agent reports that.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from leasehold.agent.processes import list_threads
 
 PERIOD: Final = 100_000
 LEAST_QUOTA: Final = 1_000
-"""Microseconds of `cpu.max`; the kernel takes no less."""
+"""Microseconds of `cpu.max`; the kernel refuses less."""
 
 
 class Limits(Protocol):
@@ -25,19 +25,20 @@ class Limits(Protocol):
     name: str
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:
-        """Limit these processes and their children to this number of cores together. `before`: the cores of the leases
-        before this one, so that not all get the same ones. Processes that are gone are passed over.
+        """Limit these processes and their children to this number of cores together.
+
+        `before`: how many cores earlier leases have, so that leases get different ones. Ended processes are ignored.
         """
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:
-        """They may use what they like again."""
+        """Remove the limit."""
 
 
 class Cgroups:
     """A group for each lease in a folder of cgroup v2 that was delegated to us, with `cpu.max`."""
 
     def __init__(self, root: Path) -> None:
-        """Raises OSError for a folder that is no such thing, or may not be written."""
+        """Raises OSError if `root` is no folder of cgroup v2 with a cpu controller, or cannot be written."""
         self.name, self._root = f"cgroup {root}", root
         if "cpu" not in (root / "cgroup.controllers").read_text(encoding="utf-8").split():
             raise OSError(f"{root} has no cpu controller")
@@ -51,7 +52,7 @@ class Cgroups:
         self._move(pids, group)
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
-        """See Limits. A group in which something still runs cannot go: what runs is moved to one without a limit."""
+        """See Limits. Only an empty group can be removed, so its processes are moved to a group without a limit."""
         group, free = self._group(lease), self._root / "leasehold-free"
         free.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
@@ -69,9 +70,7 @@ class Cgroups:
 
 
 class Affinity:
-    """Each process may run on whole cores only, rounded up, one at least: those of different leases lie apart as long
-    as there are enough.
-    """
+    """Limits processes to whole cores, rounded up, at least one. Leases get different cores while there are enough."""
 
     name = "affinity"
 
@@ -96,8 +95,9 @@ class Affinity:
 
 
 def find_limits(cgroup: Path | None) -> Limits | None:
-    """By cgroups where a folder of them is given, else by affinity where the system knows that, else None. Raises
-    OSError for a folder that does not serve.
+    """Return limits by cgroups if a folder is given, else by affinity; None on a system without affinity.
+
+    Raises OSError if the folder cannot be used.
     """
     if cgroup is not None:
         return Cgroups(cgroup)

@@ -1,4 +1,4 @@
-"""What a host's agent does about limits of cores: finds the processes of each lease, and limits them as was decided."""
+"""Limit the processes of each lease on a host to the cores that the scheduler decided."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,37 +10,39 @@ from leasehold.agent.processes import list_tree, read_notes
 from leasehold.client.models import Hosted
 
 UNKNOWN_SECONDS: Final = 10.0
-"""How long a lease may be without a process here until the agent reports that none is limited."""
+"""After this time the agent reports a lease without a known process: nothing of it is limited."""
 Key = tuple[str, str, int]
 """Reservation, component, token."""
 
 
 class Enforcer:
-    """Keeps the processes of the leases on one host within their limits. `tell` gets what is done, and what cannot be,
-    once a change.
+    """Keeps the processes of the leases on one host within their limits.
+
+    `report` is called once for each change: a limit that was applied, or the reason why it could not be.
     """
 
     def __init__(
         self,
         folder: Path,
         limits: Limits | None,
-        tell: Callable[[Mapping[str, Any]], object],
+        report: Callable[[Mapping[str, Any]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folder`: where notes are left."""
-        self._folder, self._limits, self._tell, self._clock = folder, limits, tell, clock
+        """`folder`: the folder of the notes about processes, see `write_note`."""
+        self._folder, self._limits, self._report, self._clock = folder, limits, report, clock
         self._applied: dict[Key, tuple[tuple[int, ...], float, float]] = {}
-        """Processes that were noted, cores, and how many the leases before it have."""
+        """The processes with a note, the cores of the lease, and the number of cores of the leases before it."""
         self._seen: dict[Key, float] = {}
-        self._said: dict[Key, object] = {}
+        self._reported: dict[Key, object] = {}
 
     def start(self) -> None:
-        """Report by which means limits are applied."""
-        self._tell({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
+        """Report how limits are applied."""
+        self._report({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
 
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
-        """Limit leases that are new or have another limit; lift limits of ended ones. `is_thorough`: apply all again,
-        so that a process that was started at the moment of a change is limited too.
+        """Limit leases that are new or have another limit; remove the limits of ended ones.
+
+        `is_thorough`: apply all limits again, so that a process that started during a change is limited too.
         """
         notes, before = read_notes(self._folder), 0.0
         present = {(each.reservation, each.component, each.token): each for each in held if each.cores is not None}
@@ -51,28 +53,29 @@ class Enforcer:
             wanted = (roots, lease.cores or 0.0, before)
             before += lease.cores or 0.0
             if not roots:
-                self._say_unknown(key)
+                if self._clock() - self._seen.setdefault(key, self._clock()) >= UNKNOWN_SECONDS:
+                    self._report_once(key, "unlimited", why="no process of it is known here: see leasehold host exec")
             elif is_thorough or self._applied.get(key) != wanted:
                 self._apply(key, *wanted)
         self._seen = {key: at for key, at in self._seen.items() if key in present}
-        self._said = {key: said for key, said in self._said.items() if key in present}
+        self._reported = {key: last for key, last in self._reported.items() if key in present}
 
     def lift_all(self) -> None:
-        """Lift all limits."""
+        """Remove all limits."""
         for key in list(self._applied):
             self._lift(key)
 
     def _apply(self, key: Key, roots: tuple[int, ...], cores: float, before: float) -> None:
         if self._limits is None:
-            self._say(key, "unlimited", why="this system has neither cgroups nor affinity")
+            self._report_once(key, "unlimited", why="this system has neither cgroups nor affinity")
             return
         try:
             self._limits.apply(_name(key), list_tree(roots), cores, before)
         except OSError as error:
-            self._say(key, "unlimited", why=f"{self._limits.name}: {error}")
+            self._report_once(key, "unlimited", why=f"{self._limits.name}: {error}")
             return
         self._applied[key] = (roots, cores, before)
-        self._say(key, "limited", cores=cores, by=self._limits.name)
+        self._report_once(key, "limited", cores=cores, by=self._limits.name)
 
     def _lift(self, key: Key) -> None:
         roots, _, _ = self._applied.pop(key)
@@ -81,16 +84,12 @@ class Enforcer:
         try:
             self._limits.lift(_name(key), list_tree(roots))
         except OSError as error:
-            self._tell({"event": "unlifted", "reservation": key[0], "component": key[1], "why": str(error)})
+            self._report({"event": "unlifted", "reservation": key[0], "component": key[1], "why": str(error)})
 
-    def _say_unknown(self, key: Key) -> None:
-        if self._clock() - self._seen.setdefault(key, self._clock()) >= UNKNOWN_SECONDS:
-            self._say(key, "unlimited", why="no process of it is known here: see leasehold host exec")
-
-    def _say(self, key: Key, event: str, **detail: object) -> None:
-        if self._said.get(key) != (event, detail):
-            self._said[key] = (event, detail)
-            self._tell({"event": event, "reservation": key[0], "component": key[1], **detail})
+    def _report_once(self, key: Key, event: str, **detail: object) -> None:
+        if self._reported.get(key) != (event, detail):
+            self._reported[key] = (event, detail)
+            self._report({"event": event, "reservation": key[0], "component": key[1], **detail})
 
 
 def _name(key: Key) -> str:

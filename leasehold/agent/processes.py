@@ -1,7 +1,6 @@
-"""Which processes of this machine belong to which lease: a note a process, left by `leasehold host exec` for the agent.
+"""Notes about the processes of leases: `leasehold host exec` writes one for each process, and the agent reads them.
 
-A note names the process by its id and by when it started, so that another one that gets the id later is not taken
-for it.
+A note names the process by its id and its start time, so that a later process with the same id is not mistaken for it.
 """
 
 import os
@@ -15,26 +14,26 @@ import msgspec
 from leasehold.process_identity import PROC, find_start, read_stat
 
 _PARENT: Final = 1
-"""Field of /proc/PID/stat, counted behind the name in parentheses."""
+"""Index of the parent's id in /proc/PID/stat, counted after the name in parentheses."""
 
 
 class Note(msgspec.Struct, frozen=True):
-    """This process, and all that it starts, belong to this instance of this reservation."""
+    """A process that belongs to an instance of a reservation, as do all processes that it starts."""
 
     reservation: str
     component: str
     pid: int
     started: int | None = None
-    """In the kernel's ticks since it booted; None where there is no /proc."""
+    """The start time in the kernel's ticks since the boot; None on a system without /proc."""
 
 
 def notes_folder(state: Path, slot: str) -> Path:
-    """Where the notes for one slot are."""
+    """Return the folder with the notes for one slot."""
     return state / "processes" / slot
 
 
 def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path:
-    """Leave a note. Raises OSError."""
+    """Write a note about a process and return its path. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     note, path = Note(reservation, component, pid, find_start(pid)), folder / f"{pid}.json"
     draft = folder / f".{uuid4().hex}"
@@ -44,7 +43,7 @@ def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """The notes of processes that are alive, in the order of their ids; those of others are thrown away."""
+    """Return the notes of running processes, ordered by id; remove the notes of ended ones."""
     alive = []
     for path in folder.glob("*.json"):
         try:
@@ -71,7 +70,7 @@ def _is_alive(note: Note) -> bool:
 
 
 def list_tree(pids: Iterable[int]) -> list[int]:
-    """These processes and all that descend from them."""
+    """Return these processes and all their descendants."""
     children: dict[int, list[int]] = {}
     for each in PROC.glob("[0-9]*"):
         if fields := read_stat(int(each.name)):
@@ -83,7 +82,7 @@ def list_tree(pids: Iterable[int]) -> list[int]:
 
 
 def list_threads(pid: int) -> list[int]:
-    """The threads of a process; none when it is gone."""
+    """Return the threads of a process; [] if it has ended."""
     try:
         return [int(each.name) for each in (PROC / str(pid) / "task").iterdir()]
     except OSError:

@@ -1,4 +1,4 @@
-"""The clock of a process: the reference's time, carried on by the host's monotonic clock between two looks.
+"""The clock of a process: it reads the time of a reference, and advances it by the host's monotonic clock.
 
 A host's wall clock may be wrong and may jump. Cluster time does neither: it is the time of one reference (the
 database, or Redis plus a published offset), and a process advances it by its monotonic clock, which never jumps.
@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 LARGEST_STEP: Final = 1.0
-"""Seconds. A look that puts the clock back by less is waited out: the time stands still until it is reached again."""
+"""Seconds. If a reading would put the clock back by less than this, the time stands still until it is reached again."""
 
 EXACT_SECONDS: Final = 0.02
 FIRST_LOOKS: Final = 3
-"""The first look is repeated until an answer took at most EXACT_SECONDS, at most so often: it may have to open a
-connection, and half of the time that it takes is the error of the clock.
+"""The first reading is repeated until one takes at most EXACT_SECONDS, at most FIRST_LOOKS times in all: it may have to
+open a connection, and half of its duration is the error of the clock.
 """
 
 _CLOCKS: Final = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")
@@ -28,12 +28,12 @@ _MONOTONIC: Final[int | None] = next((getattr(time, name) for name in _CLOCKS if
 
 
 def read_monotonic() -> float:
-    """Seconds since an arbitrary instant, the same one for every process of one boot of this host."""
+    """Return the seconds since an arbitrary instant, which is the same for every process of one boot of this host."""
     return time.monotonic() if _MONOTONIC is None else time.clock_gettime(_MONOTONIC)
 
 
 class ProcessOffset(NamedTuple):
-    """The wall clock of a process minus cluster time, as that process measured it: above 0 it is ahead."""
+    """The wall clock of a process minus cluster time, as that process measured it; above 0: ahead."""
 
     process: str
     host: str
@@ -41,13 +41,14 @@ class ProcessOffset(NamedTuple):
 
 
 KEPT_SECONDS: Final = 60.0
-"""What a process wrote about its clock longer ago than this is ignored."""
+"""Older measurements of clocks are ignored."""
 
 
 def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> list[ProcessOffset]:
-    """The hash `<prefix>clocks`: "<process> <host>" -> JSON of [offset in seconds, cluster time of the measurement].
-    Sorted by process and host, without what is unreadable or was measured KEPT_SECONDS before `now` (default: before
-    the newest measurement).
+    """Return the measurements in the hash `<prefix>clocks`, sorted by process and host.
+
+    `stored`: "<process> <host>" -> JSON of [offset in seconds, cluster time of the measurement]. Entries that are
+    unreadable or older than KEPT_SECONDS at `now` (default: at the newest measurement) are ignored.
     """
     measured = {field: found for field, value in stored.items() if (found := _read_measurement(value))}
     present = max((at for _, at in measured.values()), default=0.0) if now is None else now
@@ -60,7 +61,7 @@ def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> lis
 
 
 def list_gone(stored: Mapping[bytes, bytes], now: float) -> list[bytes]:
-    """The fields of that hash that `read_offsets` leaves out."""
+    """Return the fields of the hash that `read_offsets` ignores."""
     measured = {field: _read_measurement(value) for field, value in stored.items()}
     return [field for field, found in measured.items() if found is None or abs(now - found[1]) > KEPT_SECONDS]
 
@@ -93,7 +94,7 @@ class ClusterClock:
 
     @property
     def has_looked(self) -> bool:
-        """Whether the reference was ever reached."""
+        """Whether the reference was read at least once."""
         return self._ahead is not None
 
     @property
@@ -102,17 +103,17 @@ class ClusterClock:
         return self.now() - self._wall()
 
     def now(self) -> float:
-        """Cluster time in seconds since the epoch; it never goes back by less than LARGEST_STEP."""
+        """Return cluster time in seconds since the epoch. It never goes back by less than LARGEST_STEP."""
         if self._ahead is None:
             return self.look()
         with self._guard:
             return self._advance(self._ahead + self._monotonic())
 
     def look(self) -> float:
-        """Ask the reference, and correct the carried time by as little as the answer demands; cluster time.
+        """Read the reference, correct the carried time by the smallest possible amount, and return cluster time.
 
-        The reference read its clock at some instant between the question and the answer. Carried time that lies
-        between the bounds that follow from this is as good as the answer.
+        The reference read its clock at some instant between request and answer, so its time lies within two bounds.
+        Carried time within these bounds is not corrected.
         """
         reference, before, after = self._measure()
         for _ in range(0 if self.has_looked else FIRST_LOOKS - 1):
@@ -125,7 +126,7 @@ class ClusterClock:
             return self._advance(self._ahead + self._monotonic())
 
     def _measure(self) -> tuple[float, float, float]:
-        """The reference's time, and the monotonic clock before and after it was asked."""
+        """Return the time of the reference, and the monotonic clock before and after the reading."""
         before = self._monotonic()
         reference = self._ask()
         return reference, before, self._monotonic()
@@ -139,8 +140,8 @@ class PublishedClock(ClusterClock):
     """Cluster time for a process that opens no database: the time of Redis plus the offset that the leader publishes.
 
     When the clock of Redis jumps, the offset that was published before is wrong until the leader publishes the next
-    one. A look that disagrees with the carried time by LARGEST_STEP is therefore believed only after another offset
-    was published. A missing offset (a flush, or a stack without a leader) corrects nothing.
+    one. A reading that differs from the carried time by LARGEST_STEP is therefore used only after another offset was
+    published. A missing offset (a flush, or a stack without a leader) corrects nothing.
     """
 
     def __init__(
@@ -149,14 +150,14 @@ class PublishedClock(ClusterClock):
         monotonic: Callable[[], float] = read_monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`read`: the time of Redis in seconds since the epoch, and the published offset as it is stored."""
+        """`read` returns the time of Redis in seconds since the epoch, and the published offset as it is stored."""
         super().__init__(self._find_time, monotonic, wall)
         self._read = read
         self._doubted: bytes | None = None
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last look disagreed with the carried time and was not believed."""
+        """Whether the last reading differed from the carried time and was not used."""
         return self._doubted is not None
 
     def _find_time(self) -> float:

@@ -1,6 +1,6 @@
 """URLs without their secrets: the one rule for messages, logs, pages and reprs.
 
-Where a text may be read in two ways, the reading that hides more holds.
+A text that can be read in two ways is read in the way that hides more.
 """
 
 import re
@@ -63,13 +63,13 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)(\S*)")
 
 
 def show_url(url: str) -> str:
-    """A URL for people: without user, password and the values of parameters that may be secret."""
+    """Return a URL for people: without user, password and the values of parameters that may be secret."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{_split(scheme, rest)[1]}" if separator else HIDDEN
 
 
 def mask_url(url: str) -> str:
-    """As `show_url`, with the user, and with `***` in place of the password. A path, which is no URL, stays."""
+    """Return a URL as `show_url` does, but with the user, and with `***` for the password. A path stays unchanged."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return HIDDEN if set(url) & _OF_URLS else url
@@ -77,17 +77,17 @@ def mask_url(url: str) -> str:
 
 
 def mask_urls(text: str) -> str:
-    """A text with the secrets of the URLs in it replaced by `***`; users stay. A URL ends at white space."""
+    """Return a text in which the secrets of URLs are replaced by `***`; users stay. A URL ends at white space."""
     return _URL.sub(lambda found: mask_url(found[0]), text) if "://" in text else text
 
 
 def is_shown(parameter: str) -> bool:
-    """Whether the value of this parameter of a URL is no secret."""
+    """Return whether the value of this URL parameter is no secret."""
     return parameter in _SHOWN
 
 
 def _split(scheme: str, rest: str) -> tuple[str, str]:
-    """The user with a mask for the password and an `@` ("": no user), and what follows with its secrets masked."""
+    """Return the user with a masked password and an `@` ("": no user), and the rest with its secrets masked."""
     login, place = _split_login(scheme, rest)
     if login is None:
         return "", _mask_parameters(place)
@@ -96,8 +96,8 @@ def _split(scheme: str, rest: str) -> tuple[str, str]:
 
 
 def _split_login(scheme: str, rest: str) -> tuple[str | None, str]:
-    """The login (None: there is none) and what follows it. A password may have any character unencoded; what cannot
-    be distinguished from a password is replaced by the mask.
+    """Return the login (None: there is none) and the rest. A password may have any character unencoded, so a text that
+    cannot be distinguished from a password is replaced by the mask.
     """
     login, at, place = rest.rpartition("@")
     if scheme == "sqlite" or not at:

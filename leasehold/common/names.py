@@ -1,4 +1,4 @@
-"""The names that both sides of the wire use: queues, tasks, and what they share in Redis."""
+"""The names that clients and workers share: queues, tasks, keys and channels in Redis."""
 
 from typing import Final
 

@@ -25,7 +25,7 @@ KEY_BYTES: Final = 32
 
 
 class SignedFields(NamedTuple):
-    """What a signature covers. `signed_at` is the text of the header, `body_sha256` is in lower-case hexadecimal."""
+    """The signed fields. `signed_at` is the text of the header, `body_sha256` is in lower-case hexadecimal."""
 
     principal: str
     cluster: str
@@ -37,12 +37,12 @@ class SignedFields(NamedTuple):
 
 
 def hash_body(body: bytes) -> str:
-    """The SHA-256 of a message's body as its signature covers it."""
+    """Return the SHA-256 of a message's body in the form that its signature covers."""
     return hashlib.sha256(body).hexdigest()
 
 
 def encode_canonically(*fields: str) -> bytes:
-    """The fields as netstrings: `<length in bytes>:<bytes>,` for each. No two different tuples have the same bytes.
+    """Return the fields as netstrings: `<length in bytes>:<bytes>,` for each. Different tuples have different bytes.
 
     A text that is not valid Unicode (JSON can carry one) has bytes of its own, too.
     """
@@ -51,12 +51,12 @@ def encode_canonically(*fields: str) -> bytes:
 
 
 def sign(key: bytes, fields: SignedFields) -> str:
-    """The signature of these fields: HMAC-SHA256 over the canonical bytes, in lower-case hexadecimal."""
+    """Return the signature of these fields: HMAC-SHA256 over the canonical bytes, in lower-case hexadecimal."""
     return hmac.new(key, encode_canonically(VERSION, *fields), hashlib.sha256).hexdigest()
 
 
 def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
-    """Whether this is the signature of these fields with this key. Takes the same time for every wrong signature."""
+    """Return whether this is the signature of these fields with this key, in the same time for every wrong one."""
     given = signature.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(sign(key, fields).encode(), given)
 
@@ -64,7 +64,7 @@ def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
 def sign_headers(
     key: bytes, *, principal: str, cluster: str, queue: str, task: str, message_id: str, now: float, body: bytes
 ) -> dict[str, str]:
-    """The headers that prove the sender of a message: `principal`, `cluster`, `signed_at`, `signature`."""
+    """Return the headers that prove the sender of a message: `principal`, `cluster`, `signed_at`, `signature`."""
     fields = SignedFields(principal, cluster, queue, task, message_id, repr(float(now)), hash_body(body))
     return {
         PRINCIPAL: principal,
@@ -75,14 +75,14 @@ def sign_headers(
 
 
 def make_key() -> str:
-    """A new random key as text: 32 bytes in base64url without padding."""
+    """Return a new random key as text: 32 bytes in base64url without padding."""
     return secrets.token_urlsafe(KEY_BYTES)
 
 
 def read_key(text: str) -> bytes:
-    """The bytes of a key; base64 with the alphabet of URLs or of MIME, with or without padding. Raises ValueError.
+    """Return the bytes of a key: base64 with the alphabet of URLs or of MIME, with or without padding.
 
-    The error does not contain the text.
+    Raises ValueError. The error does not contain the text.
     """
     bare = text.strip().rstrip("=").translate(str.maketrans("+/", "-_"))
     try:
@@ -95,12 +95,12 @@ def read_key(text: str) -> bytes:
 
 
 def format_key_line(name: str, key: str, cluster: str) -> str:
-    """The content of a key file."""
+    """Return the content of a key file."""
     return f"{name}:{key}@{cluster}"
 
 
 def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
-    """The content of a key file: `NAME:KEY@CLUSTER` on one line, where name and cluster may be missing.
+    """Return name, key and cluster of a key file: `NAME:KEY@CLUSTER` on one line; name and cluster may be missing.
 
     Raises ValueError, whose text does not contain the key.
     """
