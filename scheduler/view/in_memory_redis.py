@@ -79,21 +79,15 @@ class InMemoryRedis:
 
     def _take(self, row: Row) -> bool:
         kind = KINDS[type(row)]
-        if not is_newer(row, self.rows[kind].get(row.id)) or self._is_buried(kind, row):
+        buried, _ = self._gone.get((kind, row.id), (0, 0.0))
+        if buried > row.version or not is_newer(row, self.rows[kind].get(row.id)):
             return False
         self.rows[kind][row.id] = row
         if isinstance(row, Reservation):
-            self._note_end(row)
+            self._ended.pop(row.id, None)
+            if is_over(row):
+                self._ended[row.id] = self._clock()
         return True
-
-    def _is_buried(self, kind: Kind, row: Row) -> bool:
-        tombstone = self._gone.get((kind, row.id))
-        return tombstone is not None and tombstone[0] > row.version
-
-    def _note_end(self, reservation: Reservation) -> None:
-        self._ended.pop(reservation.id, None)
-        if is_over(reservation):
-            self._ended[reservation.id] = self._clock()
 
     def _bury(self, gone: Gone) -> bool:
         known = self.rows[gone.kind].get(gone.id)

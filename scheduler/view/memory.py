@@ -12,9 +12,8 @@ from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View, count_rows
-from scheduler.ports import Heard, RefusedMessage, SetAside, ViewUnavailableError
-from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
-from scheduler.view.addresses import check_reply_address
+from scheduler.ports import Heard, RefusedMessage, SetAside, ViewUnavailableError, check_reply_address
+from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.in_memory_redis import InMemoryRedis
 from scheduler.view.metric_table import REFUSED, find_label_values
 

@@ -11,7 +11,7 @@ import redis
 
 from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.ports import RefusedMessage
-from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
+from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.connection import redis_errors
 from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 

@@ -42,7 +42,9 @@ def register(work: UnitOfWork, rules: Rules, word: RegisterDocument) -> Slot:
         "last_seen": work.now,
     }
     if current.state == "empty":
-        return _move_in(work, current, says)
+        # Leases from before its absence are not on the host now: a new epoch begins.
+        epoch = current.epoch + 1
+        return work.move_slot(current, "ready", cause="cloud", epoch=epoch, idle_since=work.now, **says)
     heard = msgspec.structs.replace(current, last_seen=work.now)
     changed = msgspec.structs.replace(current, **says)
     if changed == heard:
@@ -72,14 +74,6 @@ def _check_identity(work: UnitOfWork, current: Slot, word: RegisterDocument) -> 
             )
         )
         raise fault
-
-
-def _move_in(work: UnitOfWork, current: Slot, says: dict[str, Any]) -> Slot:
-    """Nothing that was leased on it before its absence is on it now: a new epoch begins."""
-    cause, work.cause = work.cause, "cloud"
-    moved = work.move_slot(current, "ready", epoch=current.epoch + 1, idle_since=work.now, **says)
-    work.cause = cause
-    return moved
 
 
 def leave(work: UnitOfWork, _rules: Rules, word: HostDocument) -> Slot:

@@ -278,9 +278,7 @@ def drain(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
     """See `drain`; whoever asks for it."""
     if slot.state == "ready":
-        cause, work.cause = work.cause, by
-        slot = work.move_slot(slot, "draining", reason=reason, drain_reason=reason)
-        work.cause = cause
+        slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
     elif slot.state in IN_FLIGHT and slot.drain_reason is None:
         slot = msgspec.structs.replace(slot, drain_reason=reason)
         work.put(slot)
@@ -313,9 +311,7 @@ def lose(work: UnitOfWork, name: str) -> Slot:
     """Its machine is gone: the slot is empty at once; what it held fails in the next tick."""
     slot = find_slot(work, name)
     if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
-        cause, work.cause = work.cause, "cloud"
-        slot = work.move_slot(slot, "empty", reason="lost")
-        work.cause = cause
+        slot = work.move_slot(slot, "empty", cause="cloud", reason="lost")
     return slot
 
 
@@ -340,4 +336,4 @@ LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]
     "uncordon": uncordon,
     "drain": drain,
 }
-"""What is done for each verb of a producer, a holder or an operator; see also `vocabulary.py`."""
+"""By verb of a producer, a holder or an operator: the function that carries it out; see also `intake.COMMANDS`."""

@@ -11,7 +11,7 @@ from scheduler.model.accounts import FREE, level_of
 from scheduler.model.command_schemas import AbsentDocument, ConfirmDocument, IdleDocument
 from scheduler.model.decisions import Placement
 from scheduler.model.events import Event
-from scheduler.model.reservations import Component, Lease, Reservation, list_instances
+from scheduler.model.reservations import Component, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING
@@ -151,13 +151,11 @@ def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot,
     while others := {key: lease for key, lease in work.leases_on(slot).items() if key[0] != current.id}:
         if writer.has_room(slot, list(others.values()), component):
             return
-        owner, _ = max(others, key=lambda key: _doubt(work, key[0], others[key]))
-        _contradict(work, rules, work.reservations[owner])
-
-
-def _doubt(work: UnitOfWork, owner: str, lease: Lease) -> tuple[bool, float, int]:
-    row = work.reservations[owner]
-    return row.confirmed_at is None, lease.assigned_at, row.sequence
+        rows = {key: work.reservations[key[0]] for key in others}
+        doubtful = max(
+            others, key=lambda key: (rows[key].confirmed_at is None, others[key].assigned_at, rows[key].sequence)
+        )
+        _contradict(work, rules, rows[doubtful])
 
 
 def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
