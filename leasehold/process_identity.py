@@ -1,7 +1,7 @@
-"""Which process an id means. The kernel gives the id of a process that ended to another one later, so that an id alone
-is no reason to send a signal: the start time has to be the same, too.
+"""Identify processes by id and start time.
 
-It needs nothing but the standard library: the guardian of a stack imports it.
+The kernel reuses the id of a process that has ended, so a signal is sent only if the start time is the same, too. The
+module imports only the standard library, because the reaper of a stack imports it.
 """
 
 import calendar

@@ -10,7 +10,6 @@ import msgspec
 
 from scheduler.model.accounts import FREE, NOTHING, PAID, Account, Levels, add, at_level, level_of
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE
@@ -38,7 +37,7 @@ _REASONS: Final = {
 
 def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
     """Return the conditions of a slot now (seconds), each as a short text; [] if its state is all."""
-    conditions = [*_describe_way(slot, pool, now), *_describe_silence(slot, pool, now), *_describe_end(slot, now)]
+    conditions = [*_describe_way(slot, pool, now), *_describe_loss(slot, pool, now)]
     if slot.cordoned:
         conditions.append("cordoned: takes no new leases")
     if slot.stranger is not None:
@@ -86,16 +85,13 @@ def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
         yield f"tried {slot.attempts} times"
 
 
-def _describe_silence(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
+def _describe_loss(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
     if is_silent(slot, pool, now) and slot.last_seen is not None:
         yield f"offline: not heard of for {show_span(now - slot.last_seen)}"
     if slot.missed:
         yield f"missing: EC2 did not know its machine {slot.missed} times in a row"
     if slot.state == "empty" and slot.machine and pool is not None and not pool.is_elastic:
         yield f"lost: waits for its host {slot.machine} to register again"
-
-
-def _describe_end(slot: Slot, now: float) -> Iterator[str]:
     if slot.interrupted_by is not None and slot.state not in INACTIVE:
         left = slot.interrupted_by - now
         yield f"interrupted: EC2 takes it in {show_span(left)}" if left > 0 else "interrupted: EC2 takes it now"
@@ -112,7 +108,8 @@ def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[
     is_on = now < hold.until
     match hold.kind:
         case "capacity" if is_on:
-            yield f"EC2 has no capacity for {subject}: not launched {ends}" + _in_a_row(hold)
+            again = f" ({hold.streak} refusals in a row)" if hold.streak > 1 else ""
+            yield f"EC2 has no capacity for {subject}: not launched {ends}{again}"
         case "quota" if is_on and (not hold.active or active >= hold.active):
             learned = f", or until fewer than {hold.active} machines are active" if hold.active else ""
             yield f"EC2's quota of {subject} is reached: not launched {ends}{learned}"
@@ -129,10 +126,6 @@ def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[
             yield f"{hold.streak} boots in a row failed (the last one: {hold.subject}): {rests}"
         case "strangers" if is_on and hold.active:
             yield f"machines of ours that no slot knows: {hold.active}"
-
-
-def _in_a_row(hold: Hold) -> str:
-    return f" ({hold.streak} refusals in a row)" if hold.streak > 1 else ""
 
 
 def show_span(seconds: float) -> str:
@@ -157,25 +150,15 @@ class Forecast(msgspec.Struct, frozen=True):
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
     """Return the account as a cycle at `now` would find it."""
-    leases = list(_list_leases(view, account))
+    every = (item for leases in view.leases_on.values() for item in leases.items())
+    payers = ((lease, view.account_of(view.reservations[owner])) for (owner, _), lease in every)
+    leases = [lease for lease, payer in payers if payer is not None and payer.id == account.id]
     charged = charge(account, sum_running(account, leases, now), now)
     use = NOTHING
     for lease in leases:
         if lease.charged_at is not None:
             use = add(use, at_level(lease.level, lease.weight))
     return Forecast(charged, use, level_of(charged.balance))
-
-
-def _list_leases(view: View, account: Account) -> Iterable[Lease]:
-    for leases in view.leases_on.values():
-        for (owner, _), lease in leases.items():
-            if _pays_for(view, account, view.reservations[owner]):
-                yield lease
-
-
-def _pays_for(view: View, account: Account, reservation: Reservation) -> bool:
-    payer = view.account_of(reservation)
-    return payer is not None and payer.id == account.id
 
 
 def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
@@ -197,14 +180,6 @@ def _seconds_until_paid(found: Forecast, level: int) -> float | None:
     return -account.balance[level] / gain + _A_MOMENT
 
 
-def seconds_left(found: Forecast) -> float | None:
-    """Return for how many seconds its best level lasts if its work goes on; None if the balance does not fall."""
-    if found.level == FREE:
-        return None
-    loss = found.use[found.level] - found.account.charge_rate[found.level]
-    return found.account.balance[found.level] / loss if loss > 0 else None
-
-
 def describe_account(found: Forecast) -> str:
     """Return a sentence on the account: what it has left, how long that lasts, and when it can pay again."""
     account = found.account
@@ -212,8 +187,9 @@ def describe_account(found: Forecast) -> str:
         text = f"account {account.id} has nothing left at any level"
     else:
         text = f"account {account.id} has {account.balance[found.level]:.6g} of level {found.level} left"
-        if (seconds := seconds_left(found)) is not None:
-            text += f", which what it runs uses up in {seconds:.3g} s"
+        loss = found.use[found.level] - account.charge_rate[found.level]
+        if loss > 0:
+            text += f", which what it runs uses up in {account.balance[found.level] / loss:.3g} s"
     again = [f"at level {level} in {ceil(seconds)} s" for seconds, level in list_recoveries(found)]
     if found.level == 0:
         return text

@@ -110,7 +110,6 @@ def test_each_file_that_a_page_names_exists() -> None:
 
 
 TOOLS = {
-    "policy/elastic/relaxed_capacity.py",
     *(f"policy/quota/{name}.py" for name in ("pending_groups", "run")),
 }
 """Modules that decide nothing."""

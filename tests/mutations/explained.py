@@ -5,12 +5,10 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
-    "scheduler.policy.capacity.candidate_queue": {
-        "SlotClass.drop_removed": [
+    "scheduler.policy.capacity.slot_index": {
+        "CandidateQueue.open": [
             Change("the flag only saves filtering the slots again, which finds the same slots", "False", "True"),
         ],
-    },
-    "scheduler.policy.capacity.slot_index": {
         "SlotIndex._note": [
             Change(
                 "the number is only compared with 0 and with the number at an earlier time",
@@ -29,7 +27,7 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.elastic.cascade": {
         "Cascade._try": [
             Change(
-                "MORE tells rounding errors from changes of the utilisation, and no change is exactly as large",
+                "MORE only excludes rounding errors, and no change of the utilisation is exactly as large",
                 "assignment.use > use + MORE",
                 "assignment.use >= use + MORE",
             ),
@@ -45,7 +43,28 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.policy.elastic.instances": {
+        "ElasticGroup.count_unleased": [
+            Change(
+                "the number is subtracted and added again",
+                "elastic_instance.slot_info is None and elastic_instance.lease is None",
+                "elastic_instance.slot_info is not None and elastic_instance.lease is None",
+            ),
+        ],
+    },
+    "scheduler.policy.lifecycle.timeouts": {
+        "_requeue": [
+            Change("the end of the leases notes the same slots", "cycle.note_restless(slot_info)", ""),
+        ],
+    },
     "scheduler.policy.placement.place": {
+        "_serve": [
+            Change(
+                "`_pass_over` returns None for a single instance while no queue is blocked",
+                "len(demand.needs) > 1 or blocked",
+                "len(demand.needs) >= 1 or blocked",
+            ),
+        ],
         "_Search.find_ready": [
             Change(
                 "a second search for such a demand finds no slot either: capacity shrinks until `stretch` forgets",
@@ -75,7 +94,16 @@ EXPLAINED: Final[Changes] = {
             Change("the flag only saves filtering the idle slots again, which finds the same slots", "False", "True"),
         ],
     },
-    "scheduler.policy.scaling.offerings": {
+    "scheduler.policy.scaling.launch": {
+        "_Refusal.still_holds": [
+            Change(
+                "the launch is tried again and refused again: in its pools nothing was launched meanwhile",
+                "self.launches = limits.launches\nreturn True",
+                "self.launches = limits.launches\nreturn False",
+            ),
+        ],
+    },
+    "scheduler.policy.scaling.launch_limits": {
         "list_eligible": [
             Change("without choices no price is compared with this number", "0.0", "1.0"),
         ],

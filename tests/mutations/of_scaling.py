@@ -36,8 +36,8 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits._is_quota_over": [
             Change(
                 "a quota hold ends with fewer active slots",
-                "self._active_at_first[name] < hold.active",
-                "self._active_at_first[name] > hold.active",
+                "self._active[name] - self._launches_in[name] < hold.active",
+                "self._active[name] - self._launches_in[name] > hold.active",
             ),
         ],
         "LaunchLimits._count_strangers": [
@@ -60,7 +60,7 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
         "LaunchLimits.choose_code": [
-            Change("cordoned slots with capacity are the reason, not max_slots", "code == 'at_max_slots'", "not code"),
+            Change("cordoned slots with capacity are the reason, not max_slots", "code != 'at_max_slots'", "code"),
         ],
         "list_eligible": [
             Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
@@ -120,7 +120,7 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
         "make_headroom": [
-            Change("slots in flight go before ready ones", "not slot_info.is_coming", "slot_info.is_coming"),
+            Change("slots in flight go before ready ones", "not each.is_coming", "each.is_coming"),
             Change(
                 "what drains already counts as room being made",
                 "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",

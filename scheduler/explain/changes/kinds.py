@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.explain.candidates import MOST_CANDIDATES, list_pools, list_slots
 from scheduler.explain.changes.accounts import (
     grant_balance,
     grant_what_is_lacking,
@@ -36,7 +35,16 @@ from scheduler.explain.changes.slots import (
     list_uncordoned,
 )
 from scheduler.explain.conditions import describe_subject
-from scheduler.explain.search import Candidates, Kind, Search, Suggestion, combine_two
+from scheduler.explain.search import (
+    MOST_CANDIDATES,
+    Candidates,
+    Kind,
+    Search,
+    Suggestion,
+    combine_two,
+    list_pools,
+    list_slots,
+)
 from scheduler.model.reservations import Reservation, is_on_hold
 
 

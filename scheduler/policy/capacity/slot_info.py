@@ -138,11 +138,6 @@ class SlotInfo(msgspec.Struct, eq=False):
         is_free = not (self.leases or self.wanted or self.slot.stranger)
         return self.state == "ready" and not self.slot.cordoned and is_free
 
-    @property
-    def idle_rank(self) -> float:
-        """When it became idle; 0 for a slot in flight."""
-        return 0.0 if self.is_coming else self.idle_since
-
     def end_lease(self, key: tuple[str, str], now: float) -> None:
         """End one of its leases in this cycle."""
         self.leases = {other: lease for other, lease in self.leases.items() if other != key}

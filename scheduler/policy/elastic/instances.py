@@ -180,11 +180,10 @@ class Assignment:
         """By order: the changed slots that the slot index does not know of yet; one update for many moves."""
         self.use = 0.0
         """The utilisation of the pools; only differences matter, see `weigh_use`."""
-        self._totals: dict[str, Resources] = {}
         by_pool: dict[str, list[Resources]] = {}
         for slot_info in self._slot_index.list_slot_infos():
             by_pool.setdefault(slot_info.slot.pool, []).append(slot_info.capacity or {})
-        self._totals = {name: total(amounts) for name, amounts in by_pool.items()}
+        self._totals: dict[str, Resources] = {name: total(amounts) for name, amounts in by_pool.items()}
 
     def may_move_on(self, slot_info: SlotInfo | None) -> bool:
         """Return whether elastic instances may be lifted off a slot, or put there."""
@@ -262,20 +261,17 @@ class Assignment:
             if elastic_instance.slot_info is not None:
                 on.setdefault(elastic_instance.slot_info, []).append(elastic_instance)
         for slot_info, lifted in on.items():
-            if _is_overfull(slot_info) or _lacks_a_name(slot_info, lifted):
-                self._lift_all(slot_info, lifted)
-
-    def _lift_all(self, slot_info: SlotInfo, elastic_instances: Sequence[ElasticInstance]) -> None:
-        """Lift instances off an overfull slot: `free` is never below 0, so it is worked out again without them."""
-        keys = {(elastic_instance.holder.id, elastic_instance.instance.name) for elastic_instance in elastic_instances}
-        kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
-        slot_info.lifted += len(elastic_instances)
-        if slot_info.capacity is not None:
-            slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
-        self._changed[slot_info.order] = slot_info
-        for elastic_instance in elastic_instances:
-            self.use -= weigh_use(slot_info, elastic_instance.amounts_on(slot_info), self._totals)
-            elastic_instance.stand(None)
+            if not (_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)):
+                continue
+            slot_info.lifted += len(lifted)
+            if slot_info.capacity is not None:  # `free` is never below 0, so it is worked out again without them
+                keys = {(each.holder.id, each.instance.name) for each in lifted}
+                kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
+                slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
+            self._changed[slot_info.order] = slot_info
+            for each in lifted:
+                self.use -= weigh_use(slot_info, each.amounts_on(slot_info), self._totals)
+                each.stand(None)
 
     def _put(self, slot_info: SlotInfo, amounts: Resources, *, is_new: bool) -> None:
         if is_new:

@@ -13,7 +13,7 @@ from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.fits import Occupancy, is_overfull
-from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, make_revoke
@@ -48,16 +48,6 @@ class _SlotUsage:
         return not is_overfull(self._occupancy.sum(), self._slot_info.pool.lease_limit, self._slot_info.capacity)
 
 
-def _list_given(decisions: Iterable[Decision]) -> dict[str, dict[tuple[str, str], Resources]]:
-    """Return the amounts that these decisions assign: by slot, then by (reservation, component)."""
-    found: dict[str, dict[tuple[str, str], Resources]] = {}
-    for decision in decisions:
-        if isinstance(decision, Assign):
-            for each in decision.leases:
-                found.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
-    return found
-
-
 class ElasticDecisions:
     """Turns the changes of all elastic instances of a cycle into decisions."""
 
@@ -66,7 +56,12 @@ class ElasticDecisions:
         self._cycle, self._start = cycle, start
         self._usages: dict[str, _SlotUsage] = {}
         """By slot, for slots on which instances are revoked."""
-        self._given = _list_given(cycle.decisions[:start])
+        self._given: dict[str, dict[tuple[str, str], Resources]] = {}
+        """By slot, then by (reservation, component): the amounts that the decisions before assign."""
+        for decision in cycle.decisions[:start]:
+            if isinstance(decision, Assign):
+                for each in decision.leases:
+                    self._given.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
         self._revoked: dict[str, list[ElasticInstance]] = {}
         """By slot: the instances that are revoked there, last in rank first."""
         self._late: list[ElasticInstance] = []
@@ -285,13 +280,9 @@ class ElasticStep:
                 missing = [(group.need, group.count_unleased()) for group in served]
             else:
                 missing = [] if len(demand.needs) > len(demand.shape.essential) else demand.elastic_runs
-            shortages += [ElasticShortage(reservation, *each) for each in self._make_demands(demand, missing)]
+            pools = tuple(name for name in demand.pools if self._cycle.rules.pools[name].launch_for_elastic)
+            for need, count in missing if pools else ():
+                if count:
+                    instance = Demand(demand.shape, pools, demand.queue, demand.settings, (need,))
+                    shortages.append(ElasticShortage(reservation, instance, count))
         return shortages
-
-    def _make_demands(
-        self, demand: Demand, missing: Iterable[tuple[InstanceRequest, int]]
-    ) -> Iterator[tuple[Demand, int]]:
-        pools = tuple(name for name in demand.pools if self._cycle.rules.pools[name].launch_for_elastic)
-        for need, count in missing if pools else ():
-            if count:
-                yield Demand(demand.shape, pools, demand.queue, demand.settings, (need,)), count

@@ -28,7 +28,6 @@ from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
 from scheduler.policy.lifecycle.timeouts import find_deadline, is_silent
 
-INTERRUPTED = "slot_interrupted"
 _sequence = attrgetter("sequence")
 
 
@@ -93,12 +92,12 @@ def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
         if reservation.id in cycle.returning:
             continue
         if reservation.request.on_interruption == "fail":
-            _fail(cycle, reservation, INTERRUPTED)
+            _fail(cycle, reservation, "slot_interrupted")
             continue
         slots = [cycle.view.slots[lease.slot] for lease in reservation.leases if lease.slot in cycle.view.slots]
         revoke_by = _find_grace_end(cycle, reservation, slots)
         cycle.timers.add(revoke_by)
-        decision = Requeue(reservation=reservation.id, reason=INTERRUPTED, revoke_by=revoke_by)
+        decision = Requeue(reservation=reservation.id, reason="slot_interrupted", revoke_by=revoke_by)
         if revoke_by is None:
             cycle.requeue(reservation, decision)
         else:

@@ -55,7 +55,7 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
     unplaced = _serve(cycle, waiters, search, guard)
     shortages = elastic.finish()
     left = _add_late_ones(cycle, search, unplaced, demanding)
-    return Unplaced(left, search.deferred, guard.list_protected(), shortages)
+    return Unplaced(left, search.deferred, Protected(guard.gangs, guard.kept), shortages)
 
 
 def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
@@ -245,15 +245,20 @@ def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> 
     Demands that declined slots, queues without backfill, and pools with elastic instances have none: there a search
     depends on more than the capacity that earlier reservations left.
     """
-    uses = Counter(name for demand in waiters.different for name in demand.pools)
+    different = waiters.different
+    uses = Counter(name for demand in different for name in demand.pools)
 
     def open_run(demand: Demand) -> Iterator[Leases]:
         is_simple = len(demand.needs) == 1 and demand.is_shared and demand.settings.backfill
         if not is_simple or any(name in stretched for name in demand.pools):
             return iter(())
-        return _take_run(cycle, demand, waiters) if _is_alone(demand, uses) else _take_each(cycle, demand)
+        if not _is_alone(demand, uses):
+            return _take_each(cycle, demand)
+        [instance], [need] = demand.shape.essential, demand.needs
+        runs = cycle.ready.take_run(need, waiters.demands.count(demand))
+        return chain.from_iterable(repeat((_place_instance(instance, need, each),), given) for each, given in runs)
 
-    return {demand: open_run(demand) for demand in waiters.different}
+    return {demand: open_run(demand) for demand in different}
 
 
 def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
@@ -262,14 +267,6 @@ def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
     Not if it spreads: then each lease changes which slot is best.
     """
     return not demand.needs[0].spreads and all(uses[name] == 1 for name in demand.pools)
-
-
-def _take_run(cycle: CycleState, demand: Demand, waiters: Queue) -> Iterator[Leases]:
-    [instance], [need] = demand.shape.essential, demand.needs
-    runs = cycle.ready.take_run(need, waiters.demands.count(demand))
-    return chain.from_iterable(
-        repeat((_place_instance(instance, need, slot_info),), given) for slot_info, given in runs
-    )
 
 
 def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:

@@ -43,7 +43,7 @@ def count_required(shape: Shape) -> int:
 
 
 def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
-    """Return a rank by level, then by required labels, most first. Ties go to the older reservation."""
+    """Return a rank by level, then by required labels, most first. Ties go to the older one. Source: qscheduler."""
     level_of, shapes = cycle.balances.level_of, cycle.view.shapes
     counts: dict[Shape, int] = {}
 
@@ -55,15 +55,6 @@ def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
         return level_of(reservation) * _MOST_LABELS - count
 
     return rank
-
-
-def sort_by_level(cycle: CycleState, queue: Queue) -> Queue:
-    """Sort the pending reservations, which are in order of age, by that rank. Source: qscheduler."""
-    rank, groups = rank_by_level(cycle), cycle.group_waiters()
-    if groups is None:
-        return queue.sort(rank)
-    members, numbers = groups
-    return queue.sort_groups(numbers, [rank(group[0]) for group in members])
 
 
 Rank = Callable[[Reservation], float]
@@ -139,7 +130,11 @@ def order(cycle: Charged) -> Queue:
     """Return the pending reservations in queue order. A requeued reservation keeps the position of its age."""
     waiters = cycle.list_waiters()
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
-        return sort_by_level(cycle, waiters)
+        rank, groups = rank_by_level(cycle), cycle.group_waiters()
+        if groups is None:
+            return waiters.sort(rank)
+        members, numbers = groups
+        return waiters.sort_groups(numbers, [rank(group[0]) for group in members])
     return _rank(cycle, waiters)
 
 

@@ -97,16 +97,12 @@ def weigh(given: Mapping[str, float], slot: Slot, pool: Pool, settings: Schedule
         case "lease":
             return 1.0
         case "dominant_share":
-            return _dominant_share(given, slot, pool)
+            capacity = capacity_of(slot, pool) or {}
+            shares = [amount / capacity[name] for name, amount in given.items() if capacity.get(name, 0) > 0]
+            if isfinite(pool.lease_limit):
+                shares.append(1.0 / pool.lease_limit)
+            return max(shares, default=1.0)
         case "price":
             return (slot.price or 0.0) / _SECONDS_OF_AN_HOUR
         case _:
             assert_never(settings.charge_by)
-
-
-def _dominant_share(given: Mapping[str, float], slot: Slot, pool: Pool) -> float:
-    capacity = capacity_of(slot, pool) or {}
-    shares = [amount / capacity[name] for name, amount in given.items() if capacity.get(name, 0) > 0]
-    if isfinite(pool.lease_limit):
-        shares.append(1.0 / pool.lease_limit)
-    return max(shares, default=1.0)

@@ -138,7 +138,9 @@ class PendingIndex(Generic[Found]):
         if heap is None:
             own = tuple(requirements for requirements in met if requirements in self._groups)
             if own not in self._heaps:
-                self._heaps[own] = self._open(own)
+                groups = chain.from_iterable(self._groups[requirements] for requirements in own)
+                self._heaps[own] = [(group.rank, group.number, group) for group in groups if not group.is_served]
+                heapify(self._heaps[own])
             heap = self._heaps[met] = self._heaps[own]
         aside, answer = [], None
         while heap and answer is None:
@@ -154,9 +156,3 @@ class PendingIndex(Generic[Found]):
         for entry in aside:
             heappush(heap, entry)
         return answer
-
-    def _open(self, met: tuple[Requirements, ...]) -> list[tuple[Rank, int, PendingGroup]]:
-        groups = (group for requirements in met for group in self._groups[requirements])
-        heap = [(group.rank, group.number, group) for group in groups if not group.is_served]
-        heapify(heap)
-        return heap

@@ -50,7 +50,7 @@ def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
             _move(cycle, _choose(cheapest, lambda run: run.rank, -net), level + 1)
         elif balance > SAVED and net > 0:
             dearest = [run for run in movable if run.level > level]
-            _move(cycle, _choose(dearest, lambda run: run.rank_down, net), level)
+            _move(cycle, _choose(dearest, lambda run: (*(-each for each in run.cost), *run.rank[1:]), net), level)
 
 
 def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted: float) -> Iterable[RunningWork]:
@@ -173,7 +173,7 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
 
 class _Preemption:
     def __init__(self, quota_run: QuotaRun, groups: list[PendingGroup], level: int) -> None:
-        self._tick, self._level = quota_run, level
+        self._run, self._level = quota_run, level
         self._left = quota_run.cycle.balances.left
         self._pending: PendingIndex[list[RunningWork]] = PendingIndex(
             ((group.required, group) for group in groups), self._is_out
@@ -188,19 +188,19 @@ class _Preemption:
         if all(self._left[name] <= self._least for name in self._payers):
             return False
         # Work on several slots that was preempted on another one ended, or stands there with revoking leases now.
-        runs = [run for run in runs if self._tick.running.runs.get(run.reservation.id) is run]
-        met = self._tick.requirements_index.list_met(slot_info, slot_info.capacity)
+        runs = [run for run in runs if self._run.running.runs.get(run.reservation.id) is run]
+        met = self._run.requirements_index.list_met(slot_info, slot_info.capacity)
         if runs and met:
             found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))
             if found is not None:
                 group, victims = found
-                _carry_out(self._tick, group, slot_info, victims, self._level)
+                _carry_out(self._run, group, slot_info, victims, self._level)
         return True
 
     def _is_out(self, group: PendingGroup) -> bool:
         if group.account is None or self._least is None:
             return True
-        return self._left[group.account.id] <= self._least or self._tick.limits.is_fanned_out(group)
+        return self._left[group.account.id] <= self._least or self._run.limits.is_fanned_out(group)
 
     def _find_victims(
         self, group: PendingGroup, slot_info: SlotInfo, runs: list[RunningWork]
@@ -210,10 +210,10 @@ class _Preemption:
             return None
         if not all(has_labels(slot_info.labels, need.component.labels) for need in demand.needs):
             return None
-        if self._tick.limits.refuses(group.account, [slot_info] * len(demand.needs)):
+        if self._run.limits.refuses(group.account, [slot_info] * len(demand.needs)):
             return None
         wanted = [need.given[slot_info.slot.pool] for need in demand.needs]
-        given, at_once = self._tick.given_on(slot_info), not demand.settings.preemption_grace
+        given, at_once = self._run.given.get(slot_info, ()), not demand.settings.preemption_grace
         victims = choose_victims(slot_info, runs, given, wanted, at_once=at_once)
         if victims is None or sum_costs(victims) >= self._left[group.account.id]:
             return None
@@ -251,8 +251,8 @@ def _carry_out(
         claims = tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases)
         quota_run.hold(reservation, claims)
         names = ", ".join(decision.victims)
-        told = f"takes the place of {names} on {slot_info.slot.id}, at the end of the grace at the latest"
-        cycle.wait(reservation.id, "no_capacity", told)
+        detail = f"takes the place of {names} on {slot_info.slot.id}, at the end of the grace at the latest"
+        cycle.wait(reservation.id, "no_capacity", detail)
     else:
         for victim in victims:
             quota_run.end(victim)

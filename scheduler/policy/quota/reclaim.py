@@ -18,7 +18,7 @@ import msgspec
 from scheduler.model.accounts import FREE
 from scheduler.model.decisions import Claim
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Resources, total
 from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import make_revoke, name_placements
@@ -145,13 +145,15 @@ class _Trial:
         gone = {part.key for part in self.gone}
         staying = [lease for key, lease in slot_info.leases.items() if key not in gone]
         at_once = at_once or not self.group.demand.settings.preemption_grace
-        return fits_beside(slot_info, staying, self.quota_run.given_on(slot_info), wanted, at_once=at_once)
+        return fits_beside(slot_info, staying, self.quota_run.given.get(slot_info, ()), wanted, at_once=at_once)
 
     def _is_worth_it(self) -> bool:
         if self.group.demand.settings.elastic == "yielding":
             return True
         slot_infos = [*self.taken, *(part.slot_info for part in self.gone)]
-        have = {name: self.quota_run.sum_capacity(name) for name in {slot_info.slot.pool for slot_info in slot_infos}}
+        have: dict[str, Resources] = {}
+        for name in {slot_info.slot.pool for slot_info in slot_infos}:
+            have[name] = total(each.capacity or {} for each in self.quota_run.slot_infos if each.slot.pool == name)
         given = sum(weigh_use(slot_info, each, have) for slot_info, taken in self.taken.items() for each in taken)
         return given > sum(weigh_use(part.slot_info, part.lease.resources, have) for part in self.gone) + MORE
 

@@ -41,7 +41,8 @@ class QuotaRun:
         """Slots with a preemption in this cycle: at most one each."""
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
-        self._given: dict[SlotInfo, list[Resources]] = {}
+        self.given: dict[SlotInfo, list[Resources]] = {}
+        """By slot: the amounts that this cycle has assigned there."""
         self._has_filled = False
         """Whether a slot may have become full since `drop_full`."""
         self._required: dict[Demand, tuple[int, Requirements, Requirements | None]] = {}
@@ -50,7 +51,11 @@ class QuotaRun:
     def _open_groups(self, waiters: Queue) -> None:
         groups = self.cycle.group_waiters()
         if groups is None or len(groups[1]) != len(waiters.ids):
-            alike = self._group(waiters)
+            account_of, found = self.cycle.balances.account_of, dict[tuple[str | None, Demand], list[Reservation]]()
+            for reservation, demand in waiters:
+                payer = account_of(reservation)
+                found.setdefault((payer.id if payer else None, demand), []).append(reservation)
+            alike = [(demand, rows) for (_, demand), rows in found.items()]
         else:
             alike = [(self.cycle.demand_of(rows[0]), rows) for rows in groups[0]]
         for number, (demand, rows) in enumerate(alike):
@@ -60,13 +65,6 @@ class QuotaRun:
             likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
             required = self._required[demand]
             self.groups[level].append(PendingGroup(number, account, demand, level, likeness, *required, rows))
-
-    def _group(self, waiters: Queue) -> list[tuple[Demand, list[Reservation]]]:
-        account_of, found = self.cycle.balances.account_of, dict[tuple[str | None, Demand], list[Reservation]]()
-        for reservation, demand in waiters:
-            account = account_of(reservation)
-            found.setdefault((account.id if account else None, demand), []).append(reservation)
-        return [(demand, rows) for (_, demand), rows in found.items()]
 
     def _find_requirements(self, demand: Demand) -> tuple[Requirements, Requirements | None]:
         need = demand.needs[0]
@@ -88,7 +86,11 @@ class QuotaRun:
         self.limits.note(group, slot_infos)
         leases = make_leases(self.cycle, group.demand, slot_infos, level)
         for slot_info, lease in zip(slot_infos, leases, strict=True):
-            self._spend(slot_info, lease.resources)
+            slot_info.given += 1
+            slot_info.wanted = self._has_filled = True
+            if slot_info.free is not None:
+                slot_info.free = subtract(slot_info.free, lease.resources)
+                self.given.setdefault(slot_info, []).append(lease.resources)
         self.running.add(reservation, leases)
         self.cycle.assign(reservation, leases, level)
 
@@ -98,13 +100,6 @@ class QuotaRun:
         group.served += 1
         self.served.add(reservation.id)
         return reservation
-
-    def _spend(self, slot_info: SlotInfo, amounts: Resources) -> None:
-        slot_info.given += 1
-        slot_info.wanted = self._has_filled = True
-        if slot_info.free is not None:
-            slot_info.free = subtract(slot_info.free, amounts)
-            self._given.setdefault(slot_info, []).append(amounts)
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         """Set the leases of a reservation: held, revoking or claimed."""
@@ -136,16 +131,8 @@ class QuotaRun:
     def recount(self, slot_info: SlotInfo) -> None:
         """Work out the free amounts of a slot after its leases have changed."""
         slot_info.count_free()
-        if slot_info.free is not None and slot_info in self._given:
-            slot_info.free = subtract(slot_info.free, total(self._given[slot_info]))
-
-    def given_on(self, slot_info: SlotInfo) -> Sequence[Resources]:
-        """Return the amounts that this cycle has assigned there."""
-        return self._given.get(slot_info, ())
-
-    def sum_capacity(self, pool: str) -> Resources:
-        """Return the sum of the slots in service of a pool."""
-        return total(slot_info.capacity or {} for slot_info in self.slot_infos if slot_info.slot.pool == pool)
+        if slot_info.free is not None and slot_info in self.given:
+            slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
         """Revoke one elastic lease of a reservation; `left` is the revoking lease, None if it ends at once."""

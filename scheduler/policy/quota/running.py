@@ -50,11 +50,6 @@ class RunningWork:
         """Cheapest first, then by slot."""
         return (self.cost, self.order, self.reservation.sequence)
 
-    @property
-    def rank_down(self) -> tuple[tuple[float, ...], int, int]:
-        """Most expensive first, then by slot."""
-        return (tuple(-amount for amount in self.cost), self.order, self.reservation.sequence)
-
 
 class RunningIndex:
     """All running work under `queue: quota`, with the changes of this cycle so far."""

@@ -202,9 +202,8 @@ def _launch_for(
     """
     if len(demand.needs) == 1 and name not in unplaced.deferred:
         return _launch_for_one(cycle, name, demand, limits)
-    there = [cycle.ready, cycle.coming]
-    if name in unplaced.protected.kept:
-        there.insert(1, unplaced.protected.kept[name])
+    kept = unplaced.protected.kept
+    there = [cycle.ready, *([kept[name]] if name in kept else []), cycle.coming]
     attempt = TrialLaunch(cycle, limits, demand, there)
     slot_infos = attempt.fill()
     if slot_infos is None:

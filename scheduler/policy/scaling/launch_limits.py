@@ -103,7 +103,6 @@ class LaunchLimits:
         self._active = {
             name: sum(p.state not in INACTIVE for p in slot_infos) for name, slot_infos in cycle.pools.items()
         }
-        self._active_at_first = dict(self._active)
         self._choices = {name: list_choices(cycle.rules.pools[name]) for name in cycle.pools}
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
@@ -347,7 +346,7 @@ class LaunchLimits:
         return hold is not None and self._is_quota_over(name, hold)
 
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
-        fewer = hold.active > 0 and self._active_at_first[name] < hold.active
+        fewer = hold.active > 0 and self._active[name] - self._launches_in[name] < hold.active
         return fewer or not self._lasts(hold.until)
 
 

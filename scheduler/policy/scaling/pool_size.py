@@ -122,7 +122,7 @@ def make_headroom(cycle: ScaledIn, headroom: Headroom) -> Scaled:
             continue
         under_way = sum(slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
         unneeded = [each for each in slot_infos if _is_unneeded(each) and each.slot.id not in headroom.spared]
-        unneeded.sort(key=lambda slot_info: (not slot_info.is_coming, slot_info.idle_rank, slot_info.order))
+        unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))
         for slot_info in unneeded[: max(0, count - under_way)]:
             if slot_info.is_coming:
                 cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
