@@ -226,9 +226,8 @@ class Transaction(Protocol):
         """
 
     def last_sequence(self) -> int:
-        """Return the `sequence` of the newest reservation. No reservation is inserted until this transaction ends.
-
-        Call it before any row is locked.
+        """Return the `sequence` of the newest reservation. No reservation is inserted until this transaction ends. Call
+        it before any row is locked.
         """
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
