@@ -15,8 +15,7 @@ from leasehold.cli.ruling import find_version
 from leasehold.client.own_transport import open_wire
 from leasehold.errors import LeaseholdError
 from leasehold.stack.preparation import QuietDispatcher
-from scheduler.operations.apply import RulesChangedError, apply_rules
-from scheduler.operations.preview import Preview, preview_rules
+from scheduler.operations.apply import Preview, RulesChangedError, apply_rules, preview_rules
 from workers.config_template import format_value
 from workers.configuration import load_settings, read_configuration
 from workers.services import Services

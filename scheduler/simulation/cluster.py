@@ -33,8 +33,14 @@ from scheduler.simulation.cloud import EventQueue, SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.initial_state import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
 from scheduler.store.memory import MemoryStore
-from scheduler.view.in_memory_redis import InMemoryRedis
-from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryMeter, MemoryNotifier, MemoryViewCache
+from scheduler.view.memory import (
+    InMemoryRedis,
+    MemoryHeartbeats,
+    MemoryLeaderLock,
+    MemoryMeter,
+    MemoryNotifier,
+    MemoryViewCache,
+)
 
 
 class SimulatedDispatcher:

@@ -1,7 +1,7 @@
-"""Words: what producers, holders, operators and the cloud say, each carried out on the ledger of a transaction.
+"""Commands of producers, holders, operators and the cloud, each carried out on the unit of work of a transaction.
 
-A command that cannot be carried out raises `CommandRefused`, which names the field, what was expected and what is; it
-has changed nothing then.
+A command that cannot be carried out raises `CommandRefused`, which names the field, what was expected and what was
+found. Then nothing was changed.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,11 +38,11 @@ from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
-"""The event of a machine that the cloud announced to take: no change of state."""
+"""The event of a machine that the cloud will take back: no change of state."""
 
 
 class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field's word for what is no error of ours)
-    """A command that is not carried out, with the fault that its sender gets."""
+    """A command that was not carried out. `fault` goes to the sender."""
 
     def __init__(self, path: str, wanted: str, got: object) -> None:
         self.fault = Fault(path, wanted, show(got))
@@ -50,95 +50,97 @@ class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field'
 
     @classmethod
     def of(cls, fault: Fault) -> "CommandRefused":
-        """The refusal for a fault that was found elsewhere."""
+        """Return the error for a fault that was found elsewhere."""
         refusal = cls(fault.path, fault.expected, None)
         refusal.fault, refusal.args = fault, (str(fault),)
         return refusal
 
 
 def raise_first(faults: Iterable[Fault | None]) -> None:
-    """Raise Refusal for the first fault, if there is one."""
+    """Raise CommandRefused for the first fault, if there is one."""
     found = next((each for each in faults if each is not None), None)
     if found is not None:
         raise CommandRefused.of(found)
 
 
-def _find(work: UnitOfWork, word: HolderDocument) -> Reservation:
-    current = work.reservations.get(word.reservation)
+def _find(work: UnitOfWork, document: HolderDocument) -> Reservation:
+    current = work.reservations.get(document.reservation)
     if current is None:
-        raise CommandRefused("reservation", "a known reservation", word.reservation)
+        raise CommandRefused("reservation", "a known reservation", document.reservation)
     return current
 
 
-def find_alive(work: UnitOfWork, word: HolderDocument) -> Reservation:
-    """The reservation, not ended, and spoken of by its present holder if it has one."""
-    current = _find(work, word)
+def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
+    """Return the reservation. Raises CommandRefused if it has ended, or if key or token are not those of its holder."""
+    current = _find(work, document)
     if current.phase in ENDED:
         raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
-    _check_key(work, current, word)  # promise: key-of-submitter
-    _check_token(work, current, word)
+    _check_key(work, current, document)  # promise: key-of-submitter
+    _check_token(work, current, document)
     return current
 
 
-def _find_with_part(work: UnitOfWork, word: ReasonDocument) -> tuple[Reservation, Lease | None]:
-    """The reservation, not ended, with its elastic lease if the word names one. About that its own token is as good as
-    the reservation's.
+def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reservation, Lease | None]:
+    """Return the reservation, and its elastic lease if the document names one. For an elastic lease, its own token is
+    accepted as well as that of the reservation. Raises CommandRefused as `find_alive` does.
     """
-    current = _find(work, word)
-    named = [each for each in current.leases if each.component == word.component and each.kind == "elastic"]
-    if not named or current.phase in ENDED or word.token != named[0].token:
-        current = find_alive(work, word)
-    _check_key(work, current, word)  # promise: key-of-submitter
+    current = _find(work, document)
+    named = [each for each in current.leases if each.component == document.component and each.kind == "elastic"]
+    if not named or current.phase in ENDED or document.token != named[0].token:
+        current = find_alive(work, document)
+    _check_key(work, current, document)  # promise: key-of-submitter
     return current, next(iter(named), None)
 
 
-def _check_key(work: UnitOfWork, current: Reservation, word: HolderDocument) -> None:
+def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
     """Require, beside the token, a proof that the sender has the key of which the submitter sent the hash. An operator
     needs no key. The key is checked before the token, so that guesses without the key do not find the token.
     """
-    if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, word.key):
+    if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, document.key):
         return
-    raise CommandRefused.of(Fault("key", f"the key of {current.id}", "nothing" if word.key is None else "another key"))
+    raise CommandRefused.of(
+        Fault("key", f"the key of {current.id}", "nothing" if document.key is None else "another key")
+    )
 
 
-def _check_token(work: UnitOfWork, current: Reservation, word: HolderDocument) -> None:
-    """A holder's word about a lease has to carry the current token; about a pending one it needs none, but an
-    earlier holder's is stale there too. Operators need none, but a stale one is refused as of any other holder.
+def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
+    """Require the current token for a command of a holder about a lease. A pending reservation and an operator need no
+    token, but a stale one is refused there too.
     """
-    if word.token is None and (work.cause != "holder" or current.phase == "pending"):
+    if document.token is None and (work.cause != "holder" or current.phase == "pending"):
         return
-    if word.token is None:
+    if document.token is None:
         raise CommandRefused("token", f"the current token of {current.id}", None)
-    if word.token != current.token:  # promise: current-token
-        raise CommandRefused("token", f"the current token of {current.id} (this one is stale)", word.token)
+    if document.token != current.token:  # promise: current-token
+        raise CommandRefused("token", f"the current token of {current.id} (this one is stale)", document.token)
 
 
-def release(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """The holder is done: it ends in any phase that is not ended; a second release changes nothing."""
-    current = _find(work, word)
+def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
+    """End a reservation whose holder is done, in any phase that is not ended. A second release changes nothing."""
+    current = _find(work, document)
     if current.phase == "released":
         return current
-    current = find_alive(work, word)
+    current = find_alive(work, document)
     note_confirmed(work, current)
     return end_reservation(work, rules, current, "released", None)
 
 
-def cancel(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """End a reservation, and do not restart it; needs no token, since it is the producer's command. A second one
-    changes nothing.
+def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
+    """End a reservation, and do not restart it. It needs no token, because the producer has none. A second one changes
+    nothing.
     """
-    current = _find(work, word)
+    current = _find(work, document)
     if current.phase == "cancelled":
         return current
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
     if current.phase in ENDED and not waits_for_restart:
         raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
-    return end_reservation(work, rules, current, "cancelled", word.reason)
+    return end_reservation(work, rules, current, "cancelled", document.reason)
 
 
-def renew(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """Its expiry moves to now + ttl; a holder's first renewal confirms its lease."""
-    current = find_alive(work, word)
+def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
+    """Move the expiry to now + ttl. The first renewal of a holder confirms its lease."""
+    current = find_alive(work, document)
     confirmed = current.confirmed_at
     if current.phase == "leased" and confirmed is None:
         confirmed = work.now
@@ -150,40 +152,42 @@ def renew(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
     return renewed
 
 
-def fail(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """An essential component died, or the whole: it fails at once, and its policy decides about a restart. An elastic
-    one that died ends alone: the next tick grants it again.
+def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
+    """End a reservation because an essential component, or all of it, died. Its policy decides about a restart.
+
+    An elastic instance that died ends alone, and the next tick grants it again.
     """
-    current, elastic = _find_with_part(work, word)
-    _check_component(current, word)
+    current, elastic = _find_with_part(work, document)
+    _check_component(current, document)
     if elastic is not None:
         current = count_restarts(current, [elastic.component]) if elastic.state == "held" else current
-        return end_instance(work, rules, current, elastic, word.reason or "component_died", clean=False)
-    died = [lease.component for lease in held_of(current) if word.component in {None, lease.component}]
-    return end_failed(work, rules, current, word.reason or "component_died", died)
+        return end_instance(work, rules, current, elastic, document.reason or "component_died", clean=False)
+    died = [lease.component for lease in held_of(current) if document.component in {None, lease.component}]
+    return end_failed(work, rules, current, document.reason or "component_died", died)
 
 
-def _check_component(current: Reservation, word: ReasonDocument) -> None:
-    """A component that is named is one of those that are leased; of a pending one, of those that were asked for."""
+def _check_component(current: Reservation, document: ReasonDocument) -> None:
+    """Require that a named component is leased or, for a reservation without leases, requested."""
     held = {lease.component for lease in current.leases}
     known = held or {each.name for each in list_instances(current.request, "essential")}
-    if word.component is not None and word.component not in known:
-        raise CommandRefused("component", f"a component of {current.id} that is leased", word.component)
+    if document.component is not None and document.component not in known:
+        raise CommandRefused("component", f"a component of {current.id} that is leased", document.component)
 
 
-def surrender(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """The holder gives back what is being revoked before its time: pending again, or still leased where it is elastic
-    instances. A named instance is given back even if it is not being revoked: the reservation shrinks by itself, and is
-    granted no more of that component.
+def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
+    """End the leases that are being revoked before their deadline.
+
+    The reservation returns to the queue; it stays leased if only elastic instances are revoked. A named instance ends
+    even if it is not being revoked, and is not granted again.
     """
-    current, elastic = _find_with_part(work, word)
-    _check_component(current, word)
+    current, elastic = _find_with_part(work, document)
+    _check_component(current, document)
     if elastic is not None:
         return _give_back(work, rules, current, elastic)
     if current.phase == "revoking":
         return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
-    if not parts or word.component is not None:
+    if not parts or document.component is not None:
         raise CommandRefused("reservation", "one that is being revoked", f"{current.id} is {current.phase}")
     for part in parts:
         current = _give_back(work, rules, current, part)
@@ -196,28 +200,28 @@ def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, lease: Leas
     return end_instance(work, rules, current, lease, "surrendered", clean=True, declined=declined)
 
 
-def decline(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """The holder cannot use what it got: pending again with its place in the queue, and those slots are left out
-    at its next assignment.
+def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
+    """Return a reservation whose holder cannot use its slots to its old position in the queue. Its next assignment
+    does not use these slots.
     """
-    current = find_alive(work, word)
+    current = find_alive(work, document)
     if current.phase != "leased":
         raise CommandRefused("reservation", "one that is leased", f"{current.id} is {current.phase}")
     slots = tuple(dict.fromkeys(lease.slot for lease in current.leases))
     return return_to_queue(work, rules, current, "declined", declined=slots)
 
 
-def suspend(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """It gives its leases back and waits on hold, with its place in the queue, until it is resumed."""
-    current = find_alive(work, word)
+def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
+    """End the leases of a reservation and put it on hold at its old position in the queue until it is resumed."""
+    current = find_alive(work, document)
     if current.phase == "pending":
         return _set_suspended(work, current, suspended=True)
     return return_to_queue(work, rules, current, "suspended", suspended=True)
 
 
-def resume(work: UnitOfWork, _rules: Rules, word: HolderDocument) -> Reservation:
-    """Undo a suspension: it may be placed again."""
-    return _set_suspended(work, find_alive(work, word), suspended=False)
+def resume(work: UnitOfWork, _rules: Rules, document: HolderDocument) -> Reservation:
+    """End a suspension: the reservation may be placed again."""
+    return _set_suspended(work, find_alive(work, document), suspended=False)
 
 
 def _set_suspended(work: UnitOfWork, current: Reservation, *, suspended: bool) -> Reservation:
@@ -229,35 +233,35 @@ def _set_suspended(work: UnitOfWork, current: Reservation, *, suspended: bool) -
     return changed
 
 
-def set_priority(work: UnitOfWork, _rules: Rules, word: PriorityDocument) -> Reservation:
-    """It counts from the next tick on; 0 puts a waiting one on hold and leaves a leased one alone."""
-    current = _find(work, word)
+def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) -> Reservation:
+    """Change the priority, which the next tick uses. 0 puts a pending reservation on hold; a leased one continues."""
+    current = _find(work, document)
     if current.phase in ENDED:
         raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
-    if current.phase == "pending" and current.leases and word.priority == 0:
+    if current.phase == "pending" and current.leases and document.priority == 0:
         current = drop_claims(work, current)
-    changed = msgspec.structs.replace(current, priority=word.priority)
+    changed = msgspec.structs.replace(current, priority=document.priority)
     if changed != current:
         work.put(changed)
     return changed
 
 
 def find_slot(work: UnitOfWork, name: str) -> Slot:
-    """The slot of this id. Raises Refusal."""
+    """Return the slot of this id. Raises CommandRefused."""
     slot = work.slots.get(name)
     if slot is None:
         raise CommandRefused("slot", "a known slot", name)
     return slot
 
 
-def cordon(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """It takes no new leases; what it holds runs on."""
-    return _set_cordon(work, word.slot, cordoned=True)
+def cordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """Let a slot take no new leases. Its leases continue."""
+    return _set_cordon(work, document.slot, cordoned=True)
 
 
-def uncordon(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """Undo a cordon."""
-    return _set_cordon(work, word.slot, cordoned=False)
+def uncordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """Let a cordoned slot take leases again."""
+    return _set_cordon(work, document.slot, cordoned=False)
 
 
 def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
@@ -268,19 +272,17 @@ def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
     return changed
 
 
-def drain(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """A ready slot drains at once; one in flight goes in the next tick; one that goes already, or holds no
-    machine, is left as it is.
+def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """Drain a ready slot at once, and a slot in flight in the next tick. A slot that drains already, or has no machine,
+    does not change.
     """
-    return start_draining(work, find_slot(work, word.slot), "requested", "operator")
+    return start_draining(work, find_slot(work, document.slot), "requested", "operator")
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """See `drain`; whoever asks for it."""
+    """Do what `drain` does, with this reason and cause."""
     if slot.state == "ready":
-        cause, work.cause = work.cause, by
-        slot = work.move_slot(slot, "draining", reason=reason, drain_reason=reason)
-        work.cause = cause
+        slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
     elif slot.state in IN_FLIGHT and slot.drain_reason is None:
         slot = msgspec.structs.replace(slot, drain_reason=reason)
         work.put(slot)
@@ -288,7 +290,7 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 
 
 def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
-    """A spot notice: the machine will be gone at that time. A second notice changes nothing."""
+    """Record a spot notice: the machine will be gone at that time. A second notice changes nothing."""
     slot = find_slot(work, name)
     if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
         slot = msgspec.structs.replace(slot, interrupted_at=work.now, interrupted_by=gone_at)
@@ -299,8 +301,8 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
 
 
 def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
-    """EC2 recommends to replace the machine: where the pool's `rebalance` is `drain`, it drains as by an operator's
-    `drain` (takes nothing new, its leases run on; one in flight goes in the next tick). A second hint changes nothing.
+    """Drain a machine that EC2 recommends to replace, as `drain` does, if the pool's `rebalance` is `drain`. A second
+    recommendation changes nothing.
     """
     slot = find_slot(work, name)
     pool = rules.pools.get(slot.pool)
@@ -310,17 +312,15 @@ def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
 
 
 def lose(work: UnitOfWork, name: str) -> Slot:
-    """Its machine is gone: the slot is empty at once; what it held fails in the next tick."""
+    """Make the slot of a machine that is gone empty at once. Its leases fail in the next tick."""
     slot = find_slot(work, name)
     if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
-        cause, work.cause = work.cause, "cloud"
-        slot = work.move_slot(slot, "empty", reason="lost")
-        work.cause = cause
+        slot = work.move_slot(slot, "empty", cause="cloud", reason="lost")
     return slot
 
 
 def hear(work: UnitOfWork, name: str) -> Slot:
-    """A heartbeat: heard at our own clock's now; nothing else changes."""
+    """Record a heartbeat at the present cluster time. Nothing else changes."""
     slot = msgspec.structs.replace(find_slot(work, name), last_seen=work.now)
     work.mark(slot)
     return slot
@@ -340,4 +340,4 @@ LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]
     "uncordon": uncordon,
     "drain": drain,
 }
-"""What is done for each verb of a producer, a holder or an operator; see also `vocabulary.py`."""
+"""By verb of a producer, a holder or an operator: the function that carries it out; see also `intake.COMMANDS`."""
