@@ -1,4 +1,6 @@
-"""Words about quota accounts: create or change one, set its balance to 0, forget it. Source: qscheduler."""
+"""Handlers of commands about quota accounts: create or change one, set its balance to 0, forget it. Source:
+qscheduler.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,14 +16,18 @@ from scheduler.operations.unit_of_work import UnitOfWork
 
 
 def set_account(work: UnitOfWork, _rules: Rules, word: AccountDocument) -> Account:
-    """Create it, or change what is named of it; the balance stays unless one is given."""
+    """Create a quota account, or change the settings that the request names. The balance stays unless the request has
+    one.
+    """
     said = word.model_dump(include=word.model_fields_set - {"account", "balance"})
     return put_account(work, word.account, said, word.balance)
 
 
 def put_account(work: UnitOfWork, name: str, said: Mapping[str, Any], balance: Levels | None) -> Account:
-    """An account with these settings; one that is new, or was forgotten, starts now, with a balance of 0 unless one is
-    given. What was submitted before it was forgotten stays without an account.
+    """Store a quota account with these settings and return it.
+
+    A new or forgotten account starts at the present time, with a balance of 0 unless one is given. Reservations that
+    were submitted before it was forgotten still have no account.
     """
     known = work.accounts.get(name)
     if known is None or known.forgotten:
@@ -37,7 +43,7 @@ def put_account(work: UnitOfWork, name: str, said: Mapping[str, Any], balance: L
 
 
 def reset_account(work: UnitOfWork, _rules: Rules, word: AccountNameDocument) -> Account:
-    """Its balance becomes 0 at every level."""
+    """Set the balance of a quota account to 0 at every level."""
     known = _find(work, word)
     changed = msgspec.structs.replace(known, balance=NOTHING)
     if changed != known:
@@ -47,14 +53,16 @@ def reset_account(work: UnitOfWork, _rules: Rules, word: AccountNameDocument) ->
 
 
 def forget_account(work: UnitOfWork, _rules: Rules, word: AccountNameDocument) -> Account:
-    """Balance and rules are dropped: its leases run on at their levels, unpaid, and its pending reservations are
-    accountless from then on.
+    """Delete the balance and the rules of a quota account. Its leases continue at their levels without payment. Its
+    pending reservations have no account from now on.
     """
     return drop_account(work, _find(work, word))
 
 
 def drop_account(work: UnitOfWork, known: Account) -> Account:
-    """See `forget_account`; the row stays, to know which reservations were submitted before."""
+    """Mark a quota account as forgotten and delete its balance and rules. The row stays, because it records which
+    reservations were submitted before.
+    """
     changed = Account(
         version=known.version,
         id=known.id,
@@ -83,4 +91,4 @@ ACCOUNT_WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Account]] = {
     "reset_account": reset_account,
     "forget_account": forget_account,
 }
-"""What is done for each verb about an account."""
+"""The handler of each verb about quota accounts."""

@@ -1,4 +1,4 @@
-"""Register, leave, remove: a static host reports its identity, its resources and its end; an operator removes it.
+"""Handlers of commands about static hosts: a host registers and leaves, and an operator removes it.
 
 Source: Orchard's registration of workers.
 """
@@ -17,19 +17,20 @@ from scheduler.operations.unit_of_work import UnitOfWork
 
 
 def register(work: UnitOfWork, rules: Rules, word: RegisterDocument) -> Slot:
-    """A new id is a new slot, ready at once. From the same machine it updates resources, labels and `last_seen`, and
-    keeps `cordoned` and the leases; a host that had drained is ready again.
+    """Register a static host and return its slot. Raise CommandRefused if the pool does not take hosts.
 
-    From another machine it is refused (event `register_refused`, the only thing that is written) until the slot is
-    removed: whoever holds leases there must not meet a stranger. Raises Refusal, also for a pool that takes no hosts.
+    A new id gets a new slot, which is ready at once. If the same machine registers again, its resources, labels and
+    `last_seen` are updated, and `cordoned` and the leases are kept; a slot that had drained becomes ready again.
+    Another machine is refused until an operator removes the slot, because holders of leases on the slot must not reach
+    a different machine. A refusal stores only the event `register_refused`.
     """
     pool = rules.pools.get(word.pool)
     if pool is None or pool.is_elastic:
         raise CommandRefused("pool", "a pool of static hosts", word.pool)
     current = work.slots.get(word.slot)
     if current is None:
-        # Leases on one that was removed a moment ago may be left, for no tick has ended them yet.
-        # Signed heartbeats of an earlier slot of this name do not count: their counters are times before now.
+        # A slot that was just removed may still have leases, because no tick has ended them yet.
+        # The counter starts at the present time, so copies of heartbeats of an earlier slot of this name are ignored.
         # promise: epoch-goes-on
         current = Slot(id=word.slot, pool=word.pool, since=work.now, epoch=work.last_epoch(word.slot))
         current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
@@ -53,7 +54,7 @@ def register(work: UnitOfWork, rules: Rules, word: RegisterDocument) -> Slot:
 
 
 def _check_identity(work: UnitOfWork, current: Slot, word: RegisterDocument) -> None:
-    """Raise Refusal, and leave an event, where another machine or another pool has this slot."""
+    """Raise CommandRefused and record an event if the slot belongs to another machine or another pool."""
     fault = None
     if current.pool != word.pool:
         fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", word.pool)
@@ -75,7 +76,7 @@ def _check_identity(work: UnitOfWork, current: Slot, word: RegisterDocument) -> 
 
 
 def _move_in(work: UnitOfWork, current: Slot, says: dict[str, Any]) -> Slot:
-    """Nothing that was leased on it before its absence is on it now: a new epoch begins."""
+    """Make an empty slot ready for its host. A new epoch begins, because earlier leases are no longer on the host."""
     cause, work.cause = work.cause, "cloud"
     moved = work.move_slot(current, "ready", epoch=current.epoch + 1, idle_since=work.now, **says)
     work.cause = cause
@@ -83,23 +84,26 @@ def _move_in(work: UnitOfWork, current: Slot, says: dict[str, Any]) -> Slot:
 
 
 def leave(work: UnitOfWork, _rules: Rules, word: HostDocument) -> Slot:
-    """The host wants to go: it takes no new leases, those it has run on; without leases its slot is empty.
+    """Drain the slot of a host that wants to leave. The slot takes no new leases, and becomes empty when its leases
+    have ended.
 
-    A second word changes nothing. Raises Refusal for a slot that is unknown or another machine's.
+    A repeated command changes nothing. Raise CommandRefused if the slot is unknown or belongs to another machine.
     """
     return start_draining(work, check_host(find_slot(work, word.slot), word.machine), "leaving", "cloud")
 
 
 def check_host(slot: Slot, machine: str) -> Slot:
-    """The slot, if it belongs to this machine. Raises Refusal."""
+    """Return the slot if it belongs to this machine, else raise CommandRefused."""
     if slot.machine != machine:
         raise CommandRefused("machine", f"the machine that {slot.id} belongs to", machine)
     return slot
 
 
 def remove(work: UnitOfWork, rules: Rules, word: SlotDocument) -> Slot:
-    """An operator's word: this host does not come back. What it holds fails in the next tick (`slot_gone`), and any
-    machine may register under its name. Raises Refusal for a slot that is no host's: its machine would be leaked.
+    """Delete the slot of a static host that does not come back (a command of operators).
+
+    The next tick fails the reservations that have leases there (`slot_gone`). Any machine may then register under the
+    name. Raise CommandRefused for a slot of an ec2 pool, because its machine would keep running without a slot.
     """
     slot = find_slot(work, word.slot)
     pool = rules.pools.get(slot.pool)
@@ -115,4 +119,4 @@ HOST_WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
     "leave": leave,
     "remove": remove,
 }
-"""What is done for each verb about a host."""
+"""The handler of each verb about static hosts."""

@@ -1,7 +1,8 @@
-"""Intake: requests are accepted when they are committed, then published, kicked for, and answered.
+"""Intake: requests are validated, committed, published and answered, and a tick is requested.
 
-A request id and its answer are a row written with the change: a repeat changes nothing, whatever came in
-between; it is answered again, published and kicked for again. docs/reference/consistency.md, "Requests".
+The id of a request and its answer are stored in the same transaction as the change. A repeated request therefore
+changes nothing: it gets the stored answer, and its rows are published again. See docs/reference/consistency.md,
+"Requests".
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -45,24 +46,24 @@ from scheduler.ports import StoredAnswer
 
 Answer = dict[str, Any]
 Word = Document | InvalidInputError
-"""One document of a request, or why it is none."""
+"""One document of a request, or the error that explains why the document is invalid."""
 _OURS = ("request", "reply_to", "items")
 MOST_ITEMS = 10_000
-"""Documents in one list."""
+"""Maximum number of documents in one request."""
 MOST_LIST_FAULTS = 1000
-"""Faults that the answer to a list names, though at least one for each document that is refused."""
+"""Approximate maximum number of faults in the answer to a list of documents. Each refused document has at least one."""
 
 
 def accept(
     ports: Ports, verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
 ) -> Answer:
-    """Carry out one request (a document, or a list of them under `items`) and give its answer.
+    """Carry out one request (one document, or a list of documents under `items`) and return its answer.
 
-    Bad input is answered, never raised: `{"ok": false, "errors": [{"index", "path", "expected", "got"}]}`;
-    for `items` one answer with `results` by index: good ones are accepted, bad ones refused.
+    Invalid input is reported in the answer and never raised: `{"ok": false, "errors": [{"index", "path", "expected",
+    "got"}]}`. The answer to `items` has `results` by index; valid documents are accepted and invalid ones refused.
 
-    `principal`: the verified sender; None: the message was not signed. A copy of a request gets the stored answer only
-    if the same principal sent it.
+    `principal` is the verified sender, or None if the message was not signed. A repeated request gets the stored answer
+    only if the same principal sends it.
     """
     answer = _accept(ports, verb, document, operator=operator, principal=principal)
     _count_requests(ports, answer, principal)
@@ -77,12 +78,12 @@ def _accept(ports: Ports, verb: str, document: object, *, operator: bool, princi
         request, items = _open_envelope(verb, document)
     except InvalidInputError as error:
         return _refuse(error.faults)
-    # Of a long list each document names some of its faults only: finding them takes time, and an answer is stored.
+    # In a long list only some faults of each document are reported: finding them takes time, and answers are stored.
     most = max(1, min(MOST_FAULTS, MOST_LIST_FAULTS // len(items)))
     words = [_find_payable(_read(verb, item, most), principal) for item in items]
     is_single = "items" not in cast("Mapping[str, object]", document)
     if not any(isinstance(word, Document) for word in words):
-        # The same whenever it is asked again: there is nothing to write for it.
+        # A repeat gets the same answer without a stored one, because nothing is written.
         return _join([_refuse_word(word, index) for index, word in enumerate(words)], single=is_single)
     rules = ports.rules()
     misfits: Mapping[str, Reason] = {}
@@ -110,13 +111,15 @@ def _accept(ports: Ports, verb: str, document: object, *, operator: bool, princi
     else:
         if verb == "submit":
             ports.admission.note(change_set.rows)
-        # A host that registers may have been silent: then it is no mark of time like any other.
+        # A host that registers may have been offline, so even an unchanged slot needs a tick.
         announce(ports, change_set, kick=change_set.is_change or verb == "register")
     return answer
 
 
 def _count_requests(ports: Ports, answer: Answer, principal: Principal | None) -> None:
-    """Count the documents of a request by result; an unknown principal never gets here, so that labels are bounded."""
+    """Count the documents of a request by result. Unknown principals are refused before, so the number of labels is
+    bounded.
+    """
     results = answer.get("results", [answer])
     accepted = sum(bool(each["ok"]) for each in results)
     sender = ("unsigned", "") if principal is None else (principal.role, principal.name)
@@ -137,7 +140,9 @@ def _join(results: list[Answer], *, single: bool) -> Answer:
 
 
 def _repeat(ports: Ports, answer: Answer) -> None:
-    """Publish and kick once more: whoever answered first may have died right after its commit."""
+    """Publish the rows of an answer and request a tick again: the first process may have ended right after
+    its commit.
+    """
     results = answer.get("results", [answer])
     names = [each["reservation"] for each in results if each.get("reservation")]
     slots = [each["slot"] for each in results if each.get("slot")]
@@ -149,7 +154,7 @@ def _repeat(ports: Ports, answer: Answer) -> None:
 
 
 def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
-    """The request id and the documents in it; raises InvalidInputError."""
+    """Return the request id and the documents of a request. Raise InvalidInputError if either is invalid."""
     if verb not in WISHES:
         raise InvalidInputError([Fault("verb", f"a known verb{suggest(verb, WISHES)}", show(verb))])
     if not isinstance(document, Mapping):
@@ -178,13 +183,15 @@ def _read(verb: str, item: object, most: int) -> Word:
 
 
 def _find_payable(word: Word, principal: Principal | None) -> Word:
-    """A producer submits for its own accounts alone."""
+    """Refuse a reservation for an account that this producer may not use."""
     fault_ = find_account_fault(principal, word.account) if isinstance(word, ReservationDocument) else None
     return word if fault_ is None else InvalidInputError([fault_])
 
 
 def _find_served(word: Word, rules: Rules) -> Word:
-    """Refuse an unknown pool, which is a typing error. A reservation whose pool is removed later waits."""
+    """Refuse a reservation for an unknown pool or system, which is probably a typing error. If a pool is removed later,
+    its reservations wait.
+    """
     if not isinstance(word, ReservationDocument):
         return word
     known = rules.pools if word.pool is not None else rules.pools_of_system
@@ -196,13 +203,15 @@ def _find_served(word: Word, rules: Rules) -> Word:
 
 
 def _check_limits(word: Word, rules: Rules) -> Word:
-    """Refuse a reservation that asks for more than one may."""
+    """Refuse a reservation that exceeds a limit for a single reservation."""
     excess = find_excess(word, rules.limits) if isinstance(word, ReservationDocument) else None
     return word if excess is None else InvalidInputError([excess])
 
 
 def _foresee(ports: Ports, rules: Rules, words: Sequence[Word]) -> dict[str, Reason]:
-    """Return what to report for requests that no slot could hold. Of alike requests one is tested: lists are long."""
+    """Return the reasons why no slot could hold some of these requests, by reservation id. Only one of several equal
+    requests is tested, because lists can be long.
+    """
     good = {word.id: word for word in reversed(words) if isinstance(word, ReservationDocument)}
     alike: dict[Hashable, list[str]] = {}
     for name, word in good.items():
@@ -213,7 +222,7 @@ def _foresee(ports: Ports, rules: Rules, words: Sequence[Word]) -> dict[str, Rea
 
 
 def _kind_of(word: ReservationDocument) -> Hashable:
-    """What decides where it fits."""
+    """Return a key that is equal for requests that fit on the same slots."""
     components = str(word.components) if word.components else ""
     return word.system, word.pool, tuple(word.resources.items()), tuple(word.labels.items()), components
 
@@ -246,9 +255,11 @@ def _say(work: UnitOfWork, rules: Rules, verb: str, word: Word, index: int) -> A
 
 
 TRUSTED = frozenset({"renew", "confirm"})
-"""Commands whose answer contains `ttl`, for how many seconds from now at least the lease is its holder's; None = until
-it is revoked. A holder counts them from the time when it sent the command, so its time ends before ours. It also
-contains how many cpus of its slot each component may use: `cores`.
+"""Verbs whose answer contains `ttl`: the seconds for which the holder has the lease at least, or None if it has no
+expiry.
+
+The holder counts these seconds from the time when it sent the command, so its deadline is before the scheduler's. The
+answer also contains `cores`, the number of CPUs of its slot that each component may use.
 """
 
 
@@ -259,10 +270,11 @@ def submit(
     misfits: Mapping[str, Reason] | None = None,
     admission: Admission | None = None,
 ) -> tuple[list[Answer], ChangeSet]:
-    """Store what producers ask for; an id that is known already, in any phase, changes nothing.
+    """Store the reservations that producers request. A request with the id of an existing reservation, in any phase,
+    changes nothing.
 
-    `misfits`: by id what is reported for requests that no slot could hold at present; they are stored all the same.
-    `admission`: refuses what exceeds a limit on pending reservations; None = nothing is limited.
+    `misfits` has, by id, the reason to report for requests that no slot could hold at present; they are stored as well.
+    `admission` refuses requests that exceed a limit on pending reservations; None = no limits.
     """
     good = [word for word in words if isinstance(word, ReservationDocument)]
     rows = {word.id: new_reservation(word, rules, work.now, work.sender) for word in reversed(good)}
@@ -279,7 +291,7 @@ def submit(
     ]
     work.transaction.append_events(events)
     present = {row.id: row for row in inserted}
-    # Of several documents with one id the first one is stored.
+    # If several documents have the same id, the first one is stored.
     first = {id(word) for word in {word.id: word for word in reversed(good)}.values() if word.id in present}
     present |= work.transaction.load_reservations(order.keys() - present.keys())
     alike = {name for name, row in present.items() if row.request == rows[name].request}
@@ -303,7 +315,9 @@ def _answer_submitted(
     *,
     is_known: bool,
 ) -> Answer:
-    """The answer about the row with this id, unless another principal submitted it."""
+    """Return the answer about the reservation with this id. Refuse the document if another principal submitted that
+    reservation.
+    """
     if not owns(work.principal, row):
         return _refuse([Fault("id", "an id that no other principal has used", show(word.id))], index)
     answer = describe_answer(row)
@@ -320,7 +334,7 @@ def _add_notes(answer: Answer, notes: list[Note]) -> None:
 
 
 def new_reservation(word: ReservationDocument, rules: Rules, now: float, principal: str | None = None) -> Reservation:
-    """A pending reservation, created now by this principal."""
+    """Return a pending reservation that this principal creates now."""
     request = word.to_request()
     return Reservation(
         id=word.id,
@@ -336,7 +350,7 @@ def new_reservation(word: ReservationDocument, rules: Rules, now: float, princip
 
 
 def describe_answer(row: Subject) -> Answer:
-    """Return the answer to a command that was carried out: the reservation (or slot, or account) as it is now."""
+    """Return the answer to a command that succeeded, with the new state of the reservation, slot or account."""
     if isinstance(row, Account):
         return {"ok": True, "account": row.id, "balance": row.balance}
     if isinstance(row, Slot):

@@ -1,7 +1,7 @@
-"""Words: what producers, holders, operators and the cloud say, each carried out on the ledger of a transaction.
+"""Handlers of the commands about reservations and slots. Senders are producers, holders, operators and the cloud.
 
-A command that cannot be carried out raises `CommandRefused`, which names the field, what was expected and what is; it
-has changed nothing then.
+Each handler changes rows in a unit of work. A handler raises `CommandRefused`, with the field, what was expected and
+what was found, before it has changed anything.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,11 +38,11 @@ from scheduler.policy.cycle.ttl import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
-"""The event of a machine that the cloud announced to take: no change of state."""
+"""Name of the event of an interruption notice for a machine. The notice does not change the state of the slot."""
 
 
 class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field's word for what is no error of ours)
-    """A command that is not carried out, with the fault that its sender gets."""
+    """Raised for a command that is not carried out. `fault` is returned to its sender."""
 
     def __init__(self, path: str, wanted: str, got: object) -> None:
         self.fault = Fault(path, wanted, show(got))
@@ -50,14 +50,14 @@ class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field'
 
     @classmethod
     def of(cls, fault: Fault) -> "CommandRefused":
-        """The refusal for a fault that was found elsewhere."""
+        """Return the refusal for an existing fault."""
         refusal = cls(fault.path, fault.expected, None)
         refusal.fault, refusal.args = fault, (str(fault),)
         return refusal
 
 
 def raise_first(faults: Iterable[Fault | None]) -> None:
-    """Raise Refusal for the first fault, if there is one."""
+    """Raise CommandRefused for the first fault that is not None."""
     found = next((each for each in faults if each is not None), None)
     if found is not None:
         raise CommandRefused.of(found)
@@ -71,7 +71,9 @@ def _find(work: UnitOfWork, word: HolderDocument) -> Reservation:
 
 
 def find_alive(work: UnitOfWork, word: HolderDocument) -> Reservation:
-    """The reservation, not ended, and spoken of by its present holder if it has one."""
+    """Return the reservation of a command. Raise CommandRefused if it has ended, or if the key or the token of the
+    command is wrong.
+    """
     current = _find(work, word)
     if current.phase in ENDED:
         raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
@@ -81,8 +83,8 @@ def find_alive(work: UnitOfWork, word: HolderDocument) -> Reservation:
 
 
 def _find_with_part(work: UnitOfWork, word: ReasonDocument) -> tuple[Reservation, Lease | None]:
-    """The reservation, not ended, with its elastic lease if the word names one. About that its own token is as good as
-    the reservation's.
+    """Return the reservation of a command, and its elastic lease if the command names one. For an elastic lease, its
+    own token is accepted as well as that of the reservation.
     """
     current = _find(work, word)
     named = [each for each in current.leases if each.component == word.component and each.kind == "elastic"]
@@ -93,8 +95,10 @@ def _find_with_part(work: UnitOfWork, word: ReasonDocument) -> tuple[Reservation
 
 
 def _check_key(work: UnitOfWork, current: Reservation, word: HolderDocument) -> None:
-    """Require, beside the token, a proof that the sender has the key of which the submitter sent the hash. An operator
-    needs no key. The key is checked before the token, so that guesses without the key do not find the token.
+    """Raise CommandRefused unless the sender has the key whose hash was submitted with the reservation. An operator
+    needs no key.
+
+    The key is checked before the token, so that a sender without the key cannot find out the token by guessing.
     """
     if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, word.key):
         return
@@ -102,8 +106,10 @@ def _check_key(work: UnitOfWork, current: Reservation, word: HolderDocument) -> 
 
 
 def _check_token(work: UnitOfWork, current: Reservation, word: HolderDocument) -> None:
-    """A holder's word about a lease has to carry the current token; about a pending one it needs none, but an
-    earlier holder's is stale there too. Operators need none, but a stale one is refused as of any other holder.
+    """Raise CommandRefused if the command has a stale token, or lacks a token that it needs.
+
+    A holder needs the current token for a leased reservation, and none for a pending one. Operators need none. A stale
+    token is refused in all cases.
     """
     if word.token is None and (work.cause != "holder" or current.phase == "pending"):
         return
@@ -114,7 +120,7 @@ def _check_token(work: UnitOfWork, current: Reservation, word: HolderDocument) -
 
 
 def release(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """The holder is done: it ends in any phase that is not ended; a second release changes nothing."""
+    """End a reservation because its holder has finished. A second release changes nothing."""
     current = _find(work, word)
     if current.phase == "released":
         return current
@@ -124,8 +130,8 @@ def release(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation
 
 
 def cancel(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """End a reservation, and do not restart it; needs no token, since it is the producer's command. A second one
-    changes nothing.
+    """End a reservation without a restart. No token is needed, because this is a command of the producer. A second
+    cancel changes nothing.
     """
     current = _find(work, word)
     if current.phase == "cancelled":
@@ -137,7 +143,7 @@ def cancel(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
 
 
 def renew(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """Its expiry moves to now + ttl; a holder's first renewal confirms its lease."""
+    """Move the expiry of a reservation to now + ttl. A holder's first renewal also confirms the lease."""
     current = find_alive(work, word)
     confirmed = current.confirmed_at
     if current.phase == "leased" and confirmed is None:
@@ -151,8 +157,9 @@ def renew(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
 
 
 def fail(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """An essential component died, or the whole: it fails at once, and its policy decides about a restart. An elastic
-    one that died ends alone: the next tick grants it again.
+    """Fail a reservation because an essential component died. The restart policy decides whether it is restarted.
+
+    If the command names an elastic instance, only that instance ends, and a later tick may grant it again.
     """
     current, elastic = _find_with_part(work, word)
     _check_component(current, word)
@@ -164,7 +171,9 @@ def fail(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
 
 
 def _check_component(current: Reservation, word: ReasonDocument) -> None:
-    """A component that is named is one of those that are leased; of a pending one, of those that were asked for."""
+    """Raise CommandRefused if the command names a component that is not leased. For a pending reservation, the
+    essential components of the request are allowed.
+    """
     held = {lease.component for lease in current.leases}
     known = held or {each.name for each in list_instances(current.request, "essential")}
     if word.component is not None and word.component not in known:
@@ -172,9 +181,11 @@ def _check_component(current: Reservation, word: ReasonDocument) -> None:
 
 
 def surrender(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """The holder gives back what is being revoked before its time: pending again, or still leased where it is elastic
-    instances. A named instance is given back even if it is not being revoked: the reservation shrinks by itself, and is
-    granted no more of that component.
+    """Give revoked leases back before their deadline. The reservation becomes pending again, or stays leased if only
+    elastic instances were revoked.
+
+    An elastic instance that the command names is given back even if it is not being revoked. The reservation then gets
+    no further instances of that component.
     """
     current, elastic = _find_with_part(work, word)
     _check_component(current, word)
@@ -197,8 +208,8 @@ def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, lease: Leas
 
 
 def decline(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """The holder cannot use what it got: pending again with its place in the queue, and those slots are left out
-    at its next assignment.
+    """Give the leases back because the holder cannot use the slots. The reservation keeps its position in the queue and
+    is not placed on these slots in its next assignment.
     """
     current = find_alive(work, word)
     if current.phase != "leased":
@@ -208,7 +219,7 @@ def decline(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation
 
 
 def suspend(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """It gives its leases back and waits on hold, with its place in the queue, until it is resumed."""
+    """Give the leases back and keep the reservation on hold until it is resumed. It keeps its position in the queue."""
     current = find_alive(work, word)
     if current.phase == "pending":
         return _set_suspended(work, current, suspended=True)
@@ -216,7 +227,7 @@ def suspend(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation
 
 
 def resume(work: UnitOfWork, _rules: Rules, word: HolderDocument) -> Reservation:
-    """Undo a suspension: it may be placed again."""
+    """Undo a suspension, so that the reservation can be placed again."""
     return _set_suspended(work, find_alive(work, word), suspended=False)
 
 
@@ -230,7 +241,9 @@ def _set_suspended(work: UnitOfWork, current: Reservation, *, suspended: bool) -
 
 
 def set_priority(work: UnitOfWork, _rules: Rules, word: PriorityDocument) -> Reservation:
-    """It counts from the next tick on; 0 puts a waiting one on hold and leaves a leased one alone."""
+    """Change the priority of a reservation from the next tick on. Priority 0 puts a pending reservation on hold and
+    does not affect a leased one.
+    """
     current = _find(work, word)
     if current.phase in ENDED:
         raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
@@ -243,7 +256,7 @@ def set_priority(work: UnitOfWork, _rules: Rules, word: PriorityDocument) -> Res
 
 
 def find_slot(work: UnitOfWork, name: str) -> Slot:
-    """The slot of this id. Raises Refusal."""
+    """Return the slot with this id. Raise CommandRefused if there is none."""
     slot = work.slots.get(name)
     if slot is None:
         raise CommandRefused("slot", "a known slot", name)
@@ -251,12 +264,12 @@ def find_slot(work: UnitOfWork, name: str) -> Slot:
 
 
 def cordon(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """It takes no new leases; what it holds runs on."""
+    """Mark a slot so that it takes no new leases. Its present leases continue."""
     return _set_cordon(work, word.slot, cordoned=True)
 
 
 def uncordon(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """Undo a cordon."""
+    """Undo a cordon, so that the slot takes new leases."""
     return _set_cordon(work, word.slot, cordoned=False)
 
 
@@ -269,14 +282,14 @@ def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
 
 
 def drain(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """A ready slot drains at once; one in flight goes in the next tick; one that goes already, or holds no
-    machine, is left as it is.
+    """Drain a slot at once if it is ready, or in the next tick if it is in flight. Slots in other states do
+    not change.
     """
     return start_draining(work, find_slot(work, word.slot), "requested", "operator")
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """See `drain`; whoever asks for it."""
+    """Drain a slot for this reason and cause, at once if it is ready, or in the next tick if it is in flight."""
     if slot.state == "ready":
         cause, work.cause = work.cause, by
         slot = work.move_slot(slot, "draining", reason=reason, drain_reason=reason)
@@ -288,7 +301,9 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 
 
 def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
-    """A spot notice: the machine will be gone at that time. A second notice changes nothing."""
+    """Record a spot interruption notice: the machine of the slot will be gone at `gone_at`. A second notice changes
+    nothing.
+    """
     slot = find_slot(work, name)
     if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
         slot = msgspec.structs.replace(slot, interrupted_at=work.now, interrupted_by=gone_at)
@@ -299,8 +314,8 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
 
 
 def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
-    """EC2 recommends to replace the machine: where the pool's `rebalance` is `drain`, it drains as by an operator's
-    `drain` (takes nothing new, its leases run on; one in flight goes in the next tick). A second hint changes nothing.
+    """Handle EC2's recommendation to replace the machine of a slot. If the pool's `rebalance` is `drain`, drain the
+    slot as by a command of an operator. A second recommendation changes nothing.
     """
     slot = find_slot(work, name)
     pool = rules.pools.get(slot.pool)
@@ -310,7 +325,7 @@ def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
 
 
 def lose(work: UnitOfWork, name: str) -> Slot:
-    """Its machine is gone: the slot is empty at once; what it held fails in the next tick."""
+    """Make a slot empty because its machine is gone. The next tick fails the reservations that had leases there."""
     slot = find_slot(work, name)
     if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
         cause, work.cause = work.cause, "cloud"
@@ -320,7 +335,7 @@ def lose(work: UnitOfWork, name: str) -> Slot:
 
 
 def hear(work: UnitOfWork, name: str) -> Slot:
-    """A heartbeat: heard at our own clock's now; nothing else changes."""
+    """Record a heartbeat of a static host with the present cluster time."""
     slot = msgspec.structs.replace(find_slot(work, name), last_seen=work.now)
     work.mark(slot)
     return slot
@@ -340,4 +355,4 @@ WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]] = {
     "uncordon": uncordon,
     "drain": drain,
 }
-"""What is done for each verb of a producer, a holder or an operator; see also `vocabulary.py`."""
+"""The handler of each verb of producers, holders and operators; `registry.py` combines them with the other verbs."""

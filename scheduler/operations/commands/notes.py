@@ -1,4 +1,4 @@
-"""Notes: what an accepted request does not do, although its sender may expect it. They come with the answer."""
+"""Notes in the answer to an accepted request: what the request does not do although its sender may expect it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,19 +12,19 @@ from scheduler.model.validation import show
 from scheduler.policy.queueing.ignored_fields import find_ignored
 
 Note = dict[str, str]
-"""`path`: the field of the request; `text`: a sentence about it."""
+"""A note: `path` is the field of the request, `text` a sentence about it."""
 
 
 def note_ignored(rules: Rules, row: Reservation, priority: float, account: str | None) -> dict[str, str]:
-    """Field -> sentence for what the queue of this reservation does not read."""
+    """Return sentences, by field, about fields of the request that the queue of this reservation ignores."""
     queue = rules.settings_of(row.request.pool, row.request.system).queue
     return find_ignored(queue, priority=priority, account=account)
 
 
 def note_submitted(rules: Rules, word: ReservationDocument, row: Reservation, *, is_known: bool) -> list[Note]:
-    """The notes on one submitted document; `row` is the reservation of its id as it is stored.
+    """Return the notes on one submitted document. `row` is the stored reservation with its id.
 
-    `is_known`: the row was there before this document: where their contents differ, those of the row stand.
+    `is_known`: the row existed before this document. Where they differ, the content of the row stays.
     """
     found = note_ignored(rules, row, word.priority, word.account)
     if is_known:
@@ -33,12 +33,14 @@ def note_submitted(rules: Rules, word: ReservationDocument, row: Reservation, *,
 
 
 def list_notes(found: dict[str, str]) -> list[Note]:
-    """The notes as they travel."""
+    """Return the notes in the form in which the answer contains them."""
     return [{"path": path, "text": text} for path, text in found.items()]
 
 
 def _list_differences(word: ReservationDocument, row: Reservation) -> Iterator[tuple[str, str]]:
-    """(field, sentence) of each field whose value differs; a field that was left out has its default value."""
+    """Yield (field, sentence) for each field in which the document differs from the stored reservation. A missing field
+    has its default value.
+    """
     asked, first = word.to_request(), row.request
     for name in Request.__struct_fields__:
         if getattr(asked, name) != getattr(first, name):
@@ -52,14 +54,14 @@ def _list_differences(word: ReservationDocument, row: Reservation) -> Iterator[t
 
 
 def _name_field(name: str, asked: Request, first: Request) -> tuple[str, Any]:
-    """The field as a document names it, and its value in the first request."""
+    """Return the name of a field as documents have it, and its value in the stored request."""
     if name == "components" and _is_plain(asked.components) and _is_plain(first.components):
         return "resources", first.components[0].resources
     return name, getattr(first, name)
 
 
 def _is_plain(components: tuple[Component, ...]) -> bool:
-    """Whether a document without `components` has these."""
+    """Return whether the components are those of a document without `components`."""
     return len(components) == 1 and components[0] == Component(name="main", resources=components[0].resources)
 
 

@@ -1,4 +1,6 @@
-"""All words that a request or a scenario may say, but `submit`: the rows that each is about, and what is done."""
+"""The registry of commands: each verb of a request or a scenario, except `submit`, with its handler and the rows that
+it needs.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -18,7 +20,7 @@ from scheduler.operations.commands.reports import NOTICE_WORDS, Nobody
 from scheduler.operations.unit_of_work import UnitOfWork
 
 Subject = Reservation | Slot | Account | Nobody
-"""The row that a command is about, as it is after the command."""
+"""The row that a command is about, in its state after the command."""
 VERBS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Subject]]] = {
     **WORDS,
     **NOTICE_WORDS,
@@ -28,7 +30,7 @@ VERBS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Subject]]] = {
 
 
 def load_rows(work: UnitOfWork, rules: Rules, verb: str, words: Iterable[Document]) -> None:
-    """Load the rows that these words of one verb are about; once a transaction."""
+    """Load the rows that commands with this verb are about. To be called once in a transaction."""
     said = list(words)
     if verb == "forget_account":
         work.count_submitted()
@@ -46,7 +48,9 @@ def _list_named(words: Iterable[Document], field: str) -> list[str]:
 
 
 def check_rights(work: UnitOfWork, word: Document) -> None:
-    """Raise Refusal unless the sender may act on what the word names. Its role was checked before the transaction."""
+    """Raise CommandRefused unless the sender may act on the reservation or slot of the command. The role of the sender
+    was checked before the transaction.
+    """
     principal, name = work.principal, getattr(word, "reservation", None)
     if principal is None:
         return
@@ -62,11 +66,13 @@ def check_rights(work: UnitOfWork, word: Document) -> None:
 
 
 def check_question(principal: Principal | None, verb: str, *, slot: str | None = None) -> None:
-    """Raise Refusal unless this principal may ask this question, about this slot if it names one."""
+    """Raise CommandRefused unless this principal may use the verb of a query, and ask about `slot` if it is given."""
     raise_first([find_role_fault(principal, verb), None if slot is None else find_host_fault(principal, slot)])
 
 
 def say(work: UnitOfWork, rules: Rules, verb: str, word: Document) -> Subject:
-    """Carry out one word whose rows are loaded, if its sender may; raises Refusal, having changed nothing."""
+    """Carry out one command whose rows are loaded. Raise CommandRefused, without any change, if the sender may not do
+    so.
+    """
     check_rights(work, word)  # promise: rights-of-principal
     return VERBS[verb](work, rules, word)

@@ -1,5 +1,5 @@
-"""Reports of an observer of the machines (`confirm`, `absent`, `idle`). They settle what
-is believed, whatever that is; one that is older than what is known counts for nothing. Source: qscheduler's notices.
+"""Handlers of reports by an observer of the machines: `confirm`, `absent` and `idle`. A report overrides the stored
+state, unless it is older than what is known. Source: qscheduler's notices.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,23 +21,23 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 
 MOVED = "reservation_moved"
-"""The event of one that was confirmed to run on another slot than it was put on: no change of phase."""
+"""Name of the event of a reservation that was confirmed to run on another slot. Its phase does not change."""
 CONTRADICTED = "contradicted"
 
 
 class Nobody(msgspec.Struct, frozen=True):
-    """A reservation that a report names and that is unknown."""
+    """An unknown reservation that a report names."""
 
     id: str
 
 
 def confirm(work: UnitOfWork, rules: Rules, word: ConfirmDocument) -> Reservation | Nobody:
-    """It runs there: `confirm_timeout` no longer applies, and a static host that it runs on counts as heard (Orchard:
-    the sender of such a report has contact with the host).
+    """Record that a reservation runs. `confirm_timeout` no longer applies to it. If its slot is a static host, the host
+    counts as heard from, because the sender has contact with it (source: Orchard).
 
-    One that is pending, or leased elsewhere, is leased there from now on, and the
-    reservation that the slot was believed to hold waits again. An unknown one is never created; its slot takes no lease
-    until it is `idle`.
+    A reservation that is pending, or leased on another slot, becomes leased on the reported slot. If that slot has no
+    capacity for both, the reservation that was assumed to run there becomes pending again. An unknown reservation is
+    never created; the slot then takes no lease until a report `idle`.
     """
     if word.slot is not None and word.reservation not in work.reservations:
         return _confirm_stranger(work, rules, word.reservation, find_slot(work, word.slot), _instant(work, word))
@@ -51,7 +51,7 @@ def confirm(work: UnitOfWork, rules: Rules, word: ConfirmDocument) -> Reservatio
 
 
 def _instant(work: UnitOfWork, word: ConfirmDocument | AbsentDocument | IdleDocument) -> float:
-    """Return the subject of the report. A report about the future is refused."""
+    """Return the time of the report in seconds since the epoch. A time in the future counts as now."""
     return work.now if word.as_of is None else min(word.as_of, work.now)
 
 
@@ -69,12 +69,14 @@ def _confirm_there(
 
 
 def _known_since(current: Reservation) -> float:
-    """The time of the last change of its phase, or of the newest confirmation."""
+    """Return the time of the last change of phase or of the newest confirmation, whichever is later."""
     return current.changed_at if current.confirmed_at is None else max(current.changed_at, current.confirmed_at)
 
 
 def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
-    """Return when its occupant was last known: by a report, a lease that came or went, or as a new machine."""
+    """Return the time of the latest information about what runs on the slot: a report, a lease that began or ended, a
+    confirmation, or the start of its machine.
+    """
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
     for (owner, _), lease in work.leases_on(slot).items():
         known += [lease.assigned_at, work.reservations[owner].confirmed_at]
@@ -82,7 +84,7 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
 
 
 def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float) -> None:
-    """Those of these slots that are static hosts' were heard of then."""
+    """Set `last_seen` of the slots that belong to static hosts to the time `at`, unless it is later already."""
     for name in sorted(names):
         slot = work.slots.get(name)
         pool = rules.pools.get(slot.pool) if slot is not None else None
@@ -92,7 +94,9 @@ def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float)
 
 
 def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, at: float) -> Reservation:
-    """It waits, or is believed to run on another slot; which of several instances runs here is unknown."""
+    """Move a reservation to the slot on which it was confirmed to run. It was pending, or leased on another slot. A
+    reservation with several instances is refused, because the report does not identify the instance.
+    """
     instances = list_instances(current.request, "essential")
     pool = rules.pools.get(slot.pool)
     if slot.state not in HOLDING or pool is None:
@@ -116,7 +120,9 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
 
 
 def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Placement) -> None:
-    """As the tick would, at the level that a pending one would get; what it had claimed is dropped."""
+    """Lease a pending reservation on the reported slot, at the level that a tick would choose. Its claims are
+    dropped.
+    """
     if current.leases:
         current = drop_claims(work, current)
     level = None
@@ -127,7 +133,9 @@ def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Plac
 
 
 def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
-    """It keeps level and cost, and gets a new token: whoever holds the old one is not where it runs."""
+    """Move the essential lease of a reservation to another slot. Level and cost stay. The lease gets a new token,
+    because a holder with the old token is not on this slot.
+    """
     token = work.transaction.next_tokens(1)[0]
     leases = tuple(
         msgspec.structs.replace(lease, slot=slot.id, epoch=slot.epoch, token=token, cores=None)
@@ -144,8 +152,10 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
 
 
 def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
-    """Let the reservation that the slot was believed to hold wait again. A slot with room for both keeps both; else the
-    unconfirmed ones go first, the latest of them before the others.
+    """Return other reservations on the slot to the queue until the component fits.
+
+    Reservations without a confirmation are returned first; among them, and then among the others, the latest lease
+    first.
     """
     writer = LeaseWriter(work, rules)
     while others := {key: lease for key, lease in work.leases_on(slot).items() if key[0] != current.id}:
@@ -161,7 +171,7 @@ def _doubt(work: UnitOfWork, owner: str, lease: Lease) -> tuple[bool, float, int
 
 
 def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
-    """It is not where it was believed to be: pending again, with its place in the queue."""
+    """Return a reservation to the queue, with its earlier position, because a report contradicts its lease."""
     if other.phase == "pending":
         drop_claims(work, other)
     else:
@@ -184,9 +194,7 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, word: AbsentDocument) -> Reservation | Nobody:
-    """It neither runs nor waits: it has ended, and a lease of it with it. For an unknown one there is nothing to
-    end.
-    """
+    """End a reservation, with its leases, because it neither runs nor waits. An unknown reservation needs no change."""
     current = work.reservations.get(word.reservation)
     if current is None:
         return Nobody(word.reservation)
@@ -196,9 +204,10 @@ def absent(work: UnitOfWork, rules: Rules, word: AbsentDocument) -> Reservation 
 
 
 def idle(work: UnitOfWork, rules: Rules, word: IdleDocument) -> Slot:
-    """Nothing runs there: what was confirmed there has ended, the slot has these labels, and it is offered.
+    """Record that nothing runs on a slot: end the confirmed reservations there, set the reported labels and let the
+    slot take leases again.
 
-    A lease that was not confirmed yet is held: its holder may be on its way.
+    A lease that is not confirmed yet is kept, because its holder may still start.
     """
     slot = find_slot(work, word.slot)
     at = _instant(work, word)
@@ -220,7 +229,7 @@ def idle(work: UnitOfWork, rules: Rules, word: IdleDocument) -> Slot:
 
 
 def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
-    """Return the reservations with a lease there, claims not counted."""
+    """Return the reservations that have a lease on the slot. Claims do not count."""
     owners = dict.fromkeys(owner for (owner, _), lease in work.leases_on(slot).items() if lease.state != "claimed")
     return (work.reservations[owner] for owner in owners)
 
@@ -230,4 +239,4 @@ NOTICE_WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | 
     "absent": absent,
     "idle": idle,
 }
-"""What is done for each of these verbs; the leases on the slots that they name are loaded with their holders."""
+"""The handler of each report. The leases on the reported slots are loaded together with their reservations."""
