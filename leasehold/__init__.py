@@ -1,7 +1,7 @@
-"""What people type and import: the producer client, the command line, the embedded stack.
+"""The public package: the client for producers, the command line and the embedded stack.
 
-`from leasehold import Client` is all that a producer needs. It pulls in neither `tasks`, `scheduler` and
-`workers` nor what they stand on.
+A producer needs only `from leasehold import Client`. This import loads neither `tasks`, `scheduler` and `workers` nor
+their dependencies.
 """
 
 from importlib import import_module
@@ -45,7 +45,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The clients and `Lease` on first use: importing redis takes longer than most programs that only want the errors.
+    """Import the clients and `Lease` on first use, because importing redis takes longer than most programs that only
+    need the errors.
+
     `__version__` is the version of the installed distribution.
     """
     match name:

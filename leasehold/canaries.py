@@ -1,4 +1,4 @@
-"""Is the stack alive? Asked, not guessed: queues by their length, workers by a canary, the leader by its lock."""
+"""Health checks of a stack by measurement: queues by their length, workers by a canary task, the leader by its lock."""
 
 import secrets
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from leasehold.common.names import QUEUE_NAMES
 
 
 class Canaries:
-    """One canary a queue: a worker that consumes it, and reaches Redis, answers. Sent once, answered when it can."""
+    """One canary task for each queue. A worker that consumes the queue and reaches Redis answers it."""
 
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
@@ -20,12 +20,12 @@ class Canaries:
         self._silent = set(QUEUE_NAMES)
 
     def send(self, queues: Iterable[str] = QUEUE_NAMES, expires: float | None = None) -> None:
-        """Send them; one that waited for more than `expires` seconds is dropped. Raises Unavailable."""
+        """Send the canaries. A canary that waits for more than `expires` seconds is dropped. Raise Unavailable."""
         for queue in queues:
             self._wire.send_canary(queue, self._address(queue), expires)
 
     def answered(self, queue: str) -> bool:
-        """Whether the worker of this queue has answered; False, too, while Redis cannot be asked."""
+        """Return whether a worker of this queue has answered. Also return False while Redis is unreachable."""
         if queue in self._silent:
             try:
                 if self._wire.redis.lpop(self._address(queue)) is not None:
@@ -39,7 +39,7 @@ class Canaries:
 
 
 class Probe:
-    """Looks at one stack from outside. Every method raises Unavailable when Redis cannot be reached."""
+    """Checks the health of one stack from outside. Every method raises Unavailable if Redis is unreachable."""
 
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
@@ -53,7 +53,7 @@ class Probe:
         self._wire.clock.refresh()
 
     def queue_lengths(self) -> dict[str, int]:
-        """How many messages wait in each queue for a worker."""
+        """Return how many messages wait in each queue."""
         broker = self._wire.redis if self._wire.url == self._wire.view_url else make_redis(self._wire.url)
         try:
             return {queue: broker.llen(queue) for queue in QUEUE_NAMES}
@@ -64,8 +64,8 @@ class Probe:
                 broker.close()
 
     def clock_offsets(self) -> list[ProcessOffset]:
-        """How far the wall clocks of the stack's processes are off cluster time, as they measured it; none where this
-        user of Redis may not read that.
+        """Return the difference between the wall clock of each process of the stack and cluster time, as the processes
+        measured it. Return [] if this user of Redis may not read it.
         """
         try:
             stored = cast("dict[bytes, bytes]", self._wire.redis.hgetall(self._wire.names.clocks))
@@ -83,7 +83,7 @@ class Probe:
             raise explain_redis(error, self._wire.view_url, "read the leader lock") from error
 
     def silent_queues(self, seconds: float) -> list[str]:
-        """The queues whose workers do not answer a canary within this time."""
+        """Return the queues whose workers do not answer a canary within this time."""
         canaries = Canaries(self._wire)
         canaries.send()
         for _ in range(max(int(seconds / 0.2), 1)):

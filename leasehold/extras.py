@@ -1,4 +1,4 @@
-"""Which extra of the package installs a library that is missing. The client and the command line need no extra."""
+"""Find out which extra of the package installs a missing library. The client and the command line need no extra."""
 
 from typing import Final
 
@@ -19,11 +19,11 @@ EXTRAS: Final = {
     "matplotlib": "plot",
     "psycopg": "postgresql",
 }
-"""Extras by the modules that they install and that the package imports."""
+"""Name of an imported module -> extra of the package that installs it."""
 
 
 def explain_missing(error: ModuleNotFoundError) -> str | None:
-    """The line for people about a missing module, or None for a module that no extra installs."""
+    """Return a line for people about a missing module, or None if no extra installs it."""
     module = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(module)
     if extra is None:

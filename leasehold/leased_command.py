@@ -1,7 +1,7 @@
-"""A command that runs while a lease is held: its environment, its process group and its end.
+"""Run a command while a lease is held: its environment, its process group and its end.
 
-The command leads a process group of its own. Nothing of that group survives: it is killed when the lease is lost, and
-what the command left behind is killed when the command ends.
+The command leads a process group of its own. The group is killed when the lease is lost, and what is left of it is
+killed when the command ends.
 """
 
 import contextlib
@@ -29,11 +29,13 @@ LEASE_LOST: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
-"""Statuses as those of `timeout` and of shells; the last one is added to the number of a signal."""
+"""Exit status of a command that a signal ended, less the number of the signal. The statuses follow `timeout` and
+shells.
+"""
 CLOCK_SECONDS: Final = 1.0
-"""By how much our cluster time may be behind that of the stack, when it takes a lease at its deadline."""
+"""Tolerance between the local cluster time and that of the stack when a lease ends at its deadline, in seconds."""
 RETRY_SECONDS: Final = 1.0
-"""Between two tries of a command in the background to use the terminal."""
+"""Interval between two attempts of a command in the background to use the terminal, in seconds."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask a program to end."""
 VARIABLES: Final = (
@@ -49,12 +51,14 @@ VARIABLES: Final = (
     "LEASEHOLD_DEADLINE",
     "LEASEHOLD_REVOKED_FILE",
 )
-"""What a command finds in its environment. No setting has one of these names: settings have two underscores."""
+"""Environment variables that a command receives. No setting has one of these names, because settings contain two
+underscores.
+"""
 _PLACEMENT_FIELDS: Final = ("component", "kind", "slot", "token", "resources", "instance_id", "address", "type", "zone")
 
 
 class Stopped(BaseException):
-    """A signal asked this process to end before the command was started."""
+    """Raised when a signal asks this process to end before the command was started."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -62,7 +66,7 @@ class Stopped(BaseException):
 
 
 class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the client
-    """The command could not be started; `status` is that of a shell for it."""
+    """Raised if the command could not be started. `status` is the exit status that a shell would return."""
 
     def __init__(self, message: str, status: int) -> None:
         self.status = status
@@ -70,7 +74,7 @@ class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the cli
 
 
 def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command that holds this lease; what is unknown of the machine is not set."""
+    """Return the environment of a command that holds this lease. Unknown properties of the machine are not set."""
     placements = [
         {name: getattr(each, name) for name in _PLACEMENT_FIELDS} | {"cores": each.usable_cores}
         for each in lease.placements
@@ -93,32 +97,32 @@ def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, s
 
 
 class CommandGroup:
-    """The process group of one command. Any thread may signal it; it is gone when `wait` returns."""
+    """The process group of one command. Any thread may send it a signal. The group has ended when `wait` returns."""
 
     def __init__(self) -> None:
         self._pid: int | None = None
         self._is_over = False
         self._early: list[int] = []
-        # A handler of signals interrupts the thread that holds it.
+        # Reentrant, because a signal handler may interrupt the thread that holds the lock.
         self._guard = threading.RLock()
 
     @property
     def is_over(self) -> bool:
-        """Whether the command has ended and nothing of its group is left."""
+        """Whether the command and all processes of its group have ended."""
         return self._is_over
 
     def send(self, number: int) -> None:
-        """Send a signal to all of the group; one that comes before the start is sent at the start."""
+        """Send a signal to the whole group. A signal before the start is sent at the start."""
         with self._guard:
             if self._pid is None:
                 self._early.append(number)
             elif not self._is_over:
-                # On macOS a group of which only a zombie is left may not be signalled.
+                # macOS refuses signals to a group that has only a zombie left.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._pid, number)
 
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Start the command; its process group. Raises NotStarted."""
+        """Start the command and return the id of its process group. Raise NotStarted."""
         try:
             self._process = subprocess.Popen(words, env=environment, process_group=0)  # noqa: S603 - what was asked for
         except FileNotFoundError as error:
@@ -132,9 +136,9 @@ class CommandGroup:
         return self._process.pid
 
     def wait(self, on_stop: Callable[[int], object]) -> int:
-        """The status of the command as a shell has it, once nothing of its group is left.
+        """Wait until the command ends, kill the rest of its group, and return its exit status as a shell would.
 
-        `on_stop` is called with the signal when the command was stopped.
+        `on_stop` is called with the signal each time the command is stopped.
         """
         while True:
             _, status = os.waitpid(self._process.pid, os.WUNTRACED)
@@ -149,9 +153,9 @@ class CommandGroup:
 
 
 class Signals:
-    """What signals to this process do: they end the wait for a lease, and later go to the command.
+    """Handles signals to this process: during the wait for a lease they end it, later they are sent to the command.
 
-    A signal that is ignored stays ignored, by the command too: see nohup(1).
+    An ignored signal stays ignored, also by the command; see nohup(1).
     """
 
     def __init__(self, group: CommandGroup) -> None:
@@ -170,7 +174,7 @@ class Signals:
             signal.signal(number, handler)
 
     def pass_on(self) -> None:
-        """From now on signals go to the command, for which this process waits."""
+        """Send signals to the command from now on."""
         self._is_passing = True
         self._handle((signal.SIGTSTP,))
 
@@ -186,7 +190,7 @@ class Signals:
 
 
 class LeasedCommand:
-    """Runs one command under one lease. `say` gets a line about each thing that people should know, from any thread."""
+    """Runs one command under one lease. `say` is called with each message for people, from any thread."""
 
     def __init__(self, client: "Client", lease: Lease, group: CommandGroup, say: Callable[[str], object]) -> None:
         self._client, self._lease, self._group, self._say = client, lease, group, say
@@ -195,9 +199,10 @@ class LeasedCommand:
         self._revoke_reason: str | None = None
 
     def run(self, words: Sequence[str], starting: contextlib.AbstractContextManager[None]) -> int:
-        """Run it to its end; its status, or LEASE_LOST. The command is started within the context `starting`.
+        """Run the command and return its exit status, or LEASE_LOST. The command is started within the context
+        `starting`.
 
-        Raises NotStarted.
+        Raise NotStarted.
         """
         terminal = Terminal()
         with self._folder() as folder, contextlib.closing(terminal):
@@ -214,18 +219,22 @@ class LeasedCommand:
             return LEASE_LOST if self._is_lost else status
 
     def _folder(self) -> "tempfile.TemporaryDirectory[str]":
-        """One of our own; a thread of the lease may write to it in the moment in which it goes."""
+        """Return a temporary folder. Errors of its removal are ignored, because a thread of the lease may write to it
+        at that moment.
+        """
         return tempfile.TemporaryDirectory(prefix="leasehold-run-", ignore_cleanup_errors=True)
 
     def _stop(self, number: int, terminal: Terminal, group: int) -> None:
-        """The command was stopped: let it have the terminal if it stopped for that, else stop as well."""
+        """React to a stop of the command: give it the terminal if it stopped for lack of it, else stop this process as
+        well.
+        """
         if number in STOPS_TO_ASK_FOR_IT and terminal.give(group):
             self._group.send(signal.SIGCONT)
         elif number != signal.SIGSTOP:
             terminal.take_back()
             stop_own_group()
             if not terminal.give(group) and number in STOPS_TO_ASK_FOR_IT:
-                # Where no shell can give us the terminal either, the command stops again at once.
+                # Wait, because without the terminal the command stops again at once.
                 time.sleep(RETRY_SECONDS)
             if self._lease.is_held:
                 self._group.send(signal.SIGCONT)
@@ -235,7 +244,7 @@ class LeasedCommand:
             if self._is_revoked or self._group.is_over:
                 return
             self._is_revoked = True
-        # Not under the guard: a lost lease does not wait for Redis.
+        # Outside the lock, so that a lost lease does not wait for Redis.
         self._revoke_reason = reason = lease.reason or self._read_reason() or "revoked"
         deadline = lease.revoke_by
         self._write_reason(reason, deadline)
@@ -244,14 +253,14 @@ class LeasedCommand:
         self._group.send(signal.SIGTERM)
 
     def _read_reason(self) -> str | None:
-        """Of the row: an answer to a renewal reports a revoke without its reason."""
+        """Return the reason of the revoke from the row, because the answer to a renewal does not contain it."""
         with contextlib.suppress(LeaseholdError):
             row = self._client.get(self._lease.id)
             return None if row is None else row.revoke_reason
         return None
 
     def _write_reason(self, reason: str, deadline: float | None) -> None:
-        """All of the file or nothing: the command may look at any time."""
+        """Write the file with the reason of the revoke atomically, because the command may read it at any time."""
         draft = self._revoked_file.with_suffix(".draft")
         with contextlib.suppress(OSError):
             # Without the file the command still gets the signal.

@@ -1,8 +1,8 @@
-"""Does one process on this host do its work? What health checks of containers and service managers ask.
+"""Check whether one process on this host does its work. Health checks of containers and service managers call this.
 
-A worker is asked by a canary, which it has to take from its queue and answer: one that runs, and answers pings, may
-still consume nothing. With several hosts on one queue any of them may take a canary; so they are sent until one is
-answered from here.
+A worker must take a canary task from its queue and answer it: a worker that only answers pings may consume nothing. If
+several hosts share a queue, any of them may take a canary. Canaries are therefore sent until one is answered from this
+host.
 """
 
 import secrets
@@ -26,15 +26,14 @@ from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
-"""Beat sends a tick every interval; after this number without a message it is not alive."""
+"""Number of tick intervals without a message after which beat counts as not alive."""
 RESEND_SECONDS: Final = 2.0
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens, not where we do
 
 
 def find_trouble(process: str, settings: Settings, seconds: float) -> str | None:
-    """Why this process of this host is not alive; None when it is. `process` is one of PROCESSES.
-
-    Takes about `seconds` at most.
+    """Return why this process on this host does not work, or None if it does. `process` is one of PROCESSES. The check
+    takes about `seconds` at most.
     """
     match process:
         case "beat":

@@ -1,5 +1,5 @@
-"""Files and folders that are this user's alone: made with modes 0600 and 0700 whatever the umask, and obeyed only while
-no other user owns them or may write to them.
+"""Files and folders that only this user may read and write (modes 0600 and 0700, independent of the umask). They are
+used only while no other user owns them or may write to them.
 """
 
 import os
@@ -18,24 +18,26 @@ _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_private(path: str, flags: int) -> int:
-    """An `opener` for `open`: a file that it makes is this user's alone. A symbolic link is not followed."""
+    """Open a file as an `opener` for `open`: a new file is private to this user, and a symbolic link is not
+    followed.
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
 
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[int | None]:
-    """A descriptor of a folder that this user alone may write to; None where there is no folder, or none that this
-    user may enter. Files are opened by the descriptor, so that no other folder can take the place of this one.
+    """Return a descriptor of a folder to which only this user may write. Return None if the folder is missing or this
+    user may not enter it.
 
-    Raises UntrustedFolder for a folder, or a symbolic link to one, that belongs to another user or that other users may
-    write to.
+    Files are opened relative to the descriptor, so that another folder cannot be put in its place. Raise
+    UntrustedFolder if the folder, or a symbolic link to it, belongs to another user, or if other users may write to it.
     """
     try:
         link = path.lstat()
     except OSError:
         yield None
         return
-    # A link that leads nowhere now may lead somewhere in a moment.
+    # The target of a dangling link may appear at any moment, so the link is checked too.
     if stat.S_ISLNK(link.st_mode) or stat.S_ISDIR(link.st_mode):
         _check_owner(path, link)
     try:
@@ -51,10 +53,11 @@ def open_folder(path: Path) -> Iterator[int | None]:
 
 
 def open_file(name: str, folder: int, path: Path) -> int:
-    """A descriptor to read a file of an open folder. `path`: of the folder, for messages. Raises OSError, and
-    UntrustedFolder for a file that belongs to another user or that other users may write to.
+    """Return a descriptor for reading a file of an open folder. `path` is the path of the folder, for messages.
+
+    Raise OSError, or UntrustedFolder if the file belongs to another user or other users may write to it.
     """
-    # Without O_NONBLOCK a named pipe would wait for a writer.
+    # Without O_NONBLOCK, opening a named pipe would wait for a writer.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         check_private(path / name, os.fstat(descriptor))
@@ -65,7 +68,7 @@ def open_file(name: str, folder: int, path: Path) -> int:
 
 
 def check_private(path: Path, found: os.stat_result) -> None:
-    """Raises UntrustedFolder for what belongs to another user, or is open to writes of other users."""
+    """Raise UntrustedFolder if a file or folder belongs to another user, or if other users may write to it."""
     _check_owner(path, found)
     if found.st_mode & _OTHERS_MAY_WRITE:
         raise UntrustedFolder(
@@ -75,16 +78,16 @@ def check_private(path: Path, found: os.stat_result) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder that is this user's alone. One that is there is closed to other users with all that it holds.
+    """Make a folder that only this user may use. The modes of an existing folder and its content are restricted.
 
-    Raises OSError, and UntrustedFolder if any of it belongs to another user.
+    Raise OSError, or UntrustedFolder if a part of it belongs to another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         _check_owner(path, path.lstat())
         path = path.resolve()
     path.mkdir(mode=_FOLDER, exist_ok=True)
-    # From above: once a folder is closed no other user can change what it holds.
+    # From the top down: other users cannot change the content of a folder that is already restricted.
     for place, folders, files, descriptor in os.fwalk(path, onerror=_raise):
         _close(Path(place), descriptor, os.fstat(descriptor), _FOLDER)
         for name in (*folders, *files):
@@ -95,7 +98,7 @@ def _close_entry(path: Path, name: str, folder: int) -> None:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        # A journal of SQLite, say, that was removed just now.
+        # A file, such as a journal of SQLite, may be removed meanwhile.
         return
     _check_owner(path, found)
     if not stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) & PRIVATE_UMASK:

@@ -1,7 +1,7 @@
-"""Which process an id means. The kernel gives the id of a process that ended to another one later, so that an id alone
-is no reason to send a signal: the start time has to be the same, too.
+"""Identify processes by id and start time. The kernel reuses ids, so an id alone may name another process.
 
-It needs nothing but the standard library: the guardian of a stack imports it.
+A signal is only sent if the start time is the recorded one. The module uses only the standard library, because the
+guardian of a stack imports it.
 """
 
 import calendar
@@ -16,7 +16,7 @@ from typing import Final
 
 PROC: Final = Path("/proc")
 _STARTED: Final = 19
-"""Field of /proc/PID/stat, counted behind the name in parentheses."""
+"""Index of the start time in /proc/PID/stat, counted after the name in parentheses."""
 _PS: Final = "/bin/ps"
 _PS_TIME: Final = "%a %b %d %H:%M:%S %Y"
 _PS_ENVIRONMENT: Final = {"LC_ALL": "C", "TZ": "UTC"}
@@ -24,36 +24,39 @@ _PS_ENVIRONMENT: Final = {"LC_ALL": "C", "TZ": "UTC"}
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process: its id and its start time, in the kernel's ticks since it booted where there is /proc, else in
-    seconds since the epoch. None: unknown; a process without a start time gets no signal.
+    """A process: its id and its start time, in kernel ticks since boot with /proc, else in seconds since the epoch.
+
+    Start time None: unknown; such a process gets no signal.
     """
 
     pid: int
     started: int | None
     command: str | None = None
-    """The command line; None: any."""
+    """The command line of the process; None: not compared."""
 
 
 def identify(pid: int) -> ProcessIdentity:
-    """The process that has this id now."""
+    """Return the identity of the process that has this id now."""
     return ProcessIdentity(pid, find_start(pid), read_command(pid))
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Whether this very process is there, if only as one whose parent has not waited for it yet."""
+    """Return whether this process exists. A process that has ended, and for which its parent has not waited, still
+    exists.
+    """
     if process.started is None or find_start(process.pid) != process.started:
         return False
     return process.command is None or read_command(process.pid) == process.command
 
 
 def send_signal(process: ProcessIdentity, number: int) -> bool:
-    """Send a signal to this very process; False when it has ended. Raises PermissionError."""
+    """Send a signal to exactly this process. Return False if it has ended. Raise PermissionError."""
     with suppress(ProcessLookupError):
         descriptor = _open_descriptor(process.pid)
         if descriptor is None:
             return is_running(process) and _kill(process.pid, number)
         try:
-            # The descriptor stays with its process, whatever becomes of the id after this look.
+            # The descriptor keeps naming this process, even if its id is reused after this check.
             return is_running(process) and _kill_by_descriptor(descriptor, number)
         finally:
             os.close(descriptor)
@@ -61,8 +64,8 @@ def send_signal(process: ProcessIdentity, number: int) -> bool:
 
 
 def _open_descriptor(pid: int) -> int | None:
-    """A descriptor of the process that has this id now; None where there are none: macOS, a kernel before 5.3, some
-    sandboxes. Raises ProcessLookupError.
+    """Return a descriptor of the process that has this id now. Return None on systems without them: macOS, kernels
+    before 5.3, some sandboxes. Raise ProcessLookupError.
     """
     if not hasattr(os, "pidfd_open"):
         return None
@@ -85,10 +88,10 @@ def _kill(pid: int, number: int) -> bool:
 
 
 def end_group(process: ProcessIdentity) -> None:
-    """Kill what is left of the group that this process leads or has led.
+    """Kill what is left of the process group that this process leads or has led.
 
-    The id of a group is not given to a new process while the group has members. So the group is this process's own
-    unless another process has the id by now.
+    The kernel does not reuse the id of a group that has members. So the group belongs to this process, unless another
+    process has the id now.
     """
     if process.started is None or find_start(process.pid) not in {None, process.started}:
         return
@@ -97,7 +100,7 @@ def end_group(process: ProcessIdentity) -> None:
 
 
 def find_start(pid: int) -> int | None:
-    """The start time of a process (see ProcessIdentity); None for one that is gone."""
+    """Return the start time of a process (see ProcessIdentity), or None if it has ended."""
     if not PROC.joinpath("self").exists():
         return find_start_by_ps(pid)
     fields = read_stat(pid)
@@ -105,13 +108,13 @@ def find_start(pid: int) -> int | None:
 
 
 def find_start_by_ps(pid: int) -> int | None:
-    """The start time in seconds since the epoch, where there is no /proc, as on macOS."""
+    """Return the start time of a process in seconds since the epoch, for systems without /proc such as macOS."""
     text = _ask_ps(pid, "lstart=")
     return calendar.timegm(time.strptime(text, _PS_TIME)) if text else None
 
 
 def read_command(pid: int) -> str | None:
-    """The command line of a process; None for one that is gone or that another user has."""
+    """Return the command line of a process. Return None if it has ended or belongs to another user."""
     if not PROC.joinpath("self").exists():
         return _ask_ps(pid, "command=")
     try:
@@ -122,7 +125,7 @@ def read_command(pid: int) -> str | None:
 
 
 def read_stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name; none when the process is gone."""
+    """Return the fields of /proc/PID/stat after the name, or none if the process has ended."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

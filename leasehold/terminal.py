@@ -1,4 +1,4 @@
-"""The controlling terminal: which process group may read it, and stopping with Ctrl-Z."""
+"""The controlling terminal: set which process group may read it, and stop processes as Ctrl-Z does."""
 
 import contextlib
 import os
@@ -6,13 +6,13 @@ import signal
 from typing import Final
 
 STOPS_TO_ASK_FOR_IT: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
-"""The kernel stops a process with one of these when it uses the terminal without being in its foreground group."""
+"""Signals by which the kernel stops a process that uses the terminal while it is not in the foreground group."""
 
 
 class Terminal:
-    """The terminal of this process, if it has one. The main thread alone may use it.
+    """The controlling terminal of this process, if it has one. Only the main thread may use it.
 
-    Ctrl-C and Ctrl-Z go to the foreground process group of a terminal, and only that group may read it.
+    The terminal sends Ctrl-C and Ctrl-Z to its foreground process group, and only that group may read from it.
     """
 
     def __init__(self) -> None:
@@ -31,18 +31,20 @@ class Terminal:
 
     @property
     def is_for_one_command(self) -> bool:
-        """Whether an interactive shell started this process alone: no script and no pipeline shares its group."""
+        """Whether an interactive shell started this process alone: its process group has no script or pipeline."""
         return os.isatty(0) and os.isatty(1) and os.getpgrp() == os.getpid()
 
     def give(self, group: int) -> bool:
-        """Make this the foreground group, if ours is; whether that was done."""
+        """Make `group` the foreground group if this process's group is in the foreground. Return whether that
+        was done.
+        """
         if not self._move(os.getpgrp(), group):
             return False
         self._given = group
         return True
 
     def take_back(self) -> None:
-        """Make our group the foreground group again, if the terminal was given away."""
+        """Make this process's group the foreground group again, if the terminal was given away."""
         if self._given is not None:
             self._move(self._given, os.getpgrp())
             self._given = None
@@ -50,14 +52,14 @@ class Terminal:
     def _move(self, present: int, wanted: int) -> bool:
         if self._descriptor is None:
             return False
-        # Else a process outside of the foreground group is stopped for this.
+        # Without this, a process outside the foreground group would be stopped by the call.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             if os.tcgetpgrp(self._descriptor) != present:
                 return False
             os.tcsetpgrp(self._descriptor, wanted)
         except OSError:
-            # The terminal or the group is gone.
+            # The terminal or the group no longer exists.
             return False
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -65,9 +67,9 @@ class Terminal:
 
 
 def stop_own_group() -> None:
-    """Stop this process and its group, as Ctrl-Z does; return when it is continued.
+    """Stop this process and its group, as Ctrl-Z does. Return when they are continued.
 
-    The kernel does not stop a group that no shell could continue: then this returns at once.
+    The kernel does not stop a group that no shell could continue; then this returns at once.
     """
     before = signal.getsignal(signal.SIGTSTP)
     if before is signal.SIG_IGN:

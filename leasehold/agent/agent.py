@@ -1,6 +1,6 @@
-"""The agent of a host: registers it, sends its heartbeats, reports its leases, limits their cores, and leaves cleanly.
+"""The agent of a static host: registers the host, sends heartbeats, reports its leases, limits their cores, and leaves.
 
-Heartbeats have a thread and a path of their own, so nothing that the rest waits for makes the host look dead.
+Heartbeats are sent by a thread of their own, so that a host does not look offline while the agent waits for an answer.
 """
 
 import random
@@ -23,19 +23,21 @@ BEATS_A_TIMEOUT: Final = 6
 LONGEST_BEAT_SECONDS: Final = 30.0
 SHORTEST_BEAT_SECONDS: Final = 0.3
 LOOK_SECONDS: Final = 300.0
-"""How often a host asks for its leases without a hint. Its heartbeats carry the version that it knows, and a host whose
-version is old is hinted at; this is for a hint that never comes.
+"""Interval in which a host reads its leases without a hint, in seconds. Heartbeats contain the version of the slot that
+the host knows, and a host with an old version gets a hint. This interval is for a hint that is lost.
 """
 POLL_SECONDS: Final = 10.0
-"""The same where the workers' answers have no version."""
+"""Interval in which a host reads its leases if the workers' answers contain no version, in seconds."""
 RETURN_SECONDS: Final = 30.0
-"""After heartbeats came through again, a host asks within this time: all hosts lost their Redis at the same moment."""
+"""Longest delay of the first read after heartbeats succeed again. The delay is random, because all hosts lose their
+Redis at the same moment.
+"""
 ASK_SECONDS: Final = 5.0
-"""How long one question is waited for; then it is asked again."""
+"""Time limit of one request of the agent in seconds; then the request is sent again."""
 RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
 NOTICE_SECONDS: Final = 0.5
-"""How long it takes at most to notice that the agent is to stop."""
+"""Longest delay until the agent reacts to a request to stop, in seconds."""
 
 Tell = Callable[[Mapping[str, Any]], object]
 
@@ -53,12 +55,12 @@ class HostSpec:
 
 
 class Heart:
-    """Sends heartbeats from a thread of its own until it is stopped; reports when they stop to arrive."""
+    """Sends heartbeats from a thread of its own until it is stopped, and reports when they no longer reach Redis."""
 
     def __init__(self, hosts: Hosts, spec: HostSpec, tell: Tell) -> None:
         self._hosts, self._spec, self._tell = hosts, spec, tell
         self.seconds = LONGEST_BEAT_SECONDS
-        """Between two heartbeats."""
+        """Interval between two heartbeats in seconds."""
         self._is_stopped, self._wake = False, threading.Event()
         self._version: str | None = None
         self._has_returned = False
@@ -66,7 +68,7 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="leasehold-heart", daemon=True)
 
     def start(self, seconds: float) -> None:
-        """Begin, or go on at another pace, a quicker one from now on. Raises what ended it."""
+        """Start the heartbeats, or change their interval. Raise the error that ended the thread, if one did."""
         if self._error is not None:
             raise self._error
         is_quicker, self.seconds = seconds < self.seconds, seconds
@@ -76,18 +78,20 @@ class Heart:
             self._wake.set()
 
     def carry(self, version: str | None) -> None:
-        """Name this version of the slot in the heartbeats; a new one at once, so that no more hints come for it."""
+        """Send this version of the slot in the heartbeats. A new version is sent at once, so that no further hints for
+        it arrive.
+        """
         is_new, self._version = version != self._version, version
         if is_new:
             self._wake.set()
 
     def take_return(self) -> bool:
-        """Whether heartbeats came through again since the last call: hints may have been lost meanwhile."""
+        """Return whether heartbeats succeeded again since the last call. Hints may have been lost before that."""
         has_returned, self._has_returned = self._has_returned, False
         return has_returned
 
     def stop(self) -> None:
-        """Stop; what is under way is waited for."""
+        """Stop the heartbeats and wait for the thread to end."""
         self._is_stopped = True
         self._wake.set()
         if self._thread.is_alive():
@@ -118,9 +122,10 @@ class Heart:
 
 
 class HostAgent:
-    """One host's life from `register` to `leave`. `tell` gets each event as a table, from several threads.
+    """The agent of one host from `register` to `leave`. `tell` is called with each event as a table, from several
+    threads.
 
-    `enforcer`: limits the processes of its leases; default: they are not limited.
+    `enforcer` limits the cores of the leases' processes; default: no limits.
     """
 
     def __init__(
@@ -138,19 +143,21 @@ class HostAgent:
         self._retry = Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._enforcer = enforcer
         self._heart = Heart(hosts, spec, tell)
-        # No events: a handler of signals that comes between the lines of one would wait for itself.
+        # Flags instead of threading.Event: a signal handler that interrupts a method of an Event could deadlock.
         self._is_leaving = self._is_gone = False
         self._held: dict[tuple[str, str, int], Hosted] = {}
         self._has_served = False
         self._has_said_leave = False
 
     def leave(self) -> None:
-        """Drain and end when the last lease has ended; the second call ends it now."""
+        """Drain the slot, and end when its last lease has ended. A second call ends the agent at once."""
         self._is_gone = self._is_leaving
         self._is_leaving = True
 
     def run(self) -> None:
-        """Serve until the slot is drained, by us or by an operator. Raises Refused."""
+        """Run the agent until the slot has drained, by this agent or by an operator. Raise Refused if a request is
+        refused.
+        """
         try:
             if self._register():
                 self._serve()
@@ -160,7 +167,7 @@ class HostAgent:
             self._heart.stop()
 
     def _register(self) -> bool:
-        """Until we are in; False: we are to go before."""
+        """Register the host, and repeat until it is answered. Return False if the agent is asked to leave before."""
         spec = self._spec
         answer = self._insist(
             lambda: self._hosts.register(
@@ -183,7 +190,9 @@ class HostAgent:
         return True
 
     def _insist(self, ask: Callable[[], Any]) -> Any:
-        """The answer, however long it takes; None when we are to go before. Raises Refused."""
+        """Repeat a request until it is answered, and return the answer. Return None if the agent is asked to leave
+        before. Raise Refused.
+        """
         is_known, retry = False, Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while not self._is_leaving:
             try:
@@ -196,7 +205,7 @@ class HostAgent:
         return None
 
     def _rest(self, seconds: float) -> None:
-        """Wait this number of seconds, or until the agent is to end."""
+        """Wait this number of seconds, or until the agent is asked to leave."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_leaving:
             time.sleep(min(left, NOTICE_SECONDS))
@@ -218,14 +227,16 @@ class HostAgent:
             hints.close()
 
     def _find_pause(self, host: Host | None) -> float:
-        """How long to wait for a hint before the next look."""
+        """Return the seconds to wait for a hint before the next read of the slot."""
         if host is None:
             return self._retry.take()
         self._retry.reset()
         return shorten(self._poll_seconds if host.version is None else self._look_seconds)
 
     def _is_back(self) -> bool:
-        """A slot that still drained when we came is empty now: then we register again. One that served was drained."""
+        """Register again if the slot was still draining from an earlier run and is now empty. Return False if the agent
+        has served: then its slot was drained.
+        """
         return not self._has_served and not self._is_leaving and self._register()
 
     def _say_leave(self) -> None:
@@ -238,7 +249,9 @@ class HostAgent:
         self._tell({"event": "leaving", "slot": self._spec.slot, "state": answer.state, "leases": len(self._held)})
 
     def _look(self) -> Host | None:
-        """Return the row of the slot from the database; None without an answer (the next look is soon)."""
+        """Read the slot and its leases from the database. Return None without an answer; the next read then follows
+        soon.
+        """
         try:
             host = self._hosts.leases(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable):
@@ -250,7 +263,7 @@ class HostAgent:
         return host
 
     def _compare(self, host: Host) -> None:
-        """Report each lease that came, changed or ended."""
+        """Report each lease that began, changed or ended."""
         present = {(each.reservation, each.component, each.token): each for each in host.leases}
         for key, lease in self._held.items():
             if key not in present:
@@ -266,7 +279,7 @@ class HostAgent:
             self._enforcer.enforce(list(self._held.values()), is_thorough=is_thorough)
 
     def _wait(self, hints: Hints, seconds: float) -> None:
-        """Wait until the slot changed, the seconds are over, or the agent has something to do."""
+        """Wait until the slot changes, the seconds have passed, or the agent is asked to leave."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):
@@ -279,14 +292,14 @@ class HostAgent:
 
 
 def _name_change(known: Hosted | None, lease: Hosted) -> str:
-    """What happened to a lease: it is new, is to be given back, or may use more or fewer cores."""
+    """Return the name of a lease's change: `leased`, `revoking`, or `cores` if only its number of cores changed."""
     if known is not None and msgspec.structs.replace(known, cores=lease.cores) == lease:
         return "cores"
     return "leased" if lease.state == "held" else lease.state
 
 
 def find_beat(offline_timeout: float | None) -> float:
-    """Seconds between two heartbeats: several in the timeout, so that one may be lost."""
+    """Return the seconds between two heartbeats. Several fit into the offline timeout, so that some may be lost."""
     if offline_timeout is None:
         return LONGEST_BEAT_SECONDS
     return min(max(offline_timeout / BEATS_A_TIMEOUT, SHORTEST_BEAT_SECONDS), LONGEST_BEAT_SECONDS)

@@ -1,4 +1,4 @@
-"""What a host's agent does about limits of cores: finds the processes of each lease, and limits them as was decided."""
+"""Apply the limits of cores on a host: find the processes of each lease and limit them as the scheduler decided."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,14 +10,14 @@ from leasehold.agent.processes import list_tree, read_notes
 from leasehold.client.models import Hosted
 
 UNKNOWN_SECONDS: Final = 10.0
-"""How long a lease may be without a process here until the agent reports that none is limited."""
+"""Time without any known process of a lease after which the agent reports that nothing of it is limited, in seconds."""
 Key = tuple[str, str, int]
-"""Reservation, component, token."""
+"""Identity of a lease: (reservation, component, token)."""
 
 
 class Enforcer:
-    """Keeps the processes of the leases on one host within their limits. `tell` gets what is done, and what cannot be,
-    once a change.
+    """Keeps the processes of the leases on one host within their limits. `tell` is called once for each change and each
+    failure.
     """
 
     def __init__(
@@ -27,20 +27,21 @@ class Enforcer:
         tell: Callable[[Mapping[str, Any]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folder`: where notes are left."""
+        """Make an enforcer. `folder` is the folder with the notes about processes."""
         self._folder, self._limits, self._tell, self._clock = folder, limits, tell, clock
         self._applied: dict[Key, tuple[tuple[int, ...], float, float]] = {}
-        """Processes that were noted, cores, and how many the leases before it have."""
+        """Lease -> applied limit: known processes, number of cores, and cores of the leases before it."""
         self._seen: dict[Key, float] = {}
         self._said: dict[Key, object] = {}
 
     def start(self) -> None:
-        """Report by which means limits are applied."""
+        """Report the way in which limits are applied."""
         self._tell({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
 
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
-        """Limit leases that are new or have another limit; lift limits of ended ones. `is_thorough`: apply all again,
-        so that a process that was started at the moment of a change is limited too.
+        """Limit leases that are new or have another limit, and remove the limits of ended leases.
+
+        `is_thorough`: apply all limits again, to include processes that were started during a change.
         """
         notes, before = read_notes(self._folder), 0.0
         present = {(each.reservation, each.component, each.token): each for each in held if each.cores is not None}
@@ -58,7 +59,7 @@ class Enforcer:
         self._said = {key: said for key, said in self._said.items() if key in present}
 
     def lift_all(self) -> None:
-        """Lift all limits."""
+        """Remove all limits."""
         for key in list(self._applied):
             self._lift(key)
 

@@ -14,10 +14,11 @@ MIB: Final = 1024 * 1024
 
 
 def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
-    """An id that stays as long as it is this machine: of `source`, else a random one that is kept in `state`, a folder.
+    """Return an id that stays the same for this machine: a digest of the content of `source`, else a random id stored
+    in the folder `state`.
 
-    Only a digest of systemd's id is reported: machine-id(5) wants it kept on its machine. Raises OSError when there is
-    none and none can be written.
+    Only a digest of systemd's id is reported, because machine-id(5) requires the id to stay confidential. Raise OSError
+    if there is no id and none can be stored.
     """
     known = _read(source)
     if known:
@@ -27,7 +28,7 @@ def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """The id in this file; None for one that is not there, or empty, as in images of containers."""
+    """Return the id in this file. Return None if the file is missing or empty, as in container images."""
     try:
         return path.read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
@@ -35,12 +36,14 @@ def _read(path: Path) -> str | None:
 
 
 def _keep(path: Path) -> str:
-    """Write a random id; of two processes at a time both take the one that was first."""
+    """Store a random id and return the stored one. If two processes do this at once, both return the id that was stored
+    first.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{uuid4().hex}")
     draft.write_text(uuid4().hex, encoding="utf-8")
     try:
-        # Unlike a rename, a link does not replace what is there.
+        # Unlike a rename, a link does not replace an existing file.
         os.link(draft, path)
     except FileExistsError:
         if _read(path) is None:
@@ -51,12 +54,12 @@ def _keep(path: Path) -> str:
 
 
 def find_state_folder() -> Path:
-    """Where programs of this user keep what has to last, by the XDG rules."""
+    """Return the folder for persistent data of this user's programs, by the XDG rules."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "leasehold"
 
 
 def find_resources() -> dict[str, float]:
-    """`cpus` that this process may use, and all memory in MiB."""
+    """Return the resources of this machine: the `cpus` that this process may use, and all memory in MiB."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {"cpus": _count_cpus(), "memory_mib": memory // MIB}
 
@@ -68,5 +71,5 @@ def _count_cpus() -> int:
 
 
 def find_slot_name() -> str:
-    """The host's name without its domain."""
+    """Return the host name without its domain, as the default name of the slot."""
     return socket.gethostname().partition(".")[0]

@@ -1,7 +1,7 @@
-"""Which processes of this machine belong to which lease: a note a process, left by `leasehold host exec` for the agent.
+"""Find the processes of each lease on this machine by the notes that `leasehold host exec` writes for the agent.
 
-A note names the process by its id and by when it started, so that another one that gets the id later is not taken
-for it.
+Each process has a note. It identifies the process by id and start time, so that a later process with the same id is not
+mistaken for it.
 """
 
 import os
@@ -15,26 +15,26 @@ import msgspec
 from leasehold.process_identity import PROC, find_start, read_stat
 
 _PARENT: Final = 1
-"""Field of /proc/PID/stat, counted behind the name in parentheses."""
+"""Index of the parent's id in /proc/PID/stat, counted after the name in parentheses."""
 
 
 class Note(msgspec.Struct, frozen=True):
-    """This process, and all that it starts, belong to this instance of this reservation."""
+    """A record that a process, and all processes that it starts, belong to one instance of a reservation."""
 
     reservation: str
     component: str
     pid: int
     started: int | None = None
-    """In the kernel's ticks since it booted; None where there is no /proc."""
+    """Start time of the process in kernel ticks since boot; None on systems without /proc."""
 
 
 def notes_folder(state: Path, slot: str) -> Path:
-    """Where the notes for one slot are."""
+    """Return the folder with the notes for one slot."""
     return state / "processes" / slot
 
 
 def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path:
-    """Leave a note. Raises OSError."""
+    """Write the note of a process. Raise OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     note, path = Note(reservation, component, pid, find_start(pid)), folder / f"{pid}.json"
     draft = folder / f".{uuid4().hex}"
@@ -44,7 +44,9 @@ def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """The notes of processes that are alive, in the order of their ids; those of others are thrown away."""
+    """Return the notes of running processes in the order of their ids. Delete the notes of processes that
+    have ended.
+    """
     alive = []
     for path in folder.glob("*.json"):
         try:
@@ -71,7 +73,7 @@ def _is_alive(note: Note) -> bool:
 
 
 def list_tree(pids: Iterable[int]) -> list[int]:
-    """These processes and all that descend from them."""
+    """Return these processes and all their descendants."""
     children: dict[int, list[int]] = {}
     for each in PROC.glob("[0-9]*"):
         if fields := read_stat(int(each.name)):
@@ -83,7 +85,7 @@ def list_tree(pids: Iterable[int]) -> list[int]:
 
 
 def list_threads(pid: int) -> list[int]:
-    """The threads of a process; none when it is gone."""
+    """Return the threads of a process; none if it has ended."""
     try:
         return [int(each.name) for each in (PROC / str(pid) / "task").iterdir()]
     except OSError:

@@ -1,5 +1,5 @@
-"""What both sides of the wire have to agree on: the client, the workers and the scheduler import it.
+"""Definitions that the client, the workers and the scheduler share: names, clock, signatures, heartbeats.
 
-These modules import only the standard library and each other: a producer whose own program
-has a package named `scheduler` or `tasks` can use the client.
+These modules import only the standard library and each other. A producer whose own program has a package named
+`scheduler` or `tasks` can therefore use the client.
 """

@@ -1,6 +1,6 @@
-"""URLs without their secrets: the one rule for messages, logs, pages and reprs.
+"""Hide secrets in URLs for messages, logs, pages and reprs.
 
-Where a text may be read in two ways, the reading that hides more holds.
+If a text can be read in two ways, the way that hides more is used.
 """
 
 import re
@@ -9,9 +9,9 @@ from typing import Final
 MASK: Final = "***"
 HIDDEN: Final = "(hidden)"
 _DELIMITER: Final = re.compile(r"[/?#\"']")
-"""Before the last `@` it leaves open whether the `@` stands in a password, a path or a parameter."""
+"""Characters after which an `@` may belong to a password, a path or a parameter."""
 _PAGES: Final = frozenset({"http", "https"})
-"""Schemes whose paths often have an `@`."""
+"""URL schemes whose paths often contain an `@`."""
 _SHOWN: Final = frozenset(
     (
         "application_name",
@@ -43,7 +43,9 @@ _SHOWN: Final = frozenset(
         "virtual_host",
     )
 )
-"""Parameters whose values are shown. Of others the values are hidden, and the names unless they stand in _NAMED."""
+"""URL parameters whose values are shown. All other values are hidden, and so are their names unless they are
+in _NAMED.
+"""
 _NAMED: Final = frozenset(
     (
         "passfile",
@@ -63,13 +65,15 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)(\S*)")
 
 
 def show_url(url: str) -> str:
-    """A URL for people: without user, password and the values of parameters that may be secret."""
+    """Return a URL for people: without user, password and the values of parameters that may be secret."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{_split(scheme, rest)[1]}" if separator else HIDDEN
 
 
 def mask_url(url: str) -> str:
-    """As `show_url`, with the user, and with `***` in place of the password. A path, which is no URL, stays."""
+    """Return a URL like `show_url`, but with the user, and with `***` in place of the password. A path that is no URL
+    is returned unchanged.
+    """
     scheme, separator, rest = url.partition("://")
     if not separator:
         return HIDDEN if set(url) & _OF_URLS else url
@@ -77,17 +81,19 @@ def mask_url(url: str) -> str:
 
 
 def mask_urls(text: str) -> str:
-    """A text with the secrets of the URLs in it replaced by `***`; users stay. A URL ends at white space."""
+    """Return a text with the secrets of its URLs replaced by `***`; users stay. A URL ends at white space."""
     return _URL.sub(lambda found: mask_url(found[0]), text) if "://" in text else text
 
 
 def is_shown(parameter: str) -> bool:
-    """Whether the value of this parameter of a URL is no secret."""
+    """Return whether the value of this URL parameter is not secret."""
     return parameter in _SHOWN
 
 
 def _split(scheme: str, rest: str) -> tuple[str, str]:
-    """The user with a mask for the password and an `@` ("": no user), and what follows with its secrets masked."""
+    """Return the user with a masked password and `@` ("" without a user), and the rest of the URL with its secrets
+    masked.
+    """
     login, place = _split_login(scheme, rest)
     if login is None:
         return "", _mask_parameters(place)
@@ -96,8 +102,9 @@ def _split(scheme: str, rest: str) -> tuple[str, str]:
 
 
 def _split_login(scheme: str, rest: str) -> tuple[str | None, str]:
-    """The login (None: there is none) and what follows it. A password may have any character unencoded; what cannot
-    be distinguished from a password is replaced by the mask.
+    """Return the login (None if there is none) and the rest of the URL.
+
+    A password may contain any character without encoding. What cannot be distinguished from a password is masked.
     """
     login, at, place = rest.rpartition("@")
     if scheme == "sqlite" or not at:
@@ -116,7 +123,7 @@ def _mask_parameters(place: str) -> str:
     path, mark, query = place.partition("?")
     if not mark:
         return path
-    # A quote may end the URL within a text.
+    # Within a text, a quote may end the URL.
     quoted = _QUOTE.search(query)
     after = quoted[0] if quoted else ""
     shown = "&".join(map(_mask_parameter, query.removesuffix(after).split("&")))

@@ -1,7 +1,7 @@
-"""Signatures of messages: the bytes that are signed, and how a signature is made and checked.
+"""Signatures of messages: the signed bytes, and how a signature is made and verified.
 
-Only the standard library is imported, so that the plain client can use this module. The page
-docs/reference/protocol.md, "Signatures", describes the same for other languages.
+Only the standard library is imported, so that the client can use this module. docs/reference/protocol.md, "Signatures",
+describes the format for other languages.
 """
 
 import base64
@@ -12,20 +12,22 @@ import secrets
 from typing import Final, NamedTuple
 
 VERSION: Final = "leasehold-1"
-"""First field of the canonical bytes: another format gets another version."""
+"""First field of the canonical bytes. A new format gets a new version."""
 PRINCIPAL: Final = "principal"
 CLUSTER: Final = "cluster"
 SIGNED_AT: Final = "signed_at"
 SIGNATURE: Final = "signature"
 BODY_SHA256: Final = "body_sha256"
-"""Header that the receiving worker computes from the body; a value that a sender wrote is overwritten."""
+"""Header with the hash of the body. The receiving worker computes it and overwrites a value from the sender."""
 FRESH_SECONDS: Final = 3600.0
-"""A signature is valid if `signed_at` differs by no more than this from cluster time."""
+"""Largest difference between `signed_at` and cluster time for a valid signature, in seconds."""
 KEY_BYTES: Final = 32
 
 
 class SignedFields(NamedTuple):
-    """What a signature covers. `signed_at` is the text of the header, `body_sha256` is in lower-case hexadecimal."""
+    """The fields that a signature covers. `signed_at` is the text of the header, `body_sha256` is in lower-case
+    hexadecimal.
+    """
 
     principal: str
     cluster: str
@@ -37,26 +39,28 @@ class SignedFields(NamedTuple):
 
 
 def hash_body(body: bytes) -> str:
-    """The SHA-256 of a message's body as its signature covers it."""
+    """Return the SHA-256 of a message's body in lower-case hexadecimal."""
     return hashlib.sha256(body).hexdigest()
 
 
 def encode_canonically(*fields: str) -> bytes:
-    """The fields as netstrings: `<length in bytes>:<bytes>,` for each. No two different tuples have the same bytes.
+    """Return the fields as netstrings: `<length in bytes>:<bytes>,` for each. Different tuples give different bytes.
 
-    A text that is not valid Unicode (JSON can carry one) has bytes of its own, too.
+    A text that is not valid Unicode, which JSON can contain, is encoded as well.
     """
     encoded = (field.encode("utf-8", "surrogatepass") for field in fields)
     return b"".join(b"%d:%b," % (len(each), each) for each in encoded)
 
 
 def sign(key: bytes, fields: SignedFields) -> str:
-    """The signature of these fields: HMAC-SHA256 over the canonical bytes, in lower-case hexadecimal."""
+    """Return the signature of these fields: HMAC-SHA256 over the canonical bytes, in lower-case hexadecimal."""
     return hmac.new(key, encode_canonically(VERSION, *fields), hashlib.sha256).hexdigest()
 
 
 def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
-    """Whether this is the signature of these fields with this key. Takes the same time for every wrong signature."""
+    """Return whether this is the signature of these fields with this key. The comparison takes the same time for every
+    wrong signature.
+    """
     given = signature.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(sign(key, fields).encode(), given)
 
@@ -64,7 +68,7 @@ def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
 def sign_headers(
     key: bytes, *, principal: str, cluster: str, queue: str, task: str, message_id: str, now: float, body: bytes
 ) -> dict[str, str]:
-    """The headers that prove the sender of a message: `principal`, `cluster`, `signed_at`, `signature`."""
+    """Return the headers that prove the sender of a message: `principal`, `cluster`, `signed_at`, `signature`."""
     fields = SignedFields(principal, cluster, queue, task, message_id, repr(float(now)), hash_body(body))
     return {
         PRINCIPAL: principal,
@@ -75,14 +79,13 @@ def sign_headers(
 
 
 def make_key() -> str:
-    """A new random key as text: 32 bytes in base64url without padding."""
+    """Return a new random key as text: 32 bytes in base64url without padding."""
     return secrets.token_urlsafe(KEY_BYTES)
 
 
 def read_key(text: str) -> bytes:
-    """The bytes of a key; base64 with the alphabet of URLs or of MIME, with or without padding. Raises ValueError.
-
-    The error does not contain the text.
+    """Return the bytes of a key. Both alphabets of base64 are accepted, with or without padding. Raise ValueError,
+    whose message does not contain the key.
     """
     bare = text.strip().rstrip("=").translate(str.maketrans("+/", "-_"))
     try:
@@ -95,19 +98,18 @@ def read_key(text: str) -> bytes:
 
 
 def format_key_line(name: str, key: str, cluster: str) -> str:
-    """The content of a key file."""
+    """Return the content of a key file."""
     return f"{name}:{key}@{cluster}"
 
 
 def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
-    """The content of a key file: `NAME:KEY@CLUSTER` on one line, where name and cluster may be missing.
-
-    Raises ValueError, whose text does not contain the key.
+    """Return name, key and cluster in the content of a key file: `NAME:KEY@CLUSTER` on one line, with optional name and
+    cluster. Raise ValueError, whose message does not contain the key.
     """
     lines = text.strip().splitlines()
     if len(lines) != 1:
         raise ValueError(f"{len(lines)} lines")
-    # Names may contain both separators, keys and identities contain neither.
+    # Names may contain both separators; keys and identities contain neither.
     name, _, rest = lines[0].rpartition(":")
     key, _, cluster = rest.partition("@")
     return name or None, read_key(key), cluster or None

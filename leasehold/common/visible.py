@@ -1,7 +1,7 @@
-"""Makes control characters visible: a user's text never moves a cursor, rings a bell or hides what stands beside it.
+"""Escape control characters, so that a text of a user cannot move the cursor, ring the bell or hide other text.
 
-Every text that comes from outside and reaches a terminal, a log line, JSON, CSV or HTML goes through one of the two
-functions. Only the standard library is imported: the plain client uses this module too.
+Every text from outside that reaches a terminal, a log line, JSON, CSV or HTML passes one of the two functions. Only the
+standard library is imported, because the client uses this module too.
 """
 
 import re
@@ -31,5 +31,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def escape_json(document: str) -> str:
-    r"""A JSON or TOML document that means the same, with each control character in its texts as an escape: `\u009b`."""
+    r"""Return a JSON or TOML document with the same meaning, with each control character in its texts escaped as
+    `\u009b`.
+    """
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
