@@ -12,7 +12,7 @@ from pathlib import Path
 from celery.signals import after_task_publish
 
 from leasehold.common.clock import read_monotonic
-from workers.imports import without_collecting
+from scheduler.operations.paused_gc import PausedGC
 
 
 def record_sends(file: Path) -> None:
@@ -48,7 +48,7 @@ def read_send_age(file: Path) -> float:
 
 def main() -> None:
     """Run beat until it is stopped."""
-    with without_collecting():
+    with PausedGC():
         # Imported here, because a wrong configuration ends the process at this import.
         from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415
         from tasks.punctual import PunctualScheduler  # noqa: PLC0415

@@ -23,12 +23,12 @@ from scheduler.model.validation import (
     read_document,
     show,
 )
-from scheduler.operations.commands.intake import Answer, accept
+from scheduler.operations.commands.intake import accept, check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
-from scheduler.operations.commands.registry import check_question
+from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
-from scheduler.operations.notices import describe_row
 from scheduler.operations.tick.heartbeat_intake import describe_host
+from scheduler.operations.unit_of_work import describe_row
 from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services

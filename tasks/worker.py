@@ -13,8 +13,8 @@ from celery.exceptions import SecurityWarning
 from celery.utils.nodenames import host_format
 
 from leasehold.common.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
+from scheduler.operations.paused_gc import PausedGC
 from tasks.threads import POOL_NAME, leave
-from workers.imports import without_collecting
 from workers.settings import ConcurrencySettings
 
 Pool = Literal["prefork", "solo", "threads"]
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.stderr.write(f"usage: python -m tasks.worker {{{','.join(QUEUE_NAMES)}}}\n")
         sys.exit(2)
     queue = arguments[0]
-    with without_collecting():
+    with PausedGC():
         # Imported here, because a wrong configuration ends the process at this import.
         from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415 - see above
 

@@ -17,19 +17,8 @@ from scheduler.model.resources import fits
 from scheduler.model.rules import Pool, Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
-from workers.config_template import write_template
 from workers.ec2.user_data import VARIABLES, render_user_data
 from workers.settings import Settings, is_loopback, read_settings
-
-__all__ = [
-    "Configuration",
-    "check_configuration",
-    "find_configuration",
-    "find_warnings",
-    "load_settings",
-    "read_configuration",
-    "write_template",
-]
 
 PATH_VARIABLE: Final = "LEASEHOLD_CONFIG"
 USUAL_PATH: Final = Path("leasehold.toml")
@@ -250,25 +239,21 @@ def _read_settings(document: dict[str, Any]) -> Settings:
     return read_settings({key: value for key, value in document.items() if key in Settings.model_fields})
 
 
-def _fill_in_user_data(rules_document: dict[str, Any], folder: Path) -> list[Fault]:
-    """Read each pool's `user_data_file`, relative to `folder`, into its `user_data`."""
-    faults: list[Fault] = []
+def _fill_in_user_data(rules_document: dict[str, Any], folder: Path) -> Iterator[Fault]:
+    """Read each pool's `user_data_file`, relative to `folder`, into its `user_data`. Yield the faults."""
     pools = rules_document.get("pools")
     for name, pool in pools.items() if isinstance(pools, dict) else ():
         ec2 = pool.get("ec2") if isinstance(pool, dict) else None
-        if isinstance(ec2, dict) and isinstance(ec2.get("user_data_file"), str):
-            faults += _fill_in(ec2, folder, f"pools.{name}.ec2")
-    return faults
-
-
-def _fill_in(ec2: dict[str, Any], folder: Path, path: str) -> list[Fault]:
-    file = ec2["user_data_file"]
-    if "user_data" in ec2:
-        return [Fault(f"{path}.user_data", "nothing beside user_data_file", "both")]
-    try:
-        ec2["user_data"] = (folder / file).read_text(encoding="utf-8")
-    except OSError as error:
-        return [Fault(f"{path}.user_data_file", "a file that can be read", f"{show(file)}: {_describe(error)}")]
-    except ValueError:
-        return [Fault(f"{path}.user_data_file", "the name of a text in UTF-8", show(file))]
-    return []
+        file = ec2.get("user_data_file") if isinstance(ec2, dict) else None
+        path = f"pools.{name}.ec2"
+        if ec2 is None or not isinstance(file, str):
+            continue
+        if "user_data" in ec2:
+            yield Fault(f"{path}.user_data", "nothing beside user_data_file", "both")
+            continue
+        try:
+            ec2["user_data"] = (folder / file).read_text(encoding="utf-8")
+        except OSError as error:
+            yield Fault(f"{path}.user_data_file", "a file that can be read", f"{show(file)}: {_describe(error)}")
+        except ValueError:
+            yield Fault(f"{path}.user_data_file", "the name of a text in UTF-8", show(file))

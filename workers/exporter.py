@@ -41,15 +41,15 @@ def main() -> int:
         check = partial(MembershipCheck().compare, store, RedisRecord(client, prefix))
         serve_metrics(sources, settings.metrics.host, settings.metrics.port, check)
     except ForeignClusterError as error:
-        sys.stderr.write(f"leasehold: {error}\n")
-        return 1
+        lines = [str(error)]
     except InvalidInputError as error:
-        sys.stderr.writelines(f"leasehold: {fault}\n" for fault in error.faults)
-        return 1
+        lines = [str(fault) for fault in error.faults]
     except OSError as error:
-        sys.stderr.write(f"leasehold: metrics.port: expected a free port, got {error}\n")
-        return 1
-    return 0
+        lines = [f"metrics.port: expected a free port, got {error}"]
+    else:
+        return 0
+    sys.stderr.writelines(f"leasehold: {line}\n" for line in lines)
+    return 1
 
 
 if __name__ == "__main__":

@@ -10,29 +10,29 @@ import typer
 from leasehold.cli.checking import check, check_each
 from leasehold.cli.completing import complete_accounts
 from leasehold.cli.connecting import connect, open_store
-from leasehold.cli.failures import BAD_INPUT, CommandError, send_each
+from leasehold.cli.failures import CommandError, explaining_refusals, send_each
 from leasehold.cli.formats import Output, choose_format, print_csv, print_document
 from leasehold.cli.output import (
     AsJson,
     Watched,
-    example,
     parse_amounts,
+    parse_number,
     parse_numbers,
     parse_seconds,
     print_json,
+    print_result,
     print_table,
-    print_thing,
     print_wide,
     repeat,
     show_age,
     show_levels,
     show_seconds,
+    suggest,
 )
+from leasehold.cli.root import add_group, example
 from leasehold.cli.tables import Column
-from leasehold.errors import Refused
 
 if TYPE_CHECKING:
-    from leasehold.client.client import Client
     from leasehold.client.models import Account, Answer, Reservation
 
 _COLUMNS: Final = (
@@ -52,33 +52,10 @@ Names = Annotated[
 Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its name.", autocompletion=complete_accounts)]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
 _LIST_HELP = "Up to five numbers, best level first, like 2,1; missing numbers are 0."
+group = add_group("accounts", "Show and manage quota accounts.", "leasehold accounts list")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    accounts = typer.Typer(help="Show and manage quota accounts.", no_args_is_help=True, rich_markup_mode=None)
-    accounts.callback()(_group)
-    accounts.command("list", epilog=example("leasehold accounts list --watch 5", "leasehold accounts list -o csv"))(
-        list_
-    )
-    shown = example("leasehold accounts show ci", "leasehold accounts show ci --plot --span 6h")
-    accounts.command(epilog=shown)(show)
-    accounts.command(
-        "set",
-        epilog=example(
-            "leasehold accounts set ci --charge-rate 2,1 --max-charge-seconds 600 --balance 100,50",
-            "leasehold accounts set ci --max-fanout 5 --limit image=2 --disable-free-tasks",
-        ),
-    )(set_)
-    accounts.command(epilog=example("leasehold accounts reset ci"))(reset)
-    accounts.command(epilog=example("leasehold accounts delete ci", "leasehold accounts delete ci lab --yes"))(delete)
-    app.add_typer(accounts, name="accounts", epilog=example("leasehold accounts list"))
-
-
-def _group() -> None:
-    """Quota accounts: their income, their balances and their work."""
-
-
+@group.command("list", epilog=example("leasehold accounts list --watch 5", "leasehold accounts list -o csv"))
 def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None) -> None:
     """List accounts with their balances and their work."""
     chosen = choose_format(output, as_json=as_json)
@@ -108,12 +85,13 @@ def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, An
 
     owned = [row for row in rows if account.owns(row)]
     found = Counter(lease.level for row in owned for lease in row.leases if lease.state != "claimed")
-    document: dict[str, Any] = msgspec.to_builtins(account)
-    for name in ("forgotten", "forgotten_upto"):
-        del document[name]
-    running = [found[level] for level in range(FREE + 1)]
-    waiting = sum(row.phase == "pending" for row in owned)
-    return {**document, "level": account.level, "running": running, "waiting": waiting}
+    document = msgspec.to_builtins(account).items()
+    return {
+        **{name: value for name, value in document if name not in {"forgotten", "forgotten_upto"}},
+        "level": account.level,
+        "running": [found[level] for level in range(FREE + 1)],
+        "waiting": sum(row.phase == "pending" for row in owned),
+    }
 
 
 def _row(found: dict[str, Any]) -> tuple[str, ...]:
@@ -135,6 +113,7 @@ def _name_level(level: int) -> str:
     return "none (free)" if level == FREE else str(level)
 
 
+@group.command(epilog=example("leasehold accounts show ci", "leasehold accounts show ci --plot --span 6h"))
 def show(
     account: Name,
     plot: Annotated[bool, typer.Option("--plot", help="Draw its balances over time, from the database.")] = False,
@@ -148,7 +127,10 @@ def show(
     with connect() as client:
 
         def show_one() -> None:
-            row = _find(client, account)
+            known = {each.id: each for each in client.accounts()}
+            if account not in known:
+                raise CommandError(f"there is no account {account}{suggest(account, known)}")
+            row = known[account]
             found = _describe(row, client.list(_ALIVE, account=account))
             if as_json:
                 print_json(found | ({"samples": _read_samples(row, seconds)} if samples else {}))
@@ -162,16 +144,6 @@ def show(
                 sys.stdout.write(f"{drawn}\n")
 
         repeat(show_one, watch)
-
-
-def _find(client: "Client", name: str) -> "Account":
-    import difflib
-
-    known = {account.id: account for account in client.accounts()}
-    if name in known:
-        return known[name]
-    meant = difflib.get_close_matches(name, known, 1)
-    raise CommandError(f"there is no account {name}" + (f" (did you mean {meant[0]}?)" if meant else ""))
 
 
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -209,6 +181,13 @@ def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
     return msgspec.to_builtins(found)  # type: ignore[no-any-return]
 
 
+@group.command(
+    "set",
+    epilog=example(
+        "leasehold accounts set ci --charge-rate 2,1 --max-charge-seconds 600 --balance 100,50",
+        "leasehold accounts set ci --max-fanout 5 --limit image=2 --disable-free-tasks",
+    ),
+)
 def set_(  # noqa: PLR0913, PLR0917 - an option each
     account: Name,
     charge_rate: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Income a second. {_LIST_HELP}")] = None,
@@ -240,9 +219,7 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
     """
     fields: dict[str, Any] = {
         "charge_rate": parse_numbers(charge_rate),
-        "max_charge_seconds": None
-        if max_charge_seconds is None
-        else parse_amounts("--max-charge-seconds", [f"seconds={max_charge_seconds}"])["seconds"],
+        "max_charge_seconds": None if max_charge_seconds is None else parse_number(max_charge_seconds),
         "balance": parse_numbers(balance),
         "max_fanout": max_fanout,
         "per_label_task_limits": parse_amounts("--limit", limit) if limit else None,
@@ -251,13 +228,11 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
     }
     given: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
     check("account", {"account": account, **given})
-    with connect(timeout) as client:
-        try:
-            _show(client.account(account, **given), as_json)
-        except Refused as refused:
-            raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
+    with connect(timeout) as client, explaining_refusals():
+        _show(client.account(account, **given), as_json)
 
 
+@group.command(epilog=example("leasehold accounts reset ci"))
 def reset(accounts: Names, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Set the balances of accounts to 0 at every level.
 
@@ -268,6 +243,7 @@ def reset(accounts: Names, timeout: Timeout = 30, as_json: AsJson = False) -> No
         send_each(client.reset_account, accounts, lambda answer: _show(answer, as_json))
 
 
+@group.command(epilog=example("leasehold accounts delete ci", "leasehold accounts delete ci lab --yes"))
 def delete(
     accounts: Names,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
@@ -279,18 +255,12 @@ def delete(
     Running work continues unpaid. Waiting reservations of the account then have no account.
     """
     check_each("forget_account", "account", accounts)
-    if (
-        not yes
-        and sys.stdin.isatty()
-        and not typer.confirm(f"delete {', '.join(accounts)} with their balances?", err=True)
-    ):
+    question = f"delete {', '.join(accounts)} with their balances?"
+    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
         raise CommandError("nothing was changed")
     with connect(timeout) as client:
         send_each(client.forget_account, accounts, lambda answer: _show(answer, as_json))
 
 
 def _show(answer: "Answer", as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_thing(f"{answer.account} {show_levels(answer.balance or ())}")
+    print_result(answer, f"{answer.account} {show_levels(answer.balance or ())}", as_json=as_json)

@@ -6,16 +6,11 @@ import typer
 
 from leasehold.cli.connecting import load_settings
 from leasehold.cli.failures import CommandError
-from leasehold.cli.output import example, print_thing
+from leasehold.cli.output import print_thing
+from leasehold.cli.root import app, example
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(epilog=example("leasehold alive ticks", "leasehold alive beat", "leasehold alive launch --timeout 20"))(
-        alive
-    )
-
-
+@app.command(epilog=example("leasehold alive ticks", "leasehold alive beat", "leasehold alive launch --timeout 20"))
 def alive(
     process: Annotated[
         str,

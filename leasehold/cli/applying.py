@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import typer
 
-from leasehold.cli.failures import CommandError, say_error
+from leasehold.cli.failures import CommandError, print_error
 from leasehold.cli.output import print_json, print_thing, show_levels
 from leasehold.client.own_transport import open_wire
 from leasehold.errors import LeaseholdError
@@ -122,7 +122,7 @@ def _confirm(preview: Preview) -> None:
     if not sys.stdin.isatty():
         raise CommandError(f"{_sum_up(preview)}: nothing was changed; --dry-run shows the details, --yes applies it")
     for line in _write(preview):
-        say_error(line)
+        print_error(line)
     if not typer.confirm(f"{_sum_up(preview)}: apply it?", err=True):
         raise CommandError("nothing was changed")
 

@@ -11,7 +11,8 @@ import typer
 
 from leasehold.cli.connecting import load_settings
 from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.output import AsJson, example, print_json, print_thing
+from leasehold.cli.output import AsJson, print_json, print_thing
+from leasehold.cli.root import app, example
 
 if TYPE_CHECKING:
     from scheduler.model.reservations import Reservation
@@ -25,13 +26,7 @@ MARGIN_SECONDS: Final = 5.0
 """Added to the lock's duration: how long to wait until a leader has ended its tick."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(epilog=example("leasehold backup leasehold.backup"))(backup)
-    lines = ("leasehold restore leasehold.backup", "leasehold restore --in-place --yes")
-    app.command(epilog=example(*lines))(restore)
-
-
+@app.command(epilog=example("leasehold backup leasehold.backup"))
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -51,6 +46,7 @@ def backup(
         print_thing(f"wrote {file}: cluster {found.identity}, revision {found.revision}, {found.bytes} bytes")
 
 
+@app.command(epilog=example("leasehold restore leasehold.backup", "leasehold restore --in-place --yes"))
 def restore(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A file written by `leasehold backup`.")] = None,
     in_place: Annotated[

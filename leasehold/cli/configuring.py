@@ -6,24 +6,14 @@ from typing import Annotated
 import typer
 
 from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.output import AsJson, example, print_json, print_thing
+from leasehold.cli.output import AsJson, print_json, print_thing
+from leasehold.cli.root import add_group, example
 
 File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: LEASEHOLD_CONFIG, else ./leasehold.toml.")]
+group = add_group("config", "Write and check leasehold.toml.", "leasehold config init")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    config = typer.Typer(help="Write and check leasehold.toml.", no_args_is_help=True, rich_markup_mode=None)
-    config.command(epilog=example("leasehold config check", "leasehold config check other.toml --json"))(check)
-    config.command(epilog=example("leasehold config init", "leasehold config init other.toml"))(init)
-    config.callback()(_group)
-    app.add_typer(config, name="config", epilog=example("leasehold config init"))
-
-
-def _group() -> None:
-    """Write and check leasehold.toml."""
-
-
+@group.command(epilog=example("leasehold config check", "leasehold config check other.toml --json"))
 def check(file: File = None, as_json: AsJson = False) -> None:
     """Check a configuration; report errors and likely mistakes.
 
@@ -39,11 +29,11 @@ def check(file: File = None, as_json: AsJson = False) -> None:
         raise typer.Exit(BAD_INPUT if faults else 0)
     if faults:
         raise CommandError("\n".join(map(str, faults)), BAD_INPUT)
-    for warning in warnings:
-        print_thing(f"warning: {warning}")
-    print_thing(f"{found or 'no file, so the defaults'}: fine")
+    lines = [f"warning: {warning}" for warning in warnings]
+    print_thing(*lines, f"{found or 'no file, so the defaults'}: fine")
 
 
+@group.command(epilog=example("leasehold config init", "leasehold config init other.toml"))
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("leasehold.toml"),
 ) -> None:
@@ -51,7 +41,7 @@ def init(
 
     Each key has a comment. An existing file is not overwritten.
     """
-    from workers.configuration import write_template
+    from workers.config_template import write_template
 
     write_template(file)
     print_thing(f"wrote {file}")

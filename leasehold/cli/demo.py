@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 from leasehold.cli.failures import INTERRUPTED, CommandError
+from leasehold.cli.root import app
 
 
+@app.command()
 def demo(
     trace: Annotated[
         Path | None, typer.Option(help="A log in the Standard Workload Format, plain or gzipped.", metavar="FILE")

@@ -8,6 +8,7 @@ import typer
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import FAILED
 from leasehold.cli.output import AsJson, print_json
+from leasehold.cli.root import app
 from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _NAME_WIDTH: Final = 20
 _MARK_WIDTH: Final = 7
 
 
+@app.command()
 def doctor(
     aws: Annotated[bool, typer.Option("--aws/--no-aws", help="Whether to send checks to AWS.")] = True,
     may: Annotated[

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
+NO_RULES: Final = "no rules were applied yet: `leasehold apply FILE`"
 ERROR_PREFIX: Final = "leasehold: "
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 """The base of the parser's errors about options and arguments (click.UsageError); typer does not export it."""
@@ -50,16 +51,16 @@ def run_safely(arguments: list[str]) -> int:
         line = explain_missing(error)
         if line is None:
             raise
-        say_error(line)
+        print_error(line)
         return FAILED
     except _list_known() as error:
         lines, status = explain(error)
         for line in lines:
-            say_error(line)
+            print_error(line)
         return status
     # typer, too, returns this status for a Ctrl-C, without a message; our own commands raise CommandError with one.
     if result == INTERRUPTED:
-        say_error("interrupted")
+        print_error("interrupted")
     return result if isinstance(result, int) else 0
 
 
@@ -88,7 +89,8 @@ _OURS: Final = (
     ("scheduler.ports", "StaleWriteError"),
     ("leasehold.stack.configuration", "StackError"),
 )
-"""(module, error) of packages that only some commands import. A module that was not imported cannot have raised."""
+"""(module, error) of packages that only some commands import. A module that was not imported raised no error.
+"""
 
 
 def _list_known() -> tuple[type[Exception], ...]:
@@ -102,10 +104,25 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def say_error(line: str) -> None:
+def print_error(line: str) -> None:
     """Print a line on standard error, with the name of the program before it."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{ERROR_PREFIX}{make_visible(line, multiline=True)}\n")
+
+
+@contextlib.contextmanager
+def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
+    """Turn a refusal within this context into CommandError with a line for each fault.
+
+    The status is BAD_INPUT, or FAILED if every fault is in a field that `about_state` names: the form of these fields
+    was checked before the request was sent, so the present state refuses the request.
+    """
+    try:
+        yield
+    except Refused as refused:
+        is_about_state = {fault.path for fault in refused.errors} <= set(about_state)
+        status = FAILED if is_about_state else BAD_INPUT
+        raise CommandError("\n".join(map(str, refused.errors)) or str(refused), status) from None
 
 
 def send_each(send: "Callable[[str], Answer]", names: Iterable[str], show: "Callable[[Answer], None]") -> None:

@@ -13,10 +13,11 @@ import typer
 
 from leasehold.cli.completing import PHASES, complete_live_reservations, complete_phases
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, say_error
+from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error
 from leasehold.cli.interrupts import inherited
-from leasehold.cli.output import AsJson, example, print_json, print_thing, show_seconds
+from leasehold.cli.output import AsJson, print_json, print_thing, show_seconds
 from leasehold.cli.requesting import Timeout, describe_request, describe_reservation, submit
+from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.cli.waiting import show_progress
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
@@ -48,20 +49,14 @@ Patience = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "run",
-        epilog=example(
-            "leasehold run --system x86_64-linux --cpus 2 -- make -j2",
-            "leasehold run --pool linux --wait 600 -- sh -c 'ssh \"$LEASEHOLD_ADDRESS\" nproc'",
-        ),
-    )(with_options_of(describe_request, without={"restart"})(run))
-    app.command("wait", epilog=example("leasehold wait build-7", "leasehold wait build-7 --for ended --timeout 600"))(
-        wait_for
-    )
-
-
+@app.command(
+    "run",
+    epilog=example(
+        "leasehold run --system x86_64-linux --cpus 2 -- make -j2",
+        "leasehold run --pool linux --wait 600 -- sh -c 'ssh \"$LEASEHOLD_ADDRESS\" nproc'",
+    ),
+)
+@with_options_of(describe_request, without={"restart"})
 def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) -> None:
     """Run a command on this machine while holding a lease.
 
@@ -98,7 +93,7 @@ def _run(
     with contextlib.ExitStack() as stack:
         lease = _enter(client, fields, wait, stack)
         signals.pass_on()
-        return LeasedCommand(client, lease, group, say_error).run(command, inherited())
+        return LeasedCommand(client, lease, group, print_error).run(command, inherited())
 
 
 def _refuse_held(client: "Client", name: str) -> None:
@@ -134,6 +129,7 @@ def _give_up(client: "Client", name: str) -> str:
     return f"{name} is cancelled"
 
 
+@app.command("wait", epilog=example("leasehold wait build-7", "leasehold wait build-7 --for ended --timeout 600"))
 def wait_for(reservation: AnyId, phase: Phase = "leased", timeout: Patience = None, as_json: AsJson = False) -> None:
     """Wait until a reservation is leased or in another phase.
 

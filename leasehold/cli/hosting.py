@@ -14,20 +14,19 @@ import typer
 from leasehold.cli.checking import check
 from leasehold.cli.completing import complete_held_reservations, complete_slots
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
+from leasehold.cli.failures import INTERRUPTED, CommandError, explaining_refusals, print_error
 from leasehold.cli.interrupts import inherited, list_ending
-from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
+from leasehold.cli.output import AsJson, parse_amounts, parse_pairs, print_json, print_result, print_slot
+from leasehold.cli.root import add_group, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.common.visible import make_visible
-from leasehold.errors import Refused, Unavailable
+from leasehold.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
     from leasehold.agent.agent import HostSpec
-    from leasehold.agent.enforcer import Enforcer
-    from leasehold.client.models import Answer
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Its slot; default: the name of this host.")]
 Pool = Annotated[str, typer.Option(help='A pool with provider = "static".')]
@@ -48,35 +47,56 @@ Cgroup = Annotated[
         metavar="FOLDER", help="A delegated cgroup v2 folder, to limit cores by it; default: by cpu affinity."
     ),
 ]
-_BY_STATE = frozenset({"slot", "machine"})
-"""Fields with which a refusal is about the present state: their form was checked before the request was sent."""
+_STATE = frozenset({"slot", "machine"})
+"""Fields that were checked before the request was sent: a refusal of them is about the present state of the slot."""
+group = add_group("host", "Run and manage hosts of static pools.", "leasehold host run --pool lab")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(help="Run and manage hosts of static pools.", no_args_is_help=True, rich_markup_mode=None)
-    group.command(
-        "run",
-        epilog=example(
-            "leasehold host run --pool lab",
-            "leasehold host run lab-7 --pool lab --cpus 8 --label disk=ssd --address 10.0.0.7 --json",
-        ),
-    )(with_options_of(_describe)(run))
-    group.command("exec", epilog=example("leasehold host exec build-7 -- make -j8"))(execute)
-    group.command("register", epilog=example("leasehold host register lab-7 --pool lab --cpus 8 --label disk=ssd"))(
-        with_options_of(_describe)(register_host)
-    )
-    group.command("heartbeat", epilog=example("leasehold host heartbeat lab-7"))(heartbeat)
-    group.command("leave", epilog=example("leasehold host leave lab-7"))(leave)
-    group.command("remove", epilog=example("leasehold host remove lab-7"))(remove)
-    group.callback()(_group)
-    app.add_typer(group, name="host", epilog=example("leasehold host run --pool lab"))
+def _describe(  # noqa: PLR0913, PLR0917 - an option each
+    pool: Pool,
+    slot: SlotId = None,
+    machine: Machine = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    resource: Resource = None,
+    label: Label = None,
+    address: Address = None,
+    state: State = None,
+) -> "HostSpec":
+    """Return this host's name, machine id and resources: the given ones, else its own. Raises InvalidInputError."""
+    from leasehold.agent.agent import HostSpec
+    from leasehold.agent.machine import find_resources
+
+    resources: dict[str, Any] = find_resources()
+    for option, name, value in (("--cpus", "cpus", cpus), ("--memory", "memory_mib", memory)):
+        if value is not None:
+            resources |= parse_amounts(option, [f"{name}={value}"])
+    resources |= parse_amounts("--resource", resource or [])
+    name, machine_id = _find_identity(slot, machine, state)
+    labels = parse_pairs("--label", label or [])
+    spec = HostSpec(slot=name, pool=pool, machine=machine_id, resources=resources, labels=labels, address=address)
+    check("register", asdict(spec))
+    return spec
 
 
-def _group() -> None:
-    """Hosts that register themselves with pools of provider "static"."""
+def _find_identity(slot: str | None, machine: str | None, state: Path | None) -> tuple[str, str]:
+    """Return slot and machine id: the given ones, else those of this host. Raises InvalidInputError for a bad id."""
+    from leasehold.agent.machine import find_machine_id, find_slot_name, find_state_folder
+
+    name = find_slot_name() if slot is None else slot
+    machine_id = find_machine_id(state or find_state_folder()) if machine is None else machine
+    check("leave", {"slot": name, "machine": machine_id})
+    return name, machine_id
 
 
+@group.command(
+    "run",
+    epilog=example(
+        "leasehold host run --pool lab",
+        "leasehold host run lab-7 --pool lab --cpus 8 --label disk=ssd --address 10.0.0.7 --json",
+    ),
+)
+@with_options_of(_describe)
 def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: AsJson = False) -> None:
     """Run the agent of this host until Ctrl-C.
 
@@ -85,36 +105,30 @@ def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: A
     second signal ends it at once.
     """
     from leasehold.agent.agent import HostAgent
-    from leasehold.client.client import Client
-
-    show = _print_json_line if as_json else _print_event
-    enforcer = _make_enforcer(spec.slot, state, cgroup, show)
-    with Client() as client:
-        agent = HostAgent(client.hosts, spec, show, enforcer=enforcer)
-        try:
-            with _leaving_on_signals(agent.leave) as signals:
-                agent.run()
-        except Refused as refused:
-            raise _explain(refused) from None
-    if len(signals) > 1:
-        raise typer.Exit(INTERRUPTED)
-
-
-def _make_enforcer(
-    slot: str, state: Path | None, cgroup: Path | None, show: "Callable[[Mapping[str, Any]], object]"
-) -> "Enforcer":
     from leasehold.agent.cpu_limits import find_limits
     from leasehold.agent.enforcer import Enforcer
     from leasehold.agent.machine import find_state_folder
     from leasehold.agent.processes import notes_folder
+    from leasehold.client.client import Client
 
     try:
         limits = find_limits(cgroup)
     except OSError as error:
         raise CommandError(f"--cgroup: expected a folder of cgroup v2 that is delegated to us, got {error}") from None
-    return Enforcer(notes_folder(state or find_state_folder(), slot), limits, show)
+
+    def show(event: Mapping[str, Any]) -> None:
+        _print_event(event, as_json)
+
+    enforcer = Enforcer(notes_folder(state or find_state_folder(), spec.slot), limits, show)
+    with Client() as client, explaining_refusals(_STATE):
+        agent = HostAgent(client.hosts, spec, show, enforcer=enforcer)
+        with _leaving_on_signals(agent.leave) as signals:
+            agent.run()
+    if len(signals) > 1:
+        raise typer.Exit(INTERRUPTED)
 
 
+@group.command("exec", epilog=example("leasehold host exec build-7 -- make -j8"))
 def execute(
     reservation: Annotated[
         str,
@@ -156,11 +170,8 @@ def execute(
 
 def _check_lease(slot: str, machine: str, reservation: str, component: str, timeout: float) -> None:
     """Raise CommandError unless the database has a lease of this component of the reservation on this host."""
-    with connect(timeout) as client:
-        try:
-            leases = client.hosts.leases(slot, machine).leases
-        except Refused as refused:
-            raise _explain(refused) from None
+    with connect(timeout) as client, explaining_refusals(_STATE):
+        leases = client.hosts.leases(slot, machine).leases
     held = sorted(lease.component for lease in leases if lease.reservation == reservation)
     if not held:
         raise CommandError(f'RESERVATION: expected a reservation that is leased on {slot}, got "{reservation}"')
@@ -186,26 +197,18 @@ def _leaving_on_signals(leave: "Callable[[], None]") -> "Iterator[list[int]]":
             signal.signal(number, handler)
 
 
+@group.command("register", epilog=example("leasehold host register lab-7 --pool lab --cpus 8 --label disk=ssd"))
+@with_options_of(_describe)
 def register_host(spec: "HostSpec", timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Register this host, or update its resources and labels.
 
     A slot that another machine has registered is refused.
     """
-    with connect(timeout) as client:
-        try:
-            answer = client.hosts.register(
-                spec.slot,
-                pool=spec.pool,
-                machine=spec.machine,
-                resources=spec.resources,
-                labels=spec.labels,
-                address=spec.address,
-            )
-        except Refused as refused:
-            raise _explain(refused) from None
-        _show(answer, as_json)
+    with connect(timeout) as client, explaining_refusals(_STATE):
+        print_slot(client.hosts.register(**asdict(spec)), as_json)
 
 
+@group.command(epilog=example("leasehold host heartbeat lab-7"))
 def heartbeat(slot: SlotId = None, machine: Machine = None, state: State = None, as_json: AsJson = False) -> None:
     """Send a heartbeat of this host.
 
@@ -219,13 +222,12 @@ def heartbeat(slot: SlotId = None, machine: Machine = None, state: State = None,
             client.hosts.check(name, machine_id)
         except Unavailable as error:
             is_checked = False
-            say_error(f"sent; it could not be checked whether {name} belongs to this machine: {error}")
-        if as_json:
-            print_json({"slot": name, "machine": machine_id, "checked": is_checked})
-        else:
-            print_thing(f"{name} alive")
+            print_error(f"sent; it could not be checked whether {name} belongs to this machine: {error}")
+        found = {"slot": name, "machine": machine_id, "checked": is_checked}
+        print_result(found, f"{name} alive", as_json=as_json)
 
 
+@group.command(epilog=example("leasehold host leave lab-7"))
 def leave(
     slot: SlotId = None,
     machine: Machine = None,
@@ -238,13 +240,11 @@ def leave(
     It takes no new leases. When its last lease has ended it is out of service until it registers again.
     """
     name, machine_id = _find_identity(slot, machine, state)
-    with connect(timeout) as client:
-        try:
-            _show(client.hosts.leave(name, machine_id), as_json)
-        except Refused as refused:
-            raise _explain(refused) from None
+    with connect(timeout) as client, explaining_refusals(_STATE):
+        print_slot(client.hosts.leave(name, machine_id), as_json)
 
 
+@group.command(epilog=example("leasehold host remove lab-7"))
 def remove(
     slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its slot.", autocompletion=complete_slots)],
     timeout: Timeout = 30,
@@ -255,73 +255,14 @@ def remove(
     The reservations that it holds fail, and another machine may register under its name.
     """
     check("remove", {"slot": slot})
-    with connect(timeout) as client:
-        try:
-            answer = client.hosts.remove(slot)
-        except Refused as refused:
-            raise _explain(refused) from None
+    with connect(timeout) as client, explaining_refusals(_STATE):
+        print_result(client.hosts.remove(slot), f"{slot} removed", as_json=as_json)
+
+
+def _print_event(event: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json(answer)
+        print_json(event)
     else:
-        print_thing(f"{slot} removed")
-
-
-def _describe(  # noqa: PLR0913, PLR0917 - an option each
-    pool: Pool,
-    slot: SlotId = None,
-    machine: Machine = None,
-    cpus: Cpus = None,
-    memory: Memory = None,
-    resource: Resource = None,
-    label: Label = None,
-    address: Address = None,
-    state: State = None,
-) -> "HostSpec":
-    """Return this host's name, machine id and resources: the given ones, else its own. Raises InvalidInputError."""
-    from leasehold.agent.agent import HostSpec
-    from leasehold.agent.machine import find_resources
-
-    resources: dict[str, Any] = find_resources()
-    for option, name, value in (("--cpus", "cpus", cpus), ("--memory", "memory_mib", memory)):
-        if value is not None:
-            resources |= parse_amounts(option, [f"{name}={value}"])
-    resources |= parse_amounts("--resource", resource or [])
-    name, machine_id = _find_identity(slot, machine, state)
-    labels = parse_pairs("--label", label or [])
-    spec = HostSpec(slot=name, pool=pool, machine=machine_id, resources=resources, labels=labels, address=address)
-    check("register", asdict(spec))
-    return spec
-
-
-def _find_identity(slot: str | None, machine: str | None, state: Path | None) -> tuple[str, str]:
-    """Return slot and machine id: the given ones, else those of this host. Raises InvalidInputError for a bad id."""
-    from leasehold.agent.machine import find_machine_id, find_slot_name, find_state_folder
-
-    name = find_slot_name() if slot is None else slot
-    machine_id = find_machine_id(state or find_state_folder()) if machine is None else machine
-    check("leave", {"slot": name, "machine": machine_id})
-    return name, machine_id
-
-
-def _explain(refused: Refused) -> CommandError:
-    """Return the error with status 1 if the present state refuses the request, and 2 if the input is bad."""
-    is_input = not {fault.path for fault in refused.errors} <= _BY_STATE
-    return CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT if is_input else FAILED)
-
-
-def _show(answer: "Answer", as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_thing(f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else ""))
-
-
-def _print_json_line(event: Mapping[str, Any]) -> None:
-    print_json(event)
-    sys.stdout.flush()
-
-
-def _print_event(event: Mapping[str, Any]) -> None:
-    words = [str(event["event"]), *(f"{key}={value}" for key, value in event.items() if key != "event" and value)]
-    sys.stdout.write(make_visible(" ".join(words)) + "\n")
+        words = [str(event["event"]), *(f"{key}={value}" for key, value in event.items() if key != "event" and value)]
+        sys.stdout.write(make_visible(" ".join(words)) + "\n")
     sys.stdout.flush()

@@ -20,7 +20,6 @@ from leasehold.cli.output import (
     AsJson,
     Watched,
     choose,
-    example,
     parse_pairs,
     parse_seconds,
     print_table,
@@ -28,6 +27,7 @@ from leasehold.cli.output import (
     print_wide,
     repeat,
 )
+from leasehold.cli.root import app, example
 from leasehold.cli.showing import RESERVATIONS, SLOTS, Field, SeenReservation, SeenSlot, choose_fields
 
 if TYPE_CHECKING:
@@ -65,27 +65,6 @@ SLOT_KEYS: Final[Mapping[str, Callable[[SeenSlot], Any]]] = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "list",
-        epilog=example(
-            "leasehold list",
-            "leasehold list --phase pending --account ci --sort -priority",
-            "leasehold list --tag build=7 --older-than 10m -o wide",
-            "leasehold list --all -o csv",
-        ),
-    )(list_)
-    app.command(
-        epilog=example(
-            "leasehold slots",
-            "leasehold slots --pool linux --watch 2",
-            "leasehold slots --account ci --sort -leases",
-            "leasehold slots --state ready --label ssd=yes -o yaml",
-        )
-    )(slots)
-
-
 @dataclass(frozen=True)
 class Ages:
     """The range of ages that a filter admits, in seconds."""
@@ -98,6 +77,15 @@ class Ages:
         return self.least <= now - since <= self.most
 
 
+@app.command(
+    "list",
+    epilog=example(
+        "leasehold list",
+        "leasehold list --phase pending --account ci --sort -priority",
+        "leasehold list --tag build=7 --older-than 10m -o wide",
+        "leasehold list --all -o csv",
+    ),
+)
 def list_(  # noqa: PLR0913, PLR0917 - an option each
     phase: Annotated[
         list[str] | None,
@@ -183,6 +171,14 @@ def _see(client: "Client", rows: Iterable["Reservation"]) -> list[SeenReservatio
     ]
 
 
+@app.command(
+    epilog=example(
+        "leasehold slots",
+        "leasehold slots --pool linux --watch 2",
+        "leasehold slots --account ci --sort -leases",
+        "leasehold slots --state ready --label ssd=yes -o yaml",
+    )
+)
 def slots(  # noqa: PLR0913, PLR0917 - an option each
     pool: Annotated[str | None, typer.Option(help="Only of this pool.", autocompletion=complete_pools)] = None,
     state: Annotated[
@@ -266,14 +262,14 @@ def _belongs(row: "Reservation", account: str | None, tags: Mapping[str, str]) -
 
 
 def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
-    from leasehold.cli.failures import say_error
+    from leasehold.cli.failures import print_error
     from leasehold.client.models import Conditions
     from leasehold.errors import NotAnswered
 
     try:
         return client.conditions(pool, timeout=WORKER_SECONDS)
     except NotAnswered:
-        say_error("no worker answered: conditions are not shown")
+        print_error("no worker answered: conditions are not shown")
         return Conditions()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from leasehold.cli.failures import CommandError
-from leasehold.cli.output import example
+from leasehold.cli.root import app, example
 from leasehold.client.discovery import list_folders
 from leasehold.common.visible import make_visible
 from leasehold.private_files import open_folder
@@ -24,13 +24,7 @@ _COLOURS: Final = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(epilog=example("leasehold logs", "leasehold logs ticks launch --follow", "leasehold logs --lines 100"))(
-        logs
-    )
-
-
+@app.command(epilog=example("leasehold logs", "leasehold logs ticks launch --follow", "leasehold logs --lines 100"))
 def logs(
     processes: Annotated[
         list[str] | None, typer.Argument(metavar="[PROCESS]...", help="Only these processes (default: all).")

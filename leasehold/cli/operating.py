@@ -9,7 +9,8 @@ from leasehold.cli.checking import check_each
 from leasehold.cli.completing import complete_slots
 from leasehold.cli.connecting import connect, load_settings
 from leasehold.cli.failures import send_each
-from leasehold.cli.output import AsJson, example, print_json, print_thing
+from leasehold.cli.output import AsJson, print_result, print_slot
+from leasehold.cli.root import app, example
 from leasehold.cli.waiting import (
     Timeout,
     Wait,
@@ -29,20 +30,18 @@ SlotIds = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    waited = example("leasehold cordon linux-1", "leasehold cordon linux-1 --wait 600")
-    app.command(cls=WaitingCommand, epilog=waited)(cordon)
-    app.command(epilog=example("leasehold uncordon linux-1"))(uncordon)
-    waited = example("leasehold drain linux-1", "leasehold drain linux-1 linux-2 --wait 600")
-    app.command(cls=WaitingCommand, epilog=waited)(drain)
-    app.command(epilog=example("leasehold migrate"))(migrate)
+def _show(answer: "Answer", as_json: bool, sent: list[str]) -> None:
+    """Print the answer about a slot and add its id to `sent`."""
+    sent += [answer.slot] if answer.slot is not None else []
+    print_slot(answer, as_json)
 
 
+@app.command(cls=WaitingCommand, epilog=example("leasehold cordon linux-1", "leasehold cordon linux-1 --wait 600"))
 def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """Cordon slots: they take no new leases.
 
-    Their leases continue. Ctrl-C ends a wait and leaves the slots cordoned.
+    Their leases continue. With --wait the command returns when no lease is left. Ctrl-C ends the wait; the slots stay
+    cordoned.
     """
     check_each("cordon", "slot", names)
     patience = find_patience(wait, timeout)
@@ -53,53 +52,44 @@ def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: 
             await_free(client, names, patience)
 
 
+@app.command(epilog=example("leasehold uncordon linux-1"))
 def uncordon(names: SlotIds, as_json: AsJson = False) -> None:
     """Uncordon slots: they take leases again."""
     check_each("uncordon", "slot", names)
     with connect() as client:
-        send_each(client.uncordon, names, lambda answer: _show(answer, as_json, []))
+        send_each(client.uncordon, names, lambda answer: print_slot(answer, as_json))
 
 
+@app.command(
+    cls=WaitingCommand, epilog=example("leasehold drain linux-1", "leasehold drain linux-1 linux-2 --wait 600")
+)
 def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Drain slots: when their leases end, their machines go.
+    """Drain slots: their machines end after their leases.
 
-    Ctrl-C ends a wait, not the draining.
+    With --wait the command returns when the machines are gone. Ctrl-C ends the wait; the slots continue to drain.
     """
     check_each("drain", "slot", names)
     patience = find_patience(wait, timeout)
     sent: list[str] = []
     with connect() as client, reports_interrupt("continues to drain", sent):
-        found = [client.slot(name) for name in names] if patience is not None else []
+        # Read before the request: a later machine of the same slot does not prolong the wait.
+        slots = map(client.slot, names if patience is not None else ())
+        machines = {slot.id: slot.epoch for slot in slots if slot is not None}
         send_each(client.drain, names, lambda answer: _show(answer, as_json, sent))
         if patience is not None:
-            await_gone(client, names, {slot.id: slot.epoch for slot in found if slot is not None}, patience)
+            await_gone(client, names, machines, patience)
 
 
-def _show(answer: "Answer", as_json: bool, sent: list[str]) -> None:
-    """Print the answer about a slot and add its id to `sent`."""
-    if answer.slot is not None:
-        sent.append(answer.slot)
-    if as_json:
-        print_json(answer)
-    else:
-        print_thing(f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else ""))
-
-
+@app.command(epilog=example("leasehold migrate"))
 def migrate(as_json: AsJson = False) -> None:
     """Create the tables of the database, or bring them up to date."""
     url = load_settings().database_url
     from scheduler.store.migrating import migrate as migrate_
 
-    _make_folder(url)
+    folder = Path(url.removeprefix("sqlite:///")).parent
+    if url.startswith("sqlite:///") and folder.name == ".leasehold" and folder.parent.is_dir():
+        # The folder of the default database may be missing before the first start.
+        folder.mkdir(exist_ok=True)
     applied = migrate_(url)
-    if as_json:
-        print_json({"applied": applied})
-    else:
-        print_thing("\n".join(f"applied {each}" for each in applied) or "nothing to do")
-
-
-def _make_folder(url: str) -> None:
-    """Make the folder `.leasehold` of the default database if it is missing."""
-    path = Path(url.removeprefix("sqlite:///"))
-    if url.startswith("sqlite:///") and path.parent.name == ".leasehold" and path.parent.parent.is_dir():
-        path.parent.mkdir(exist_ok=True)
+    text = "\n".join(f"applied {each}" for each in applied) or "nothing to do"
+    print_result({"applied": applied}, text, as_json=as_json)

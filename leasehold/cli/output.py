@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from leasehold.cli.tables import Cell, Column, Grid, find_width
 from leasehold.common.visible import escape_json, make_visible
+
+if TYPE_CHECKING:
+    from leasehold.client.models import Answer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Watched = Annotated[
@@ -25,16 +28,25 @@ _DAY: Final = 86400
 _UNITS: Final = {"s": 1, "m": _MINUTE, "h": _HOUR, "d": _DAY}
 
 
-def example(*lines: str) -> str:
-    """Return the epilogue of a command's help: lines to copy, which are not wrapped."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-
-
 def print_json(value: object) -> None:
     """Print a document on one line."""
     import msgspec
 
     sys.stdout.write(escape_json(json.dumps(msgspec.to_builtins(value), ensure_ascii=False)) + "\n")
+
+
+def print_result(value: object, text: str, *, as_json: bool) -> None:
+    """Print the result of a command: the document for programs, or the text for people."""
+    if as_json:
+        print_json(value)
+    else:
+        print_thing(text)
+
+
+def print_slot(answer: "Answer", as_json: bool) -> None:
+    """Print the state of the slot that an answer is about."""
+    text = f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else "")
+    print_result(answer, text, as_json=as_json)
 
 
 def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
@@ -171,13 +183,13 @@ def show_levels(amounts: Iterable[float]) -> str:
 
 def parse_numbers(text: str | None) -> list[Any] | None:
     """Return `2,1` as a list of numbers. A part that is no number stays a text; the check of the request refuses it."""
-    return None if text is None else [_number(each.strip()) for each in text.split(",")]
+    return None if text is None else [parse_number(each.strip()) for each in text.split(",")]
 
 
 def parse_seconds(option: str, text: str) -> float:
     """Return the seconds of `90`, `30m`, `6h` or `2d`; raises typer.BadParameter."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
-    value = _number(number)
+    value = parse_number(number)
     if isinstance(value, str) or not 0 < value * _UNITS[unit] < float("inf"):
         raise typer.BadParameter(f"expected a duration like 90, 30m or 6h, got {text!r}", param_hint=option)
     return value * _UNITS[unit]
@@ -189,7 +201,7 @@ def parse_time(option: str, text: str | None) -> float | None:
     """
     if text is None:
         return None
-    value = _number(text)
+    value = parse_number(text)
     if not isinstance(value, str):
         return value
     try:
@@ -204,11 +216,16 @@ def choose(option: str, value: str, known: Sequence[str]) -> str:
     """Return the value if it is known; raises typer.BadParameter."""
     if value in known:
         return value
+    wanted = f"expected one of {', '.join(known)}, got {value!r}{suggest(value, known)}"
+    raise typer.BadParameter(wanted, param_hint=option)
+
+
+def suggest(value: str, known: Iterable[str]) -> str:
+    """Return " (did you mean NAME?)" with the most similar known name, or "" if none is similar."""
     import difflib
 
-    meant = difflib.get_close_matches(value, known, 1)
-    hint = f" (did you mean {meant[0]}?)" if meant else ""
-    raise typer.BadParameter(f"expected one of {', '.join(known)}, got {value!r}{hint}", param_hint=option)
+    meant = difflib.get_close_matches(value, list(known), 1)
+    return f" (did you mean {meant[0]}?)" if meant else ""
 
 
 def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:
@@ -226,10 +243,11 @@ def parse_amounts(option: str, pairs: Iterable[str]) -> dict[str, Any]:
     """Return `name=number` options as a table. A value that is no number stays a text; the check of the request refuses
     it.
     """
-    return {name: _number(value) for name, value in parse_pairs(option, pairs).items()}
+    return {name: parse_number(value) for name, value in parse_pairs(option, pairs).items()}
 
 
-def _number(text: str) -> float | str:
+def parse_number(text: str) -> float | str:
+    """Return the number of a text. Another text is returned as it is; the check of the request refuses it."""
     try:
         value = float(text)
     except ValueError:

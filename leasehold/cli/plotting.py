@@ -1,5 +1,6 @@
 """Balances over time, drawn with characters: the line of a level consists of the level's digit."""
 
+import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -9,6 +10,7 @@ _WIDTH: Final = 110
 _TICKS: Final = 6
 _DAY: Final = 86400
 _MINUTES: Final = 600
+_COLOURS: Final = ("green", "cyan", "blue", "magenta", "orange")
 
 
 def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_terminal: bool) -> str:
@@ -24,39 +26,16 @@ def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_termi
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.limit_size(False, False)
-    plotext.plotsize(_find_width(is_terminal=is_terminal), _HEIGHT)
+    plotext.plotsize(min(_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH, _HEIGHT)
     times = [each["at"] for each in samples]
     for level in levels:
-        line = [each["balance"][level] for each in samples]
-        if is_terminal:
-            plotext.plot(times, line, marker=str(level), color=_COLOURS[level])
-        else:
-            plotext.plot(times, line, marker=str(level))
-    marks = _choose_marks(times)
-    plotext.xticks(marks, [_show_clock(at, marks[-1] - marks[0], seconds) for at in marks])
+        plotext.plot(times, [each["balance"][level] for each in samples], marker=str(level), color=_COLOURS[level])
+    first, span = times[0], times[-1] - times[0]
+    marks = [first + span * number / (_TICKS - 1) for number in range(_TICKS)] if span else [first]
+    # With seconds if only minutes are drawn, and with the date if more than a day is.
+    pattern = ("%m-%d " if seconds > _DAY else "") + ("%H:%M:%S" if span < _MINUTES else "%H:%M")
+    plotext.xticks(marks, [datetime.fromtimestamp(at).astimezone().strftime(pattern) for at in marks])
     plotext.title(f"time in {datetime.fromtimestamp(marks[-1]).astimezone():%Z}")
     drawn = plotext.build().rstrip("\n")
     legend = "balance by level: " + ", ".join(f"line of {level}s = level {level}" for level in levels)
     return f"{drawn if is_terminal else plotext.uncolorize(drawn)}\n{legend}".rstrip()
-
-
-_COLOURS: Final = ("green", "cyan", "blue", "magenta", "orange")
-
-
-def _find_width(*, is_terminal: bool) -> int:
-    import shutil
-
-    return min(_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH
-
-
-def _choose_marks(times: Sequence[float]) -> list[float]:
-    first, last = times[0], times[-1]
-    if first == last:
-        return [first]
-    return [first + (last - first) * number / (_TICKS - 1) for number in range(_TICKS)]
-
-
-def _show_clock(at: float, drawn: float, seconds: float) -> str:
-    """Return a time of day, with seconds if only minutes are drawn, and with the date if more than a day is."""
-    pattern = "%H:%M:%S" if drawn < _MINUTES else "%H:%M"
-    return datetime.fromtimestamp(at).astimezone().strftime(f"%m-%d {pattern}" if seconds > _DAY else pattern)

@@ -11,45 +11,41 @@ import typer
 
 from leasehold.cli.connecting import open_store
 from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.output import AsJson, choose, example, parse_seconds, print_json, print_table, print_thing, show_time
+from leasehold.cli.output import (
+    AsJson,
+    choose,
+    parse_seconds,
+    print_json,
+    print_result,
+    print_table,
+    print_thing,
+    show_time,
+)
+from leasehold.cli.root import add_group, example
 
 if TYPE_CHECKING:
     from scheduler.ports import StoredPrincipal
 
 ROLES: Final = ("producer", "operator", "host", "reader")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the principal.")]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write the key to this file (mode 0600). Default: print it, once."),
+    typer.Option(metavar="FILE", help="Write the key to this file (mode 0600); default: print it."),
 ]
+group = add_group(
+    "principals",
+    "Show and manage the senders of messages and their keys.",
+    "leasehold principals list",
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(
-        help="Show and manage the senders of messages and their keys.", no_args_is_help=True, rich_markup_mode=None
+@group.command(
+    epilog=example(
+        "leasehold principals add ci --role producer --account ci --key-file ci.key",
+        "leasehold principals add anna --role operator --key-file anna.key",
+        "leasehold principals add lab-1 --role host --key-file lab-1.key",
     )
-    group.callback()(_group)
-    group.command(
-        epilog=example(
-            "leasehold principals add ci --role producer --account ci --key-file ci.key",
-            "leasehold principals add anna --role operator --key-file anna.key",
-            "leasehold principals add lab-1 --role host --key-file lab-1.key",
-        )
-    )(add)
-    group.command("list", epilog=example("leasehold principals list", "leasehold principals list --json"))(list_)
-    group.command(epilog=example("leasehold principals rotate ci --key-file ci.key --grace 1d"))(rotate)
-    group.command(epilog=example("leasehold principals remove ci"))(remove)
-    app.add_typer(group, name="principals", epilog=example("leasehold principals list"))
-
-
-def _group() -> None:
-    """Principals: senders of messages, each with a role and a key that signs its messages.
-
-    The commands read and write the database. They need its URL but no running stack.
-    """
-
-
+)
 def add(
     name: Name,
     role: Annotated[str, typer.Option(metavar="ROLE", help=f"One of {', '.join(ROLES)}.")],
@@ -69,6 +65,7 @@ def add(
         _hand_out(added, store.read_cluster().identity, file, key_file, as_json)
 
 
+@group.command("list", epilog=example("leasehold principals list", "leasehold principals list --json"))
 def list_(as_json: AsJson = False) -> None:
     """List the principals, without their keys."""
     with open_store() as store:
@@ -89,6 +86,7 @@ def list_(as_json: AsJson = False) -> None:
     print_table(("principal", "role", "accounts", "added", "earlier key valid until"), rows, "no principals")
 
 
+@group.command(epilog=example("leasehold principals rotate ci --key-file ci.key --grace 1d"))
 def rotate(
     name: Name,
     grace: Annotated[
@@ -110,16 +108,14 @@ def rotate(
         _hand_out(rotated, store.read_cluster().identity, file, key_file, as_json)
 
 
+@group.command(epilog=example("leasehold principals remove ci"))
 def remove(name: Name, as_json: AsJson = False) -> None:
-    """Remove a principal: its messages are refused within a second."""
+    """Remove a principal: within a second its messages are refused."""
     from scheduler.operations.principals import remove_principal
 
     with open_store() as store:
         removed = remove_principal(store, name)
-    if as_json:
-        print_json(_describe(removed))
-    else:
-        print_thing(f"{name} is removed")
+    print_result(_describe(removed), f"{name} is removed", as_json=as_json)
 
 
 def _describe(row: "StoredPrincipal") -> dict[str, Any]:

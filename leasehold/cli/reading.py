@@ -10,12 +10,11 @@ import typer
 from leasehold.cli.completing import complete_reservations, complete_slots
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.event_sentences import describe_event
-from leasehold.cli.failures import CommandError, say_error
+from leasehold.cli.failures import CommandError, print_error
 from leasehold.cli.formats import DOCUMENTS, OneOutput, choose_format, print_document
 from leasehold.cli.output import (
     AsJson,
     Watched,
-    example,
     print_json,
     print_table,
     print_thing,
@@ -27,6 +26,7 @@ from leasehold.cli.output import (
     show_texts,
     show_time,
 )
+from leasehold.cli.root import app, example
 from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown
 
@@ -43,21 +43,7 @@ ReservationId = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        epilog=example("leasehold get build-7", "leasehold get build-7 --json", "leasehold get build-7 -o yaml")
-    )(get)
-    app.command(epilog=example("leasehold explain build-7", "leasehold explain build-7 --watch 5"))(explain)
-    app.command(
-        epilog=example(
-            "leasehold events --follow",
-            "leasehold events --reservation build-7 --json",
-            "leasehold events --slot linux-1 --name slot_ready",
-        )
-    )(events)
-
-
+@app.command(epilog=example("leasehold get build-7", "leasehold get build-7 --json", "leasehold get build-7 -o yaml"))
 def get(reservation: ReservationId, output: OneOutput = None, as_json: AsJson = False) -> None:
     """Show a reservation with its leases.
 
@@ -133,6 +119,7 @@ def _name_level(lease: "Placement") -> str:
     return "free level" if lease.level == FREE else f"level {lease.level}"
 
 
+@app.command(epilog=example("leasehold explain build-7", "leasehold explain build-7 --watch 5"))
 def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched = None) -> None:
     """Explain why a reservation waits, or where it runs.
 
@@ -171,7 +158,7 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
             found = client.explain(reservation)
         except Unknown:
             raise CommandError(f"no worker answered, and the view has no reservation {reservation}") from None
-        say_error("no worker answered: this is the result of the last tick, without the smallest change")
+        print_error("no worker answered: this is the result of the last tick, without the smallest change")
         return found
 
 
@@ -196,6 +183,13 @@ def _describe_course(row: "Reservation") -> Iterator[str]:
         yield f"restarts: {_describe_restarts(row)}"
 
 
+@app.command(
+    epilog=example(
+        "leasehold events --follow",
+        "leasehold events --reservation build-7 --json",
+        "leasehold events --slot linux-1 --name slot_ready",
+    )
+)
 def events(
     reservation: Annotated[
         str | None, typer.Option(help="Only of this reservation.", autocompletion=complete_reservations)

@@ -16,8 +16,9 @@ from leasehold.cli.completing import (
     complete_slots,
 )
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, say_error, send_each
-from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
+from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error, send_each
+from leasehold.cli.output import AsJson, parse_amounts, parse_pairs, parse_time, print_json, print_thing
+from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.client.reservation_fields import FIELDS
 from leasehold.errors import Refused
@@ -40,34 +41,6 @@ AsOf = Annotated[
     typer.Option(metavar="TIME", help="Time of the report, in seconds since the epoch or like 2026-11-21T14:00:00Z."),
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "reserve",
-        epilog=example(
-            "leasehold reserve --system x86_64-linux --cpus 2 --wait 60",
-            "leasehold reserve --pool linux --id build-7 --label ssd=yes --ttl 30m --json",
-            "leasehold reserve --file reservations.json",
-        )
-        + f"\n\n{FIELDS}",
-    )(with_options_of(describe_request)(reserve))
-    app.command(epilog=example("leasehold release build-7", "leasehold release build-7 --token 12"))(release)
-    app.command(epilog=example("leasehold renew build-7"))(renew)
-    app.command(epilog=example("leasehold surrender build-7", "leasehold surrender build-7 --component helper.3"))(
-        surrender
-    )
-    app.command(
-        epilog=example(
-            "leasehold confirm build-7",
-            "leasehold confirm build-7 --slot host-3 --as-of 2026-11-21T14:00:00Z",
-        )
-    )(confirm)
-    app.command(epilog=example("leasehold absent build-7"))(absent)
-    app.command(epilog=example("leasehold idle host-3", "leasehold idle host-3 --label image=web"))(idle)
-    app.command(epilog=example("leasehold cancel build-7 build-8 --reason 'not needed'"))(cancel)
-    app.command(epilog=example("leasehold priority build-7 10", "leasehold priority build-7 0   # on hold"))(priority)
 
 
 def describe_request(  # noqa: PLR0913, PLR0917 - an option each
@@ -119,6 +92,16 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
     return items
 
 
+@app.command(
+    "reserve",
+    epilog=example(
+        "leasehold reserve --system x86_64-linux --cpus 2 --wait 60",
+        "leasehold reserve --pool linux --id build-7 --label ssd=yes --ttl 30m --json",
+        "leasehold reserve --file reservations.json",
+    )
+    + f"\n\n{FIELDS}",
+)
+@with_options_of(describe_request)
 def reserve(
     items: Any,
     wait: Annotated[
@@ -175,13 +158,13 @@ def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
 def _print_wait(name: str, why: "Wait | None") -> None:
     """Print on standard error why no slot can hold a new reservation: without a change it waits without end."""
     if why is not None:
-        say_error(f"{name} is accepted and waits: {why}")
+        print_error(f"{name} is accepted and waits: {why}")
 
 
 def _print_notes(notes: "Iterable[Note]", name: str = "") -> None:
     """Print on standard error which parts of an accepted request have no effect."""
     for note in notes:
-        say_error(f"note: {name and f'{name}: '}{note}")
+        print_error(f"note: {name and f'{name}: '}{note}")
 
 
 def _await_lease(client: "Client", name: str, seconds: float) -> "Reservation":
@@ -223,6 +206,7 @@ def describe_reservation(row: "Reservation") -> str:
     return f"{row.id} {row.phase}{reason}" + (f" on {where}, token {row.token}" if where else "")
 
 
+@app.command(epilog=example("leasehold release build-7", "leasehold release build-7 --token 12"))
 def release(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Release a reservation: it ends and frees its slots."""
     check("release", {"reservation": reservation, "token": token})
@@ -230,6 +214,7 @@ def release(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_
         _show(client.release(reservation, _find_token(client, reservation, token)), as_json)
 
 
+@app.command(epilog=example("leasehold surrender build-7", "leasehold surrender build-7 --component helper.3"))
 def surrender(
     reservation: HeldId,
     component: Annotated[
@@ -246,6 +231,7 @@ def surrender(
         _show(client.surrender(reservation, held, component=component), as_json)
 
 
+@app.command(epilog=example("leasehold renew build-7"))
 def renew(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Renew a lease: its expiry moves to now + ttl."""
     check("renew", {"reservation": reservation, "token": token})
@@ -253,6 +239,9 @@ def renew(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_js
         _show(client.renew(reservation, _find_token(client, reservation, token)), as_json)
 
 
+@app.command(
+    epilog=example("leasehold confirm build-7", "leasehold confirm build-7 --slot host-3 --as-of 2026-11-21T14:00:00Z")
+)
 def confirm(
     reservation: LiveId,
     slot: Annotated[
@@ -274,6 +263,7 @@ def confirm(
         _show(client.confirm(reservation, held, slot=slot, as_of=at), as_json)
 
 
+@app.command(epilog=example("leasehold absent build-7"))
 def absent(reservation: LiveId, as_of: AsOf = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Report that a reservation neither runs nor waits.
 
@@ -285,6 +275,7 @@ def absent(reservation: LiveId, as_of: AsOf = None, timeout: Timeout = 30, as_js
         _show(client.absent(reservation, as_of=at), as_json)
 
 
+@app.command(epilog=example("leasehold idle host-3", "leasehold idle host-3 --label image=web"))
 def idle(
     slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its id.", autocompletion=complete_slots)],
     label: Annotated[
@@ -316,6 +307,7 @@ def _find_token(client: "Client", reservation: str, given: int | None) -> int | 
     return row.token if row is not None and row.leases else None
 
 
+@app.command(epilog=example("leasehold cancel build-7 build-8 --reason 'not needed'"))
 def cancel(
     reservations: Annotated[
         list[str],
@@ -332,6 +324,7 @@ def cancel(
         send_each(lambda name: client.cancel(name, reason=reason), reservations, lambda answer: _show(answer, as_json))
 
 
+@app.command(epilog=example("leasehold priority build-7 10", "leasehold priority build-7 0   # on hold"))
 def priority(
     reservation: LiveId,
     value: Annotated[float, typer.Argument(metavar="PRIORITY", help="Higher is served first; 0: on hold.")],

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.connecting import adopt_stack, open_store
-from leasehold.cli.failures import CommandError
-from leasehold.cli.output import AsJson, example, print_json, print_table, show_time
+from leasehold.cli.failures import NO_RULES, CommandError
+from leasehold.cli.output import AsJson, print_json, print_table, show_time
+from leasehold.cli.root import add_group, app, example
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,29 +18,18 @@ if TYPE_CHECKING:
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their consequences; apply nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-_NONE = "no rules were applied yet: `leasehold apply FILE`"
 MOST_CHANGES = 3
 """Changes named in a line of the history."""
+group = add_group("rules", "Show the rules in force, and earlier ones.", "leasehold rules show")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    applied = ("leasehold apply leasehold.toml", "leasehold apply --dry-run leasehold.toml")
-    app.command(epilog=example(*applied, "leasehold apply leasehold.toml --yes --json"))(apply)
-    rules = typer.Typer(help="Show the rules in force, and earlier ones.", no_args_is_help=True, rich_markup_mode=None)
-    shown = example("leasehold rules show", "leasehold rules show --version 3 --json")
-    rules.command("show", epilog=shown)(show_rules)
-    rules.command(epilog=example("leasehold rules history", "leasehold rules history --limit 5 --json"))(history)
-    back = example("leasehold rules rollback 3 --dry-run", "leasehold rules rollback 3 --yes")
-    rules.command(epilog=back)(rollback)
-    rules.callback()(_group)
-    app.add_typer(rules, name="rules", epilog=example("leasehold rules show"))
-
-
-def _group() -> None:
-    """The rules in force, and earlier ones: scheduler, pools, accounts."""
-
-
+@app.command(
+    epilog=example(
+        "leasehold apply leasehold.toml",
+        "leasehold apply --dry-run leasehold.toml",
+        "leasehold apply leasehold.toml --yes --json",
+    )
+)
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A leasehold.toml.")],
     dry_run: DryRun = False,
@@ -56,6 +46,15 @@ def apply(
     apply_file(file, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
+def find_version(store: "Store", version: int) -> "AppliedRules":
+    """Return an earlier version of the rules. Raises CommandError if there is none."""
+    found = store.read_rules_history(version=version)
+    if not found:
+        raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
+    return found[0]
+
+
+@group.command("show", epilog=example("leasehold rules show", "leasehold rules show --version 3 --json"))
 def show_rules(
     version: Annotated[int | None, typer.Option(help="An earlier version. Default: the rules in force.", min=1)] = None,
     as_json: AsJson = False,
@@ -65,7 +64,14 @@ def show_rules(
     The output is TOML, as the rules were applied.
     """
     with open_store() as store:
-        number, document = _find_version(store, version)
+        if version is None:
+            stored = store.load_rules()
+            number, document = stored.version, stored.document
+        else:
+            applied = find_version(store, version)
+            number, document = applied.version, applied.document
+    if not number:
+        raise CommandError(NO_RULES)
     if as_json:
         print_json({"version": number, "rules": document})
         return
@@ -75,18 +81,7 @@ def show_rules(
     sys.stdout.write(f"# version {number}\n{format_toml(document)}\n")
 
 
-def _find_version(store: "Store", version: int | None) -> tuple[int, dict[str, Any]]:
-    if version is None:
-        stored = store.load_rules()
-        if not stored.version:
-            raise CommandError(_NONE)
-        return stored.version, stored.document
-    found = store.read_rules_history(version=version)
-    if not found:
-        raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
-    return found[0].version, found[0].document
-
-
+@group.command(epilog=example("leasehold rules history", "leasehold rules history --limit 5 --json"))
 def history(
     limit: Annotated[int, typer.Option(help="Show at most this many versions, the newest.", min=1, max=10_000)] = 20,
     as_json: AsJson = False,
@@ -98,8 +93,8 @@ def history(
     with open_store() as store:
         found = store.read_rules_history(limit=limit + 1)
         if not found:
-            raise CommandError(_NONE)
-        lines = _describe_versions(found, _find_sources(store))[-limit:]
+            raise CommandError(NO_RULES)
+        lines = _describe_versions(store, found)[-limit:]
     if as_json:
         print_json(lines)
         return
@@ -109,27 +104,30 @@ def history(
     print_table(("version", "applied", "by", "changes"), rows, "")
 
 
-def _describe_versions(found: "Sequence[AppliedRules]", sources: dict[int, str]) -> list[dict[str, Any]]:
-    """Return each version with its changes to the version before. The first one is compared with empty rules."""
+def _describe_versions(store: "Store", found: "Sequence[AppliedRules]") -> list[dict[str, Any]]:
+    """Return each version with its changes to the version before. The first one is compared with empty rules.
+
+    The source of a version is known while its event is stored.
+    """
     from scheduler.model.rule_changes import list_changes
-
-    before: dict[str, Any] = {}
-    described = []
-    for each in found:
-        changes = [str(change) for change in list_changes(before, each.document)]
-        source = sources.get(each.version)
-        described.append({"version": each.version, "applied_at": each.applied_at, "source": source, "changes": changes})
-        before = each.document
-    return described
-
-
-def _find_sources(store: "Store") -> dict[int, str]:
-    """Return what applied each version, for the versions whose event is still stored."""
     from scheduler.operations.apply import RULES_CHANGED
     from scheduler.ports import EventFilter
 
     events = store.read_events(EventFilter(name=RULES_CHANGED, newest=True, limit=10_000))
-    return {int(str(each.detail["version"])): str(each.detail["source"]) for each in events if "source" in each.detail}
+    sources = {int(str(each.detail["version"])): each.detail.get("source") for each in events}
+    before: dict[str, Any] = {}
+    described = []
+    for each in found:
+        described.append(
+            {
+                "version": each.version,
+                "applied_at": each.applied_at,
+                "source": sources.get(each.version),
+                "changes": [str(change) for change in list_changes(before, each.document)],
+            }
+        )
+        before = each.document
+    return described
 
 
 def _sum_up(version: dict[str, Any]) -> str:
@@ -138,6 +136,7 @@ def _sum_up(version: dict[str, Any]) -> str:
     return shown + (f"; and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else "")
 
 
+@group.command(epilog=example("leasehold rules rollback 3 --dry-run", "leasehold rules rollback 3 --yes"))
 def rollback(
     version: Annotated[int, typer.Argument(metavar="VERSION", help="A number from `leasehold rules history`.", min=1)],
     dry_run: DryRun = False,

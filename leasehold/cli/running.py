@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.failures import ERROR_PREFIX, INTERRUPTED, CommandError
+from leasehold.cli.failures import ERROR_PREFIX, INTERRUPTED, NO_RULES, CommandError
 from leasehold.cli.interrupts import list_ending
-from leasehold.cli.output import example, print_thing, show_seconds
+from leasehold.cli.output import print_thing, show_seconds
+from leasehold.cli.root import app, example
 from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
 from leasehold.errors import UntrustedFolder
 from leasehold.private_files import make_private_folder, open_private
@@ -32,14 +33,7 @@ _DETACHED_SECONDS = 120.0
 _DOWN_SECONDS = 30.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(epilog=example("leasehold up", "leasehold up --detach", "leasehold up --config leasehold.toml"))(up)
-    app.command(epilog=example("leasehold down"))(down)
-    app.command("emulate-ec2", epilog=example("leasehold emulate-ec2 --port 4579 --boot-seconds 2"))(emulate)
-    app.command(epilog=example("leasehold snapshot --out now.json", "leasehold simulate now.json"))(snapshot)
-
-
+@app.command(epilog=example("leasehold up", "leasehold up --detach", "leasehold up --config leasehold.toml"))
 def up(
     config: Annotated[
         Path | None, typer.Option(help="The configuration; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")
@@ -108,27 +102,24 @@ def _print_progress(name: str, state: str) -> None:
 def _print_running(stack: "Stack", seconds: float) -> None:
     from leasehold.cli.output import make_table
 
-    pids = stack.pids()
-    rows = [(name, str(pid), stack.urls.get(name, "")) for name, pid in sorted(pids.items())]
+    rows = [(name, str(pid), stack.urls.get(name, "")) for name, pid in sorted(stack.pids().items())]
+    with contextlib.closing(stack.open_store()) as store:
+        pools = store.load_rules().rules.pools.values()
+    system = next((pool.system for pool in pools), "x86_64-linux")
     print_thing(
         f"\nup in {seconds:.1f} s; state and logs are in {stack.folder.path}",
         make_table(("process", "pid", "where"), rows, ""),
         "In a second terminal:\n"
         "  leasehold status\n"
-        f"  leasehold reserve --system {_any_system(stack)} --wait 60\n"
+        f"  leasehold reserve --system {system} --wait 60\n"
         "  leasehold slots --watch 2\n"
         "Ctrl-C stops everything.",
     )
     sys.stdout.flush()
 
 
-def _any_system(stack: "Stack") -> str:
-    with contextlib.closing(stack.open_store()) as store:
-        pools = store.load_rules().rules.pools.values()
-    return next((pool.system for pool in pools), "x86_64-linux")
-
-
 def _detach(config: Path | None) -> None:
+    """Start the stack in the background. If it ends at once, raise CommandError with the errors of its log."""
     folder = Path.cwd() / FOLDER
     make_private_folder(folder)
     command = [sys.executable, "-m", "leasehold.cli", "up", *(["--config", str(config)] if config else [])]
@@ -145,18 +136,15 @@ def _detach(config: Path | None) -> None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_SECONDS)
-            raise CommandError("\n".join(_read_errors(log)) or f"see {log}")
+            text = log.read_text(errors="replace")
+            lines = [line for line in text.splitlines() if line.strip() and "stopping" not in line]
+            errors = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
+            raise CommandError("\n".join(errors or lines[-1:]) or f"see {log}")
     process.terminate()
     raise CommandError(f"not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
 
 
-def _read_errors(log: Path) -> list[str]:
-    """Return the errors that ended the stack, or else the last line of its log."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip() and "stopping" not in line]
-    errors = [line for line in lines if line.startswith(ERROR_PREFIX)]
-    return [line.removeprefix(ERROR_PREFIX) for line in errors or lines[-1:]]
-
-
+@app.command(epilog=example("leasehold down"))
 def down() -> None:
     """Stop the stack that runs in this folder or above it."""
     running = find_running()
@@ -178,6 +166,7 @@ def down() -> None:
     print_thing("down")
 
 
+@app.command("emulate-ec2", epilog=example("leasehold emulate-ec2 --port 4579 --boot-seconds 2"))
 def emulate(  # noqa: PLR0913, PLR0917 - an option each
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 4579,
@@ -220,6 +209,7 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
     raise typer.Exit(main([f"--{name}={value}" for name, value in given.items() if value is not None]))
 
 
+@app.command(epilog=example("leasehold snapshot --out now.json", "leasehold simulate now.json"))
 def snapshot(
     out: Annotated[Path | None, typer.Option(help="The file to write; default: standard output.")] = None,
     config: Annotated[
@@ -241,7 +231,7 @@ def snapshot(
 
         stored, rows, now = store.load_rules(), list(store.read_rows()), store.now()
     if not stored.version:
-        raise CommandError("no rules were applied yet: `leasehold apply FILE`")
+        raise CommandError(NO_RULES)
     made = make_snapshot(rows, stored.document, stored.rules, read_cloud(config), now)
     if out is None:
         print_json(made)

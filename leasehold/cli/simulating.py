@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, one_line
-from leasehold.cli.output import AsJson, example, print_json, print_thing
+from leasehold.cli.output import AsJson, print_json, print_thing
+from leasehold.cli.root import app, example
 
 if TYPE_CHECKING:
     from leasehold.simulate.run import Run
@@ -21,18 +22,14 @@ MOST_SKIPPED: Final = 5
 """Skipped lines of a trace that are printed; of further ones only the number."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        epilog=example(
-            "leasehold simulate scenario.json --json",
-            "leasehold simulate trace.swf.gz --config leasehold.toml --slots 128",
-            "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size --plot queues.png",
-            "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size profile=pack,spread",
-        )
-    )(simulate)
-
-
+@app.command(
+    epilog=example(
+        "leasehold simulate scenario.json --json",
+        "leasehold simulate trace.swf.gz --config leasehold.toml --slots 128",
+        "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size --plot queues.png",
+        "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size profile=pack,spread",
+    )
+)
 def simulate(  # noqa: PLR0913, PLR0917 - an option each
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A scenario (JSON or TOML), or a workload trace (.swf, .swf.gz).")

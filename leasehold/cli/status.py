@@ -10,8 +10,9 @@ import msgspec
 import typer
 
 from leasehold.cli.connecting import adopt_stack
-from leasehold.cli.failures import say_error
-from leasehold.cli.output import AsJson, Watched, example, make_table, print_json, print_thing, repeat, show_seconds
+from leasehold.cli.failures import print_error
+from leasehold.cli.output import AsJson, Watched, make_table, print_json, print_thing, repeat, show_seconds
+from leasehold.cli.root import app, example
 from leasehold.errors import LeaseholdError, UntrustedFolder
 
 if TYPE_CHECKING:
@@ -56,16 +57,12 @@ class Status(msgspec.Struct, kw_only=True):
     """Addresses without passwords: of the broker, and of the pages of a stack that runs in this folder or above."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        epilog=example("leasehold status", "leasehold status --probe --json", "leasehold status --watch 2")
-        + "\n\nExit codes: 0 everything works; 1 degraded (no tick for three intervals, no valid view, a database"
-        " schema that is older or newer than this program, or with --probe a queue without a worker); 2 down (no"
-        " stack, or no Redis)."
-    )(status)
-
-
+@app.command(
+    epilog=example("leasehold status", "leasehold status --probe --json", "leasehold status --watch 2")
+    + "\n\nExit codes: 0 everything works; 1 degraded (no tick for three intervals, no valid view, a database"
+    " schema that is older or newer than this program, or with --probe a queue without a worker); 2 down (no"
+    " stack, or no Redis)."
+)
 def status(
     probe: Annotated[
         bool, typer.Option("--probe", help="Also send a test message to each queue and wait up to 5 s for the answers.")
@@ -87,7 +84,7 @@ def status(
         if as_json:
             print_json(found)
         elif code == DOWN:
-            say_error("; ".join(found.problems))
+            print_error("; ".join(found.problems))
         else:
             print_thing(*_describe(found))
 

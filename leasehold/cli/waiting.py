@@ -4,6 +4,7 @@ Source: Orchard's `pause --wait`.
 """
 
 import math
+import re
 import shutil
 import sys
 import time
@@ -20,7 +21,6 @@ from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client
-    from leasehold.client.models import Slot
 
 Wait = Annotated[
     float | None,
@@ -30,33 +30,24 @@ Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Longest 
 NO_END: Final = str(math.inf)
 _POLL_SECONDS: Final = 0.2
 _MOST_NAMED: Final = 5
+_NUMBER: Final = re.compile(r"\+?(inf(inity)?|[0-9._]+(e[+-]?[0-9]+)?)", re.IGNORECASE)
 
 
 class WaitingCommand(TyperCommand):
-    """A command whose `--wait` may have no number: then the wait has no limit."""
+    """A command whose `--wait` may have no number; the wait then has no time limit."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See TyperCommand.parse_args."""
-        completed = [part for index, arg in enumerate(args) for part in _add_number(args, index, arg)]
+        completed: list[str] = []
+        for index, arg in enumerate(args):
+            completed.append(arg)
+            following = args[index + 1] if index + 1 < len(args) else "-"
+            is_named = any(not each.startswith("-") for each in args[:index])
+            # The next argument is the number if it is one, or if a slot was named before: then it can be no slot.
+            has_value = not following.startswith("-") and (is_named or _NUMBER.fullmatch(following))
+            if arg == "--wait" and not has_value:
+                completed.append(NO_END)
         return super().parse_args(ctx, completed)
-
-
-def _add_number(args: list[str], index: int, arg: str) -> list[str]:
-    """Return the argument, and after a `--wait` without a number also NO_END.
-
-    The next argument is the number if it is one, or if a slot was named before: then it can be no slot.
-    """
-    following = args[index + 1 : index + 2]
-    is_named = any(not each.startswith("-") for each in args[:index])
-    has_value = bool(following) and not following[0].startswith("-") and (is_named or _is_number(following[0]))
-    return [arg, NO_END] if arg == "--wait" and not has_value else [arg]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return not math.isnan(float(text))
-    except ValueError:
-        return False
 
 
 def find_patience(wait: float | None, timeout: float | None) -> float | None:
@@ -87,19 +78,13 @@ def await_gone(client: "Client", names: list[str], machines: dict[str, int], sec
     leases = _Leases(client, set(names))
 
     def describe() -> str:
-        held = leases.describe()
-        return held or _describe_present(map(client.slot, names), machines)
+        return leases.describe() or ", ".join(
+            f"{slot.id} is {slot.state}"
+            for slot in map(client.slot, names)
+            if slot is not None and slot.state not in {"empty", "error"} and slot.epoch == machines.get(slot.id)
+        )
 
     _await(describe, seconds, late="not drained")
-
-
-def _describe_present(slots: Iterable["Slot | None"], machines: dict[str, int]) -> str:
-    present = [
-        slot
-        for slot in slots
-        if slot is not None and slot.state not in {"empty", "error"} and slot.epoch == machines.get(slot.id)
-    ]
-    return ", ".join(f"{slot.id} is {slot.state}" for slot in present)
 
 
 class _Leases:

@@ -13,7 +13,9 @@ ITEMS_A_REQUEST: Final = 1000
 
 
 def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields as JSON values, without those that are None, and with a random id if there is none."""
+    """Return the fields of a reservation as JSON values, without those that are None. A random id is added if there is
+    none.
+    """
     given = {key: value for key, value in fields.items() if value is not None}
     document: dict[str, Any] = msgspec.to_builtins(given)
     return document if "id" in document else {"id": f"r-{secrets.token_hex(8)}", **document}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from leasehold.errors import LeaseholdError
 from leasehold.simulate.run import Run
-from scheduler.simulation.curves import Curve
+from scheduler.simulation.metrics import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

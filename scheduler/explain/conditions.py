@@ -1,14 +1,21 @@
-"""Conditions as text: the facts about a slot beyond its state, and what holds back the launches of a pool."""
+"""Conditions as text: the facts about a slot beyond its state, what holds back the launches of a pool, and what an
+account has and when it can pay again. Source for accounts: qscheduler.
+"""
 
 from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import Final
 
+import msgspec
+
+from scheduler.model.accounts import FREE, NOTHING, PAID, Account, Levels, add, at_level, level_of
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE
 from scheduler.model.view import View
 from scheduler.policy.lifecycle.timeouts import is_silent
+from scheduler.policy.quota.accounting import charge, sum_running
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -30,7 +37,7 @@ _REASONS: Final = {
 
 def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
     """Return the conditions of a slot now (seconds), each as a short text; [] if its state is all."""
-    conditions = [*_describe_way(slot, pool, now), *_describe_silence(slot, pool, now), *_describe_end(slot, now)]
+    conditions = [*_describe_way(slot, pool, now), *_describe_loss(slot, pool, now)]
     if slot.cordoned:
         conditions.append("cordoned: takes no new leases")
     if slot.stranger is not None:
@@ -78,16 +85,13 @@ def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
         yield f"tried {slot.attempts} times"
 
 
-def _describe_silence(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
+def _describe_loss(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
     if is_silent(slot, pool, now) and slot.last_seen is not None:
         yield f"offline: not heard of for {show_span(now - slot.last_seen)}"
     if slot.missed:
         yield f"missing: EC2 did not know its machine {slot.missed} times in a row"
     if slot.state == "empty" and slot.machine and pool is not None and not pool.is_elastic:
         yield f"lost: waits for its host {slot.machine} to register again"
-
-
-def _describe_end(slot: Slot, now: float) -> Iterator[str]:
     if slot.interrupted_by is not None and slot.state not in INACTIVE:
         left = slot.interrupted_by - now
         yield f"interrupted: EC2 takes it in {show_span(left)}" if left > 0 else "interrupted: EC2 takes it now"
@@ -104,7 +108,8 @@ def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[
     is_on = now < hold.until
     match hold.kind:
         case "capacity" if is_on:
-            yield f"EC2 has no capacity for {subject}: not launched {ends}" + _in_a_row(hold)
+            again = f" ({hold.streak} refusals in a row)" if hold.streak > 1 else ""
+            yield f"EC2 has no capacity for {subject}: not launched {ends}{again}"
         case "quota" if is_on and (not hold.active or active >= hold.active):
             learned = f", or until fewer than {hold.active} machines are active" if hold.active else ""
             yield f"EC2's quota of {subject} is reached: not launched {ends}{learned}"
@@ -123,13 +128,71 @@ def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[
             yield f"machines of ours that no slot knows: {hold.active}"
 
 
-def _in_a_row(hold: Hold) -> str:
-    return f" ({hold.streak} refusals in a row)" if hold.streak > 1 else ""
-
-
 def show_span(seconds: float) -> str:
     """Return a duration as text, in seconds up to 2 min, in minutes up to 2 h, then in hours."""
     seconds = max(0.0, seconds)
     if seconds < 2 * _MINUTE:
         return f"{seconds:.0f} s"
     return f"{seconds / _MINUTE:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
+
+
+_A_MOMENT: Final = 0.001
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """An account charged up to now, and what its leases cost per second at each level."""
+
+    account: Account
+    use: Levels
+    level: int
+    """The best level that it can pay for; 5 = none."""
+
+
+def forecast(view: View, account: Account, now: float) -> Forecast:
+    """Return the account as a cycle at `now` would find it."""
+    every = (item for leases in view.leases_on.values() for item in leases.items())
+    payers = ((lease, view.account_of(view.reservations[owner])) for (owner, _), lease in every)
+    leases = [lease for lease, payer in payers if payer is not None and payer.id == account.id]
+    charged = charge(account, sum_running(account, leases, now), now)
+    use = NOTHING
+    for lease in leases:
+        if lease.charged_at is not None:
+            use = add(use, at_level(lease.level, lease.weight))
+    return Forecast(charged, use, level_of(charged.balance))
+
+
+def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
+    """Yield (seconds, level): when it has something again at a level better than its present one, soonest first.
+
+    Assumes that its running work goes on. A balance of 0 pays for nothing.
+    """
+    times = [(_seconds_until_paid(found, level), level) for level in PAID if level < found.level]
+    yield from sorted((seconds, level) for seconds, level in times if seconds is not None)
+
+
+def _seconds_until_paid(found: Forecast, level: int) -> float | None:
+    """Return None if it never can: it earns nothing at the level, keeps nothing, or earns less than its work costs."""
+    account = found.account
+    gain = account.charge_rate[level] - found.use[level]
+    if account.charge_rate[level] * account.max_charge_seconds <= 0 or gain <= 0:
+        return None
+    # The balance has to be above 0, not at 0.
+    return -account.balance[level] / gain + _A_MOMENT
+
+
+def describe_account(found: Forecast) -> str:
+    """Return a sentence on the account: what it has left, how long that lasts, and when it can pay again."""
+    account = found.account
+    if found.level == FREE:
+        text = f"account {account.id} has nothing left at any level"
+    else:
+        text = f"account {account.id} has {account.balance[found.level]:.6g} of level {found.level} left"
+        loss = found.use[found.level] - account.charge_rate[found.level]
+        if loss > 0:
+            text += f", which what it runs uses up in {account.balance[found.level] / loss:.3g} s"
+    again = [f"at level {level} in {ceil(seconds)} s" for seconds, level in list_recoveries(found)]
+    if found.level == 0:
+        return text
+    if not again:
+        return f"{text}; it earns nothing that it could pay with" + (" at a better level" if found.level < FREE else "")
+    return f"{text}; it can pay again {' and '.join(again)}"

@@ -2,20 +2,25 @@
 
 Each kind of change is applied to the view or the rules, smallest first, and `plan()` plans the result. A suggestion is
 a change under which the plan serves the reservation and no smaller one of its kind does. The search has no rules of its
-own that could differ from the tick's. The kinds are in `changes/`; if no single change suffices, two are tried together
-(`combine.py`).
+own that could differ from the tick's. The kinds are in `changes/`; this module depends on none of them.
+
+If no single change suffices, two are tried together, for example a label and a larger slot: the first one is assumed,
+and the second one is searched like a single one. The last functions list the pools and slots that may serve a
+reservation: candidates for changes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
 
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Assign, Plan, Preempt
-from scheduler.model.reservations import Reservation
-from scheduler.model.rules import Rules, merge_rules, read_rules
+from scheduler.model.labels import Labels
+from scheduler.model.reservations import Component, Reservation
+from scheduler.model.rules import Pool, Rules, merge_rules, read_rules
 from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
@@ -112,6 +117,14 @@ class Search:
             low, high = (low, middle) if self.serves(make(middle)) else (middle, high)
         return None if self.is_cut_short else make(high)
 
+    def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
+        """Do the same for one change after the other. Return the first one found; None if none is or time is over."""
+        for make in makers:
+            change = self.find_least(make, most)
+            if change is not None or self.is_cut_short:
+                return change
+        return None
+
 
 Kind = Callable[[Search], Suggestion | None]
 
@@ -172,20 +185,15 @@ def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
         if row.priority != known.priority:
             yield {"priority": {"reservation": row.id, "priority": row.priority}}
     elif isinstance(row, Account):
-        yield {"account": {"id": row.id, **_find_changed(row, known)}}
+        names = [each for each in row.__struct_fields__ if getattr(row, each) != getattr(known, each, None)]
+        changed = {name: msgspec.json.decode(msgspec.json.encode(getattr(row, name))) for name in names}
+        yield {"account": {"id": row.id, **changed}}
     elif isinstance(row, Slot) and (known is not None or row.state == "ready"):
         # New empty slots need no action: they come with the rules.
         if known is not None and row == msgspec.structs.replace(known, cordoned=False):
             yield {"uncordon": row.id}
         else:
             yield {"slot": describe_slot_record(row, view.leases_of(row.id))}
-
-
-def _find_changed(row: Account, known: Row | None) -> dict[str, Any]:
-    names = [
-        name for name in row.__struct_fields__ if name != "id" and getattr(row, name) != getattr(known, name, None)
-    ]
-    return {name: msgspec.json.decode(msgspec.json.encode(getattr(row, name))) for name in names}
 
 
 @contextmanager
@@ -201,3 +209,119 @@ def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
     finally:
         for change in reversed(back):
             view.apply(change)
+
+
+MOST_OPENERS: Final = 3
+"""First changes of one kind that are tried: each costs a whole search."""
+TOGETHER: Final = "only together: "
+Candidates = Callable[[Search], Iterable[Suggestion]]
+
+
+def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[Kind]) -> Suggestion | None:
+    """Return the first opener that serves the reservation together with another change; neither would alone."""
+    # The changes of a kind are listed before one of them is tried, because a trial changes the view.
+    for first in chain.from_iterable(list(islice(list_changes(search), MOST_OPENERS)) for list_changes in openers):
+        second = find_second(search, first, kinds)
+        if second is not None:
+            # The search beside the first change tries more than the search without it, so the second may suffice alone.
+            is_enough = _are_apart(first, second) and search.serves(second)
+            return second if is_enough else join(first, second, f"{first.kind} and {second.kind}")
+        if search.is_cut_short:
+            return None
+    return None
+
+
+def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Suggestion | None:
+    """Return the change that would serve the reservation after the first one; None if the first would be refused."""
+    with suppress(InvalidInputError), search.assuming(first):
+        return find_of_kinds(search, kinds)
+    return None
+
+
+def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
+    """Return both changes as one. Where both change the same row or key, the second one contains the first."""
+    return Suggestion(
+        kind=kind,
+        text=f"{TOGETHER}{first.text.removeprefix(TOGETHER)}; {second.text.removeprefix(TOGETHER)}",
+        rows=tuple({_key_of(row): row for row in (*first.rows, *second.rows)}.values()),
+        config=merge_rules(dict(first.config), dict(second.config)),
+        wait_seconds=first.wait_seconds + second.wait_seconds,
+    )
+
+
+def _are_apart(first: Suggestion, second: Suggestion) -> bool:
+    """Return whether the two changes have no row and no key in common."""
+    rows = {_key_of(row) for row in first.rows} & {_key_of(row) for row in second.rows}
+    return not rows and not set(_list_keys(first.config)) & set(_list_keys(second.config))
+
+
+def _key_of(row: Row) -> tuple[type, str]:
+    return type(row), row.id
+
+
+def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the paths of the keys of a partial config whose values are not tables."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _list_keys(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}"
+
+
+MOST_SLOTS_MORE: Final = 64
+"""Most slots that a suggested change adds."""
+MOST_CANDIDATES: Final = 12
+"""Most changes of one kind that are tried if there could be one for each slot."""
+
+
+def list_pools(search: Search) -> list[tuple[str, Pool]]:
+    """Return name and rules of the pools that may serve the reservation, in configured order."""
+    request = search.reservation.request
+    return [(name, search.rules.pools[name]) for name in search.rules.serving_pools(request.pool, request.system)]
+
+
+def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
+    """Yield the ready slots of these pools, by pool and number."""
+    pools = dict(list_pools(search))
+    for slot in sorted(search.view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):
+        if slot.pool in pools and slot.state == "ready":
+            yield slot, pools[slot.pool]
+
+
+def list_hosts(search: Search) -> Iterable[tuple[Slot, Pool]]:
+    """Return the ready slots of static pools. An operator can give a host more resources and other labels; an EC2
+    machine stays as it was launched.
+    """
+    return ((slot, pool) for slot, pool in list_slots(search) if not pool.is_elastic)
+
+
+def count_wanted(search: Search) -> int:
+    """Return how many slots all pending reservations could use, at most MOST_SLOTS_MORE. Reservations before this one
+    take theirs first.
+    """
+    wanted = 0
+    for each in search.view.by_phase["pending"].values():
+        wanted += sum(component.count for component in each.request.components if component.kind == "essential")
+        if wanted >= MOST_SLOTS_MORE:
+            return MOST_SLOTS_MORE
+    return wanted
+
+
+def list_components(reservation: Reservation) -> list[Component]:
+    """Return its essential components."""
+    return [each for each in reservation.request.components if each.kind == "essential"]
+
+
+def required_labels(reservation: Reservation, component: Component) -> Labels:
+    """Return the labels that a slot needs for an instance of this component."""
+    return {**reservation.request.labels, **component.labels}
+
+
+def find_lacking(labels: Labels, required: Labels) -> dict[str, str]:
+    """Return the required labels that are missing or have another value."""
+    return {name: value for name, value in required.items() if labels.get(name) != value}
+
+
+def describe_labels(labels: Labels) -> str:
+    """Return labels as text: `name=value, ...`."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))

@@ -36,8 +36,8 @@ def _own_queue(name: str) -> str:
 
 
 RESERVED_QUEUES = frozenset({*QUEUE_NAMES, "unacked", "unacked_index", "unacked_mutex"})
-"""Keys of the broker that a callback must not name: our queues, and kombu's notes of unacknowledged messages. Names
-with a colon are refused too: they are keys of the view, such as the leader lock.
+"""Queue names that a callback must not use: Leasehold's queues, and kombu's lists of unacknowledged messages. Names
+with a colon are refused too, because they are keys of the view, such as the leader lock.
 """
 
 
@@ -82,7 +82,7 @@ class ReservationDocument(Document):
     key_hash: KeyHash | None = None
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a reservation whose fields contradict each other: its system and pool, or its components."""
         if (self.system is None) == (self.pool is None):
             raise expected("a system or a pool (one of them)", key="system", got=self.system)
         if self.components and self.resources:

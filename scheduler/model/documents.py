@@ -125,8 +125,8 @@ class Document:
         return read_document(cls, value)
 
     def check_fields(self) -> None:
-        """Compare the fields of a document with each other, after each field was read. Raise the error made by
-        `expected` or `conflicts` for a contradiction.
+        """Refuse a document whose fields contradict each other: raise the error that `expected` or `conflicts` makes.
+        It is called after each field was read.
         """
 
     @property

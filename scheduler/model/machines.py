@@ -78,7 +78,7 @@ class ProbeRules(Document):
     """Time limit of one probe."""
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a probe without the port or the command that its kind needs."""
         if self.kind in {"tcp", "http"} and self.port is None:
             raise expected(f"a port for a probe of kind {self.kind}", key="port", got=None)
         if self.kind == "command" and not self.command:
@@ -118,6 +118,6 @@ class Ec2Rules(Document):
     """How EC2 chooses among several subnets for a spot launch with a launch template."""
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a launch template without the number of its version."""
         if self.launch_template and not self.launch_template_version:
             raise expected("the number of a version", key="launch_template_version", got=None)

@@ -297,8 +297,8 @@ def may_restart(reservation: PublicReservation) -> bool:
 def move_reservation(
     reservation: Reservation, to: Phase, cause: Cause, now: float, **changes: Any
 ) -> tuple[Reservation, Event]:
-    """Return the reservation after a legal transition, and the event of it. `reason` in `changes` is kept in both; `told`
-    has further fields of the event.
+    """Return the reservation after a legal transition, and the event of it. `reason` in `changes` is kept in both;
+    `told` has further fields of the event.
 
     Raises IllegalMoveError for a transition that RESERVATION_MOVES does not have for this cause.
     """

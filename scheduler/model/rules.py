@@ -103,7 +103,7 @@ class Pool(Document):
     """How a booted machine is probed for readiness."""
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a pool whose keys contradict each other: its limits on slots, or offerings that are equal."""
         if faults := list(_pool_conflicts(self)):
             raise conflicts(faults)
 

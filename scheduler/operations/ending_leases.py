@@ -10,7 +10,7 @@ from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_of_pending
+from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 UNCLAIMED = "reservation_unclaimed"
@@ -65,6 +65,16 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
     )
     _free_slots(work, rules, current, clean=False)
     return returned
+
+
+def revoke(
+    work: UnitOfWork, current: Reservation, reason: str, by: float, leases: Iterable[Lease], **changes: Any
+) -> None:
+    """Revoke all leases of a reservation: its holder has until `by` to end them. `leases`: they, with their charges."""
+    revoking = tuple(msgspec.structs.replace(lease, state="revoking", revoke_by=by) for lease in leases)
+    work.move_reservation(
+        current, "revoking", reason=reason, revoke_reason=reason, revoke_by=by, leases=revoking, **changes
+    )
 
 
 def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:

@@ -9,8 +9,7 @@ from time import monotonic
 from typing import Any, Final
 
 from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
-from scheduler.explain.conditions import describe_pool, describe_slot
-from scheduler.explain.forecast import describe_account, forecast
+from scheduler.explain.conditions import describe_account, describe_pool, describe_slot, forecast
 from scheduler.explain.search import Search, describe_change, is_served, suggest_change
 from scheduler.model.decisions import Plan
 from scheduler.model.reservations import Reservation

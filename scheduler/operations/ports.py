@@ -1,22 +1,23 @@
 """The set of ports that every operation gets, and the announcement of a committed change."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
+from scheduler.model.accounts import PAID
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
-from scheduler.operations.admission import Admission
-from scheduler.operations.feasibility import KnownSlots
+from scheduler.operations.admission import Admission, KnownSlots
 from scheduler.operations.heartbeats import HostKeys
-from scheduler.operations.metrics import count_changes
-from scheduler.operations.notices import describe_notice
-from scheduler.operations.unit_of_work import ChangeSet
+from scheduler.operations.unit_of_work import ChangeSet, describe_notice
+from scheduler.operations.writers.reservations import CORES
+from scheduler.operations.writers.slots import ASKED_AGAIN, BOOTING
 from scheduler.ports import (
     ClusterRecord,
     Dispatcher,
@@ -32,8 +33,6 @@ from scheduler.ports import (
     ViewCache,
 )
 
-CORES = "reservation_cores"
-"""The event of a lease whose limit of cpus changed: no change of phase."""
 _NOTICED = frozenset(
     {
         *(f"reservation_{phase}" for phase in PHASES),
@@ -41,8 +40,14 @@ _NOTICED = frozenset(
     }
 )
 """The events of which the reservation's channel gets a notice."""
-ASKED_AGAIN = "slot_asked_again"
-"""The event of a termination that is requested once more: no change of state."""
+
+TO_LEASE: Final = "leasehold_time_to_lease_seconds"
+TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leasehold_time_to_ready_seconds"}
+SPENT: Final = "leasehold_account_spent_total"
+PREEMPTIONS: Final = "leasehold_preemptions_total"
+PREEMPTED: Final = "leasehold_preempted_total"
+LOST: Final = frozenset({"gone", "lost"})
+"""Reasons of an empty slot whose machine had disappeared."""
 
 
 @dataclass
@@ -89,16 +94,20 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
     if changes:
         ports.view_cache.publish(changes)
-    send_slow_work(ports, change_set)
-    count_changes(ports.meter, change_set)
-    send_notices(ports, change_set)
-    push_to_hosts(ports, change_set)
+    _send_slow_work(ports, change_set)
+    _count_boots(ports.meter, change_set)
+    _observe_times(ports.meter, change_set)
+    _count_spending(ports.meter, change_set)
+    _send_notices(ports, change_set)
+    # Each lease that comes or goes on a static host writes its slot.
+    if change_set.hosts:
+        hint_to_hosts(ports, change_set.hosts)
     send_callbacks(ports, change_set.outgoing)
     if kick:
         ports.notifier.kick()
 
 
-def send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
+def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
     """Send the launches and terminations of this change to their queues."""
     slots = {row.id: row for row in change_set.rows if isinstance(row, Slot)}
     moved = {event.slot: event.name for event in change_set.events if event.slot}
@@ -108,7 +117,7 @@ def send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
     )
 
 
-def send_notices(ports: Ports, change_set: ChangeSet) -> None:
+def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
     """Publish a notice for each reservation that changed its phase or leases.
 
     A reservation gets one notice, about its last event. New limits of cpus count as the last event only if nothing
@@ -117,26 +126,16 @@ def send_notices(ports: Ports, change_set: ChangeSet) -> None:
     noticed = [event for event in change_set.events if event.name in _NOTICED]
     noticed.sort(key=lambda event: event.name != CORES)
     rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
-    for event in last_by_reservation(noticed):
+    last = {event.reservation: event for event in noticed if event.reservation}
+    for event in last.values():
         row = rows.get(event.reservation or "")
         if row is not None:
             ports.notifier.notify(row.id, describe_notice(event, row, change_set.slots))
 
 
-def push_to_hosts(ports: Ports, change_set: ChangeSet) -> None:
-    """Send hints to the static hosts whose slot or leases changed. Each lease that comes or goes writes its slot."""
-    if change_set.hosts:
-        hint_to_hosts(ports, change_set.hosts)
-
-
 def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
     """Hint to the hosts of these slots that they should ask for their leases."""
     ports.notifier.push({slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots})
-
-
-def last_by_reservation(events: Iterable[Event]) -> Iterable[Event]:
-    """Return the last event of each reservation."""
-    return {event.reservation: event for event in events if event.reservation}.values()
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
@@ -151,3 +150,70 @@ def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
     if taken:
         with ports.store.transaction() as transaction:
             transaction.delete_outgoing(taken)
+
+
+def _count_boots(meter: Meter, change_set: ChangeSet) -> None:
+    """Count the outcomes of boots, and machines that disappeared. Source: Arvados."""
+    for event in change_set.events:
+        slot = change_set.slots.get(event.slot or "")
+        state = str(event.detail.get("from", ""))
+        if slot is None:
+            continue
+        if (ended := _outcome_of(event, state)) is not None:
+            meter.count("leasehold_boot_outcomes_total", {"pool": slot.pool, "outcome": ended})
+        if event.name == "slot_empty" and state != "terminating" and event.detail.get("reason") in LOST:
+            meter.count("leasehold_slot_disappeared_total", {"state": state})
+
+
+def _outcome_of(event: Event, state: str) -> str | None:
+    """Return the outcome of the boot that this event ended; None if it ended none."""
+    if state not in BOOTING:
+        return None
+    match event.name:
+        case "slot_ready":
+            return "success"
+        case "slot_terminating":
+            return "failure" if event.detail.get("reason") == "timeout" else "aborted"
+        case "slot_empty":
+            return "disappeared"
+        case _:
+            return None
+
+
+def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
+    """Observe the time from submit to the first lease (source: Orchard), and the times from EC2's answer until a
+    machine runs and until it serves (source: Arvados).
+    """
+    waits = (event.detail.get("waited") for event in change_set.events)
+    meter.observe_all(TO_LEASE, {}, [waited for waited in waits if isinstance(waited, float)])
+    for event in change_set.events:
+        slot = change_set.slots.get(event.slot or "")
+        # `last_seen` of a slot that was launched is the time of EC2's answer.
+        if event.name in TO_STATE and slot is not None and slot.launch_id is not None and slot.last_seen is not None:
+            meter.observe(TO_STATE[event.name], {"pool": slot.pool}, max(0.0, event.at - (slot.last_seen or event.at)))
+
+
+def _count_spending(meter: Meter, change_set: ChangeSet) -> None:
+    """Count what accounts paid for leases, and for each preemption the account that gained and the one that lost."""
+    for account, spent in change_set.spent.items():
+        for level in PAID:
+            if spent[level]:
+                meter.count(SPENT, _label(account, level), spent[level])
+    rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
+    for event in change_set.events:
+        if isinstance(victims := event.detail.get("preempted"), list):
+            _count_preemption(meter, PREEMPTIONS, event, rows, "level", len(victims))
+        if "by" in event.detail:
+            _count_preemption(meter, PREEMPTED, event, rows, "ran_at", 1)
+
+
+def _count_preemption(
+    meter: Meter, name: str, event: Event, rows: Mapping[str, Reservation], key: str, amount: int
+) -> None:
+    row, level = rows.get(event.reservation or ""), event.detail.get(key)
+    if row is not None and isinstance(level, int):
+        meter.count(name, _label(row.request.account or "", level), amount)
+
+
+def _label(account: str, level: int) -> dict[str, str]:
+    return {"account": account, "level": str(level)}

@@ -8,19 +8,16 @@ from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.lifecycle.expire import expire
 from scheduler.policy.lifecycle.heal import heal
-from scheduler.policy.lifecycle.timers import wake
+from scheduler.policy.lifecycle.timers import expire, wake
 from scheduler.policy.placement.cpu_bursting import share
 from scheduler.policy.placement.place import place
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.order import order
-from scheduler.policy.quota.charge import charge
+from scheduler.policy.quota.step import charge
 from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.make_headroom import find_headroom, make_headroom
-from scheduler.policy.scaling.scale_in import scale_in
-from scheduler.policy.scaling.warm_pool import fill_warm_pools
+from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, make_headroom, scale_in
 
 
 def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> Plan:

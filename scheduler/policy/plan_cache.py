@@ -52,17 +52,12 @@ class PlanCache:
             for name, revision in reversed(view.touched.items()):
                 if revision <= self._revision:
                     break
-                self._forget_slot(view, name)
+                self.slots.pop(name, None)
+                if self._unshared is not None and name in view.leases_on:
+                    self._unshared.add(name)
+                elif self._unshared is not None:
+                    self._unshared.discard(name)
         self._revision = view.revision
-
-    def _forget_slot(self, view: View, name: str) -> None:
-        self.slots.pop(name, None)
-        if self._unshared is None:
-            return
-        if name in view.leases_on:
-            self._unshared.add(name)
-        else:
-            self._unshared.discard(name)
 
     def list_unshared(self, view: View, rules: Rules) -> set[str]:
         """Return the slots with leases whose shares of the spare cores have to be compared again: one of their rows or

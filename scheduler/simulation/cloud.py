@@ -1,7 +1,8 @@
-"""The simulated cloud: machines with delays, and refusals, behind the same ports as EC2."""
+"""The virtual clock, and the simulated cloud: machines with delays, and refusals, behind the same ports as EC2."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from typing import Any
@@ -12,10 +13,32 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.ports import Category, CloudError, LaunchOrder
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
-from scheduler.simulation.event_queue import EventQueue
 
 SHOWN_SECONDS = 3600.0
 """Seconds for which EC2 lists a terminated machine, approximately. Then it does not know it any more."""
+
+
+class EventQueue:
+    """The virtual clock, with callbacks by time. Callbacks of one time run in the order in which they were added."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = count()
+
+    def note(self, at: float, callback: Callable[[], object]) -> None:
+        """Schedule `callback` for that time. A past time means now."""
+        heappush(self._due, (max(at, self.now), next(self._numbers), callback))
+
+    @property
+    def next_at(self) -> float:
+        """Return the time of the next callback; infinity when there is none."""
+        return self._due[0][0] if self._due else inf
+
+    def run_due(self) -> None:
+        """Run all callbacks that are due, including those that they add."""
+        while self._due and self._due[0][0] <= self.now:
+            heappop(self._due)[2]()
 
 
 @dataclass

@@ -10,24 +10,22 @@ class OutageDocument(Document):
     """Launches of this pool (or of only one offering) fail until that time."""
 
     pool: Name
+    """The pool."""
     offering: Name | None = None
+    """The offering; default: all of the pool's."""
     error: Literal["capacity", "quota", "throttled", "misconfigured"]
+    """EC2's answer to a launch."""
     until: Amount
+    """When the outage ends."""
 
 
 class PlannedOutage(OutageDocument):
     """An outage that is known from the start. `at` and `until` are seconds from the start."""
 
-    pool: Name
-    """The pool."""
-    offering: Name | None = None
-    """The offering; default: all of the pool's."""
     error: Literal["capacity", "quota", "throttled", "misconfigured"] = "capacity"
-    """EC2's answer to a launch."""
     at: Seconds = 0.0
     """When the outage begins."""
     until: Seconds
-    """When the outage ends."""
 
 
 class CloudDocument(Document):

@@ -1,6 +1,7 @@
 """The simulated cluster: the operations of production on memory adapters, a virtual clock and a simulated cloud."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -17,19 +18,19 @@ from scheduler.model.rules import list_slot_ids
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.commands.intake import new_reservation, submit
+from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.commands.submit import new_reservation, submit
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.tick import Leader
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_of_lease
-from scheduler.policy.quota.lease_cost import weigh
+from scheduler.policy.cycle.deadlines import expiry_of_lease
+from scheduler.policy.quota.accounting import weigh
 from scheduler.ports import OutboxMessage
-from scheduler.simulation.cloud import SimulatedCloud
+from scheduler.simulation.cloud import EventQueue, SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.event_queue import EventQueue
 from scheduler.simulation.initial_state import SLOT_HISTORY, GivenLease, GivenReservation, GivenSlot, list_given
 from scheduler.store.memory import MemoryStore
 from scheduler.view.in_memory_redis import InMemoryRedis
@@ -125,14 +126,15 @@ class SimulatedCluster:
         *,
         kick_for_marks: bool = False,
     ) -> ChangeSet:
-        """Run an operator's change on the rows that `load` loads, and announce it.
+        """Run an operator's change on the rows that `load` loads, and announce it. A refused command changes nothing.
 
         A change that only moves marks of time (a renewal, a heartbeat) requests no tick unless `kick_for_marks`.
         """
         with self.store.transaction() as transaction:
             work = UnitOfWork(transaction, "operator")
             load(work)
-            apply(work)
+            with suppress(CommandRefused):
+                apply(work)
             change_set = work.flush()
         announce(self.ports, change_set, kick=change_set.is_change or (kick_for_marks and bool(change_set.rows)))
         return change_set

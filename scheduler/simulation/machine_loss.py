@@ -1,15 +1,11 @@
 """The loss of machines in a simulation: the cloud takes one, with or without a notice, on order or at random."""
 
-from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import WITH_MACHINE
 from scheduler.operations.commands import lease_commands
-from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.machines.check import check
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.simulation.cluster import SimulatedCluster
 
 NOTICE_SECONDS = 120.0
@@ -17,34 +13,22 @@ NOTICE_SECONDS = 120.0
 HOUR = 3600.0
 
 
-def ignoring_refusals(act: Callable[[UnitOfWork], object]) -> Callable[[UnitOfWork], None]:
-    """Return `act` as a function that ignores CommandRefused. A refused command changes nothing."""
-
-    def attempt(work: UnitOfWork) -> None:
-        with suppress(CommandRefused):
-            act(work)
-
-    return attempt
-
-
 def interrupt_slot(cluster: SimulatedCluster, name: str, deadline: float) -> None:
     """Give the interruption notice now. Its machine is gone after `deadline` seconds."""
     gone_at = cluster.event_queue.now + deadline
     cluster.change(
-        ignoring_refusals(lambda work: lease_commands.interrupt(work, name, gone_at)),
+        lambda work: lease_commands.interrupt(work, name, gone_at),
         lambda work: work.load(slots=[name]),
     )
     slot = cluster.find_slot(name)
-    if slot is None or slot.interrupted_by is None:
-        return
-    epoch = slot.epoch
-    cluster.event_queue.note(slot.interrupted_by, lambda: _reclaim(cluster, name, epoch))
 
+    def reclaim() -> None:
+        present = cluster.find_slot(name)
+        if present is not None and slot is not None and present.epoch == slot.epoch:
+            lose_slot(cluster, name)
 
-def _reclaim(cluster: SimulatedCluster, name: str, epoch: int) -> None:
-    slot = cluster.find_slot(name)
-    if slot is not None and slot.epoch == epoch:
-        lose_slot(cluster, name)
+    if slot is not None and slot.interrupted_by is not None:
+        cluster.event_queue.note(slot.interrupted_by, reclaim)
 
 
 def lose_slot(cluster: SimulatedCluster, name: str) -> None:
@@ -54,9 +38,7 @@ def lose_slot(cluster: SimulatedCluster, name: str) -> None:
         cluster.cloud.end(slot.instance_id, cluster.event_queue.now)
         check(cluster.ports, [name])
     else:
-        cluster.change(
-            ignoring_refusals(lambda work: lease_commands.lose(work, name)), lambda work: work.load(slots=[name])
-        )
+        cluster.change(lambda work: lease_commands.lose(work, name), lambda work: work.load(slots=[name]))
 
 
 class Interruptions:

@@ -18,8 +18,8 @@ from scheduler.model.validation import Document
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands import lease_commands
 from scheduler.operations.commands.hosts import register
-from scheduler.operations.commands.registry import load_rows, say
-from scheduler.operations.commands.reports import NOTICE_WORDS
+from scheduler.operations.commands.intake import carry_out, load_rows
+from scheduler.operations.commands.reports import REPORT_COMMANDS
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.tick import Ticked
@@ -38,9 +38,8 @@ from scheduler.simulation.cluster import (
 from scheduler.simulation.holders import Holders
 from scheduler.simulation.initial_state import RESERVATION_HISTORY, list_given
 from scheduler.simulation.loop import EventLoop
-from scheduler.simulation.machine_loss import ignoring_refusals, interrupt_slot, lose_slot
-from scheduler.simulation.scenario import Scenario
-from scheduler.simulation.steps import Step
+from scheduler.simulation.machine_loss import interrupt_slot, lose_slot
+from scheduler.simulation.scenario import Scenario, Step
 
 Line = dict[str, Any]
 PRINTED = frozenset(
@@ -74,15 +73,12 @@ class Runner:
         )
         self._next_tick, self._periods = 0.0 if scenario.tick_every else inf, 0
         self._lines: list[Line] = []
-        self._set_up()
-
-    def _set_up(self) -> None:
-        put_reservations(self.cluster, self._scenario.reservations)
-        for slot in self._scenario.slots:
+        put_reservations(self.cluster, scenario.reservations)
+        for slot in scenario.slots:
             put_slot(self.cluster, slot)
-        for row in self.cluster.store.find_reservations(limit=len(self._scenario.reservations) or 1):
+        for row in self.cluster.store.find_reservations(limit=len(scenario.reservations) or 1):
             self._holders.watch(row)
-        _restore(self.cluster, self._scenario)
+        _restore(self.cluster, scenario)
         self.cluster.notifier.hear()
         self._process_events()
         self._lines.clear()
@@ -91,7 +87,10 @@ class Runner:
         """Return all lines, as they occur."""
         steps = deque(self._scenario.timeline)
         end = max(self._scenario.until, steps[-1].at if steps else 0.0)
-        while (now := self._next_instant(steps)) <= end:
+        while True:
+            now = min(steps[0].at if steps else inf, self._loop.next_instant(), self._next_tick)
+            if now > end:
+                break
             self.cluster.event_queue.now = now
             self._loop.run_due()
             while steps and steps[0].at <= now:
@@ -101,14 +100,15 @@ class Runner:
                 else:
                     self._act_all([step])
                     self._loop.run_due()
-            self._loop.tick_until_quiet(is_due=self._is_tick_due())
+            every, is_due = self._scenario.tick_every, now >= self._next_tick
+            if every is not None and is_due:
+                self._periods += 1
+                self._next_tick = self._periods * every
+            self._loop.tick_until_quiet(is_due=is_due)
             lines, self._lines = self._lines, []
             yield from lines
         self.cluster.event_queue.now = end
         yield self._describe_state()
-
-    def _next_instant(self, steps: deque[Step]) -> float:
-        return min(steps[0].at if steps else inf, self._loop.next_instant(), self._next_tick)
 
     def _process_events(self) -> bool:
         """Print the new events and let the holders react to them. Return whether there were any."""
@@ -123,14 +123,6 @@ class Runner:
             for row in self.cluster.store.find_reservations(ids=list(names), limit=len(names)):
                 self._holders.watch(row)
         return bool(events)
-
-    def _is_tick_due(self) -> bool:
-        now, every = self.cluster.event_queue.now, self._scenario.tick_every
-        if every is None or now < self._next_tick:
-            return False
-        self._periods += 1
-        self._next_tick = self._periods * every
-        return True
 
     def _on_tick(self, ticked: Ticked) -> None:
         self._lines.append(self._describe_tick(ticked))
@@ -196,13 +188,13 @@ class Runner:
         """Carry out a command as the intake does, as an operator. Refusals are ignored."""
         rules = self.cluster.ports.rules()
         self.cluster.change(
-            ignoring_refusals(lambda work: say(work, rules, verb, document)),
+            lambda work: carry_out(work, rules, verb, document),
             lambda work: load_rows(work, rules, verb, [document]),
-            kick_for_marks=verb in NOTICE_WORDS,
+            kick_for_marks=verb in REPORT_COMMANDS,
         )
 
     def _change(self, act: Callable[[UnitOfWork], object], *, kick_for_marks: bool = False, slots: list[str]) -> None:
-        self.cluster.change(ignoring_refusals(act), lambda work: work.load(slots=slots), kick_for_marks=kick_for_marks)
+        self.cluster.change(act, lambda work: work.load(slots=slots), kick_for_marks=kick_for_marks)
 
     def _find(self, found: FoundDocument) -> None:
         """Create a machine that no slot launched, and reconcile now. If it is terminated, reconcile

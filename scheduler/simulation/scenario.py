@@ -1,17 +1,53 @@
-"""Scenarios: the files that `leasehold simulate` runs. They are read and checked before anything runs."""
+"""Scenarios: the files that `leasehold simulate` runs. They are read and checked before anything runs.
+
+The steps of a timeline are read in order. A step may only name what was declared before it.
+"""
 
 import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from scheduler.model.command_schemas import AbsentDocument, RegisterDocument, ReservationDocument
+from scheduler.model.documents import make_reader
 from scheduler.model.json_text import parse_json
-from scheduler.model.rules import Rules, read_rules
-from scheduler.model.validation import Amount, Document, InvalidInputError, Seconds, Text, fault, read_document
-from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
-from scheduler.simulation.initial_state import GivenHold, GivenReservation, GivenSlot
-from scheduler.simulation.steps import Step, StepReader
+from scheduler.model.reservations import list_instances
+from scheduler.model.rules import Rules, list_slot_ids, merge_rules, read_rules
+from scheduler.model.validation import (
+    Amount,
+    Document,
+    ExpectedError,
+    InvalidInputError,
+    Name,
+    Seconds,
+    Text,
+    fault,
+    format_path,
+    read_document,
+    suggest,
+)
+from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AccountAction
+from scheduler.simulation.cloud_documents import (
+    CloudDocument,
+    FoundDocument,
+    OutageDocument,
+    check_offering,
+    read_simulated_cloud,
+)
+from scheduler.simulation.initial_state import GivenHold, GivenLease, GivenReservation, GivenSlot
+
+_read_name = make_reader(Name)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One timeline item: its time, its action's name, and the checked value."""
+
+    at: float
+    action: str
+    value: Any
+    path: str
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -45,6 +81,10 @@ class _TopDocument(Document):
     kicks: bool = False
     wakes: bool = False
     until: Amount = 0.0
+
+
+class _At(Document):
+    at: Amount
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -93,3 +133,181 @@ def _read_scenario(document: object) -> Scenario:
         wakes=top.wakes,
         until=top.until,
     )
+
+
+class StepReader:
+    """Reads timeline steps in order, and keeps the declared ids."""
+
+    def __init__(self, rules: Rules, config: dict[str, Any]) -> None:
+        self._at = 0.0
+        self._config = config
+        self._slots: set[str] = set()
+        self._reservations: dict[str, ReservationDocument] = {}
+        self._accounts: set[str] = set()
+        self._take_rules(rules)
+
+    def _take_rules(self, rules: Rules) -> None:
+        self._rules = rules
+        self._accounts.update(rules.accounts)
+        for name, pool in rules.pools.items():
+            self._slots.update(list_slot_ids(name, pool))
+
+    def declare(self, documents: Iterable[ReservationDocument]) -> None:
+        """Declare these reservations for later steps. Of two with one id the first counts."""
+        for document in documents:
+            self._reservations.setdefault(document.id, document)
+
+    def read_slot(self, value: object, path: str) -> GivenSlot:
+        """Read a slot record of a configured pool."""
+        slot = read_document(GivenSlot, value, path)
+        if slot.pool not in self._rules.pools:
+            raise fault(f"{path}.pool", f"a pool of config{suggest(slot.pool, self._rules.pools)}", slot.pool)
+        offerings = self._rules.pools[slot.pool].offering_by_key
+        if slot.offering is not None and slot.market is None and offerings and slot.offering not in offerings:
+            raise fault(f"{path}.offering", f"one of {', '.join(offerings)}", slot.offering)
+        for number, lease in enumerate(slot.leases):
+            self._check_lease(lease, f"{path}.leases[{number}]")
+        self._slots.add(slot.id)
+        return slot
+
+    def read_hold(self, value: object, path: str) -> GivenHold:
+        """Read a hold on a configured pool, or on all of them (`*`)."""
+        hold = read_document(GivenHold, value, path)
+        if hold.pool != "*" and hold.pool not in self._rules.pools:
+            raise fault(f"{path}.pool", f"a pool of config, or *{suggest(hold.pool, self._rules.pools)}", hold.pool)
+        return hold
+
+    def _read_registration(self, value: object, path: str) -> RegisterDocument:
+        """Read a slot record of a static pool with the machine that registers."""
+        given = self.read_slot(value, path)
+        if self._rules.pools[given.pool].is_elastic:
+            raise fault(f"{path}.pool", "a pool of static hosts", given.pool)
+        if not given.machine:
+            raise fault(f"{path}.machine", "the id of a machine", given.machine)
+        fields = given.model_dump(include={"pool", "machine", "resources", "labels"})
+        return RegisterDocument(slot=given.id, **fields)
+
+    def _check_lease(self, lease: GivenLease, path: str) -> None:
+        """Check that a lease names a component of a declared reservation."""
+        self._check_reservation(lease.reservation, f"{path}.reservation")
+        request = self._reservations[lease.reservation].to_request()
+        names = [each.name for kind in ("essential", "elastic") for each in list_instances(request, kind)]
+        if lease.component not in names:
+            raise fault(f"{path}.component", f"one of {', '.join(names[:10])}", lease.component)
+
+    def _check_reservation(self, name: str, path: str) -> None:
+        if name not in self._reservations:
+            near = suggest(name, self._reservations)
+            raise fault(path, f"a reservation that was declared{near}", name)
+
+    def read_step(self, value: object, path: str) -> Step:
+        """Read one timeline item: `at`, and exactly one action."""
+        if not isinstance(value, Mapping):
+            raise fault(path, "a table with `at` and one action", value)
+        names = [name for name in value if name != "at"]
+        if len(names) != 1:
+            raise fault(path, "`at` and exactly one action", names)
+        at = read_document(_At, {"at": value.get("at")} if "at" in value else {}, path).at
+        if at < self._at:
+            raise fault(f"{path}.at", f"a number >= {self._at:g} (times never decrease)", at)
+        self._at = at
+        return self._read_action(at, names[0], value[names[0]], path)
+
+    def _read_action(self, at: float, name: str, value: object, path: str) -> Step:
+        if name not in ACTIONS:
+            raise fault(path, f"a known action{suggest(name, ACTIONS)}", name)
+        where = f"{path}.{name}"
+        match name:
+            case "tick":
+                checked: Any = self._read_tick(at, value, where)
+            case "submit":
+                checked = _read_submit(value, where)
+                self.declare(checked)
+            case "slot":
+                checked = self.read_slot(value, where)
+            case "register":
+                checked = self._read_registration(value, where)
+            case "rules":
+                checked = self._read_rules(value, where)
+            case "absent":
+                given = {"reservation": value} if isinstance(value, str) else value
+                checked = read_document(AbsentDocument, given, where)
+            case "account":
+                checked = read_document(AccountAction, value, where)
+                self._accounts.add(checked.id)
+            case "forget_account" | "reset_account":
+                checked = self._read_account_name(value, where)
+            case _:
+                checked = self._read_plain(name, value, where)
+        return Step(at, name, checked, where)
+
+    def _read_account_name(self, value: object, path: str) -> str:
+        """Read the id of a declared account, which may have been forgotten since."""
+        if not isinstance(value, str) or value not in self._accounts:
+            near = suggest(value, self._accounts) if isinstance(value, str) else ""
+            raise fault(path, f"an account that was declared{near}", value)
+        return value
+
+    def _read_tick(self, at: float, value: object, path: str) -> tuple[Step, ...]:
+        """Read `true`, or actions to run between the plan and the commit."""
+        if value is True:
+            return ()
+        if not isinstance(value, Mapping) or list(value) != ["between"] or not isinstance(value["between"], list):
+            raise fault(path, 'true or {"between": [actions]}', value)
+        steps = []
+        for index, each in enumerate(value["between"]):
+            where = f"{path}.between[{index}]"
+            names = [key for key in each if key != "at"] if isinstance(each, Mapping) else []
+            if len(names) != 1 or names[0] == "tick":
+                raise fault(where, "exactly one action other than tick", each)
+            steps.append(self._read_action(at, names[0], each[names[0]], where))
+        return tuple(steps)
+
+    def _read_rules(self, value: object, path: str) -> dict[str, Any]:
+        """Read a partial config. The resulting rules are checked now."""
+        if not isinstance(value, dict):
+            raise fault(path, "a table", value)
+        merged = merge_rules(self._config, value)
+        self._take_rules(read_rules(merged, path))
+        self._config = merged
+        return merged
+
+    def _read_plain(self, name: str, value: object, path: str) -> Any:
+        """Read an id or a document. Its ids must be declared, except for actions in MAY_BE_UNKNOWN."""
+        model = ACTIONS[name]
+        if model is None:
+            return self._read_id(name, value, path)
+        checked = read_document(model, value, path)
+        if name not in MAY_BE_UNKNOWN:
+            if (slot := getattr(checked, "slot", None)) is not None:
+                self._check_slot(slot, f"{path}.slot")
+            if (reservation := getattr(checked, "reservation", None)) is not None:
+                self._check_reservation(reservation, f"{path}.reservation")
+        if isinstance(checked, OutageDocument | FoundDocument):
+            check_offering(checked, self._rules, path)
+        return checked
+
+    def _read_id(self, name: str, value: object, path: str) -> str:
+        if not isinstance(value, str):
+            raise fault(path, "an id", value)
+        try:
+            checked: str = _read_name(value)
+        except ExpectedError as error:
+            raise fault(path, error.expected, value) from None
+        if name not in MAY_BE_UNKNOWN:
+            check = self._check_slot if name in ABOUT_SLOTS else self._check_reservation
+            check(checked, path)
+        return checked
+
+    def _check_slot(self, name: str, path: str) -> None:
+        if name not in self._slots:
+            raise fault(path, f"a slot that was declared{suggest(name, self._slots)}", name)
+
+
+def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:
+    """Read one reservation, or a list of them."""
+    if isinstance(value, list):
+        return tuple(
+            read_document(ReservationDocument, each, format_path([index], path)) for index, each in enumerate(value)
+        )
+    return (read_document(ReservationDocument, value, path),)

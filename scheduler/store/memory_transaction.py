@@ -5,7 +5,7 @@ with, as on SQL.
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -20,7 +20,6 @@ from scheduler.model.view import KINDS, Gone, Row
 from scheduler.policy.quota.accounting import sum_running
 from scheduler.ports import (
     AppliedRules,
-    DeposedError,
     LeaderTerm,
     OutboxMessage,
     Pending,
@@ -30,16 +29,13 @@ from scheduler.ports import (
     StoredRules,
     StoreUnavailableError,
 )
-from scheduler.store.marks import take_marks
-from scheduler.store.retention import LONG_AGO
+from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 from scheduler.store.world import Key, World
-
-Lost = TypeVar("Lost", StaleWriteError, DeposedError)
 
 _LOCK_SECONDS = 5.0
 
 
-class MemoryTransaction:
+class MemoryTransaction(WholeOrNothing):
     """Collects writes, and applies all of them when the block ends without an error."""
 
     def __init__(self, world: World, lock: threading.Lock, clock: Callable[[], float]) -> None:
@@ -50,7 +46,6 @@ class MemoryTransaction:
         self._outgoing: dict[str, OutboxMessage | None] = {}
         self._balances: list[BalanceSample] = []
         self._principals: dict[str, StoredPrincipal | None] = {}
-        self._lost: StaleWriteError | DeposedError | None = None
 
     def __enter__(self) -> Self:
         if not self._lock.acquire(timeout=_LOCK_SECONDS):
@@ -66,7 +61,7 @@ class MemoryTransaction:
     ) -> None:
         try:
             if kind is None:
-                self._check_whole()
+                self.check_whole()
                 self._apply()
         finally:
             self._lock.release()
@@ -77,8 +72,7 @@ class MemoryTransaction:
 
     def check_term(self, leader_term: LeaderTerm) -> None:
         """See Transaction."""
-        if (self._leader_term.term, self._leader_term.holder) != (leader_term.term, leader_term.holder):
-            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {self._leader_term.term} now"))
+        self._compare_terms(self._leader_term, leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
         """See Transaction."""
@@ -181,7 +175,14 @@ class MemoryTransaction:
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
         """See Transaction."""
-        return [self._write(row) for row in rows]
+        saved: list[Row] = []
+        for row in rows:
+            self._guard(row)
+            version = row.version + 1 if row.version else self._buried + 1
+            stored = msgspec.structs.replace(row, version=version, marked_at=self._now)
+            self._rows[type(row), row.id] = stored
+            saved.append(stored)
+        return saved
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
         """See Transaction."""
@@ -265,15 +266,6 @@ class MemoryTransaction:
         self._rules = StoredRules(version + 1, stored, read_rules(stored))
         return version + 1
 
-    def _check_whole(self) -> None:
-        """Raise the error of an earlier write again: a block that caught it must not commit."""
-        if self._lost is not None:
-            raise self._lost
-
-    def _lose(self, error: Lost) -> Lost:
-        self._lost = error
-        return error
-
     def _find(self, key: Key) -> Row | None:
         return self._rows[key] if key in self._rows else self._world.rows[key[0]].get(key[1])
 
@@ -290,13 +282,6 @@ class MemoryTransaction:
         if not is_new and (current is None or current.version != row.version):
             raise self._lose(StaleWriteError(_stale(row, current)))
         return current
-
-    def _write(self, row: Row) -> Row:
-        self._guard(row)
-        version = row.version + 1 if row.version else self._buried + 1
-        stored = msgspec.structs.replace(row, version=version, marked_at=self._now)
-        self._rows[type(row), row.id] = stored
-        return stored
 
     def _apply(self) -> None:
         world = self._world

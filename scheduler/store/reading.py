@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules
 from scheduler.ports import (
-    AppliedRules,
     LeaderTerm,
     StoredPrincipal,
     StoredRules,
@@ -26,16 +25,14 @@ _LEADER_TERM_LOCKED = _LEADER_TERM.with_for_update()
 _PRINCIPALS = select(*PRINCIPALS.columns).order_by(tables.principals.c.name)
 _RULES = select(tables.rules.c.version, tables.rules.c.document).order_by(tables.rules.c.version.desc()).limit(1)
 _RULES_ROW = tables.rules.c
+_RULES_VERSION = select(func.coalesce(func.max(_RULES_ROW.version), 0))
 _ID = [column.name for column in RESERVATIONS.columns].index("id")
 
 
-def read_rules_history(session: Session, version: int | None, limit: int) -> Iterator[AppliedRules]:
-    """Return the newest versions of the rules, or only this one, oldest first."""
-    found = select(_RULES_ROW.version, _RULES_ROW.applied_at, _RULES_ROW.document)
-    if version is not None:
-        found = found.where(_RULES_ROW.version == version)
-    newest = list(session.fetch(found.order_by(_RULES_ROW.version.desc()).limit(limit)))
-    return (AppliedRules(number, at, msgspec.json.decode(text)) for number, at, text in reversed(newest))
+def read_rules_version(session: Session) -> int:
+    """Return the newest version of the rules; 0 without rules."""
+    ((version,),) = session.fetch(_RULES_VERSION)
+    return int(version)
 
 
 def load_leader_term(session: Session, *, lock: bool = False) -> LeaderTerm:

@@ -146,14 +146,15 @@ class SqliteDialect:
         if isinstance(error, IntegrityError) and _name_of(error) != _NOT_NULL:
             return StaleWriteError(f"a row exists already: {error.orig}")
         line = f"{self.path}: {self._find_cause(error)}"
-        if isinstance(error, DBAPIError) and _is_about_tables(error):
+        message = str(error.orig) if isinstance(error, DBAPIError) else ""
+        # A table or a column is missing, or a new column has no value.
+        if message.startswith("no such table") or "column" in message or _name_of(error) == _NOT_NULL:
             return SchemaError(line)
         return NotPermittedError(line) if self._may_only_read(error) else StoreUnavailableError(line)
 
     def _may_only_read(self, error: SQLAlchemyError) -> bool:
         """Return whether only this user lacks the permission to write, as opposed to a read-only file system."""
-        refused = isinstance(error, DBAPIError) and _name_of(error).startswith("SQLITE_READONLY")
-        if not refused or os.access(self.path, os.W_OK):
+        if not _name_of(error).startswith("SQLITE_READONLY") or os.access(self.path, os.W_OK):
             return False
         return not os.statvfs(self.path).f_flag & os.ST_RDONLY
 
@@ -172,7 +173,9 @@ class SqliteDialect:
 
     def _connect(self) -> sqlite3.Connection:
         if self._mode == _CREATES:
-            self._make_private_file()
+            # SQLite gives its journals the mode of the database. It opens the file next and reports an error then.
+            with suppress(OSError):
+                os.close(os.open(self.path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={self._mode}",
             uri=True,
@@ -189,22 +192,10 @@ class SqliteDialect:
             raise
         return connection
 
-    def _make_private_file(self) -> None:
-        """Make the file with mode 0600 if it is missing. SQLite gives its journals the mode of the database."""
-        # Ignore errors: SQLite opens the file next and reports them.
-        with suppress(OSError):
-            os.close(os.open(self.path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
 
-
-def _is_about_tables(error: DBAPIError) -> bool:
-    """Return whether a statement did not fit the tables: a table or column is missing, or a new column has no value."""
-    message = str(error.orig)
-    return message.startswith("no such table") or "column" in message or _name_of(error) == _NOT_NULL
-
-
-def _name_of(error: DBAPIError) -> str:
-    """Return SQLite's name of the error; "" for an error of the driver."""
-    return getattr(error.orig, "sqlite_errorname", "")
+def _name_of(error: SQLAlchemyError) -> str:
+    """Return SQLite's name of the error; "" for an error of the driver or of SQLAlchemy."""
+    return getattr(getattr(error, "orig", None), "sqlite_errorname", "")
 
 
 @retry(

@@ -13,7 +13,7 @@ from scheduler.model import accounts
 from scheduler.model import reservations as stored
 from scheduler.model import slots as stored_slots
 from scheduler.model.reservations import cost_until
-from scheduler.operations.commands.intake import describe_answer
+from scheduler.operations.commands.submit import describe_answer
 from scheduler.policy.quota.accounting import settle
 from scheduler.view import connection, redis_notifier
 from tests.builders import a_lease, a_reservation

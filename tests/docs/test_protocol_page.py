@@ -10,8 +10,9 @@ from leasehold.common.signing import VERSION, SignedFields, encode_canonically, 
 from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, WISHES, HolderDocument
 from scheduler.model.events import Event
 from scheduler.model.transitions import ENDED
-from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED, describe_answer
-from scheduler.operations.notices import describe_notice
+from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED
+from scheduler.operations.commands.submit import describe_answer
+from scheduler.operations.unit_of_work import describe_notice
 from scheduler.view.addresses import check_reply_address
 from tasks.messages import MOST_BYTES, MOST_LEVELS, check_message
 from tests.builders import a_lease, a_reservation, a_slot

@@ -7,7 +7,7 @@ from typing import get_args
 
 from scheduler.model.decisions import WAITING_CODES, Decision
 from scheduler.policy import plan as plan_module
-from scheduler.policy.quota.reprioritize import OVERDRAWN, SAVED
+from scheduler.policy.quota.preempt import OVERDRAWN, SAVED
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,8 +54,12 @@ def list_imports(file: Path) -> dict[str, str]:
     return found
 
 
-def list_steps() -> list[str]:
-    """Return the files of the functions that `plan()` calls, in the order of the last call of each."""
+MEASURES = {"find_headroom"}
+"""Functions that `plan()` calls and that decide nothing."""
+
+
+def list_steps() -> list[tuple[str, str]]:
+    """Return (file, function) for each step that `plan()` calls, in the order of the calls."""
     source = Path(plan_module.__file__)
     files = list_imports(source)
     calls = [
@@ -67,8 +71,8 @@ def list_steps() -> list[str]:
         and node.func.id in files
     ]
     calls.sort(key=lambda node: node.lineno)
-    found = [files[node.func.id] for node in calls if isinstance(node.func, ast.Name)]
-    return list(reversed(dict.fromkeys(reversed(found))))
+    names = [node.func.id for node in calls if isinstance(node.func, ast.Name) and node.func.id not in MEASURES]
+    return [(files[name], name) for name in names]
 
 
 def list_named(text: str) -> list[str]:
@@ -77,8 +81,8 @@ def list_named(text: str) -> list[str]:
 
 def test_the_steps_are_described_in_the_order_of_the_plan() -> None:
     """When this fails: a step was added to `plan()`, or moved."""
-    steps = [file for file in list_steps() if file.count("/") > 1]  # the plan cache decides nothing
-    assert [file for row in STEPS for file in list_named(row[-1])] == steps
+    steps = [(file, name) for file, name in list_steps() if file.count("/") > 1]  # the plan cache decides nothing
+    assert [(file, name) for row in STEPS for file, name in re.findall(r"`([\w/]+\.py)` `(\w+)`", row[-1])] == steps
 
 
 def test_the_drawing_has_the_steps_of_the_table() -> None:
@@ -106,8 +110,7 @@ def test_each_file_that_a_page_names_exists() -> None:
 
 
 TOOLS = {
-    *(f"policy/elastic/{name}.py" for name in ("instances", "relaxed_capacity")),
-    *(f"policy/quota/{name}.py" for name in ("pending_groups", "requirements", "run", "running")),
+    *(f"policy/quota/{name}.py" for name in ("pending_groups", "run")),
 }
 """Modules that decide nothing."""
 

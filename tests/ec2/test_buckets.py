@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ec2.test_emulator import a_call
-from workers.ec2.emulator.buckets import Throttle, TokenBucket, find_costs
 from workers.ec2.emulator.calls import Call
+from workers.ec2.emulator.faults import Throttle, TokenBucket, find_costs
 from workers.ec2.emulator.settings import Bucket, Throttling
 
 

@@ -21,7 +21,7 @@ SECRET: Final = "correct horse/battery+staple="
 @pytest.fixture(scope="module")
 def closed(server: EmulatorServer) -> Iterator[EmulatorServer]:
     """Yield the emulator of all tests behind another port and a secret, without faults of other tests."""
-    server.middleware.control.replace_faults(())
+    server.middleware.control.faults.replace((), 0.0)
     found = EmulatorServer("127.0.0.1", 0, server.middleware, SECRET).start()
     yield found
     found.stop()

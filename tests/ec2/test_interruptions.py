@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from scheduler.ports import CloudError, Notice, NoticeFeed
-from scheduler.simulation.feed import MemoryFeed
 from tests.ec2.conftest import Emulator, Launch
+from tests.memory_feed import MemoryFeed
 from workers.ec2.clients import Ec2Access, make_queue_client
 from workers.ec2.fleet import Ec2Fleet
 from workers.ec2.interruptions import INTERRUPTION, REBALANCE, SqsFeed, make_feed, read_notice

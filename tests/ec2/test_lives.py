@@ -1,7 +1,7 @@
 """Fates of instances: repeatable random numbers, and shares that are kept."""
 
 from scheduler.model.validation import read_document
-from workers.ec2.emulator.lives import Fate, Life, Lives
+from workers.ec2.emulator.instances import Fate, Life, Lives
 from workers.ec2.emulator.settings import EmulatorSettings
 
 

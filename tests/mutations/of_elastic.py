@@ -63,7 +63,7 @@ OF_ELASTIC: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.elastic.decisions": {
+    "scheduler.policy.elastic.step": {
         "ElasticDecisions._make_way": [
             Change(
                 "with a grace period no capacity is given that a revoked lease may still use",

@@ -5,17 +5,32 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 OF_LIFECYCLE: Final[Changes] = {
-    "scheduler.policy.lifecycle.expire": {
+    "scheduler.policy.lifecycle.timers": {
         "expire": [
             Change("an expired reservation gives back its leases", "cycle.end(reservation)", "pass"),
+        ],
+        "_wake_after": [
+            Change(
+                "a drain that a tick begins ends in time",
+                "cycle.slot_infos[decision.slot].pool.drain_timeout",
+                "cycle.slot_infos[decision.slot].pool.terminating_timeout * 0",
+            ),
         ],
     },
     "scheduler.policy.lifecycle.heal": {
         "_heal_stuck": [
-            Change("a cool-down ends", "slot_info.state = 'empty'", ""),
+            Change(
+                "a cool-down ends",
+                "cycle.move_slot(slot_info, Reset(slot=slot.id, reason='cooled_down'))",
+                "cycle.decide(Reset(slot=slot.id, reason='cooled_down'))",
+            ),
         ],
         "_heal_interrupted": [
-            Change("an interrupted slot takes no leases", "slot_info.state = 'draining'", "slot_info.stuck = False"),
+            Change(
+                "an interrupted slot takes no leases",
+                "cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason='interrupted'))",
+                "cycle.decide(Drain(slot=slot_info.slot.id, reason='interrupted')); slot_info.stuck = False",
+            ),
         ],
         "_find_grace_end": [
             Change("a grace never outlasts the machine", "return min(ends)", "return max(ends)"),
@@ -30,13 +45,11 @@ OF_LIFECYCLE: Final[Changes] = {
                 "True",
             ),
         ],
-    },
-    "scheduler.policy.lifecycle.lost_leases": {
         "_find_loss": [
             Change(
                 "an interrupted instance stays until the machine ends",
-                "None if not ends or cycle.is_due(min(ends)) else min(ends)",
-                "None if not ends or cycle.is_due(min(ends)) else None",
+                "_find_grace_end(cycle, reservation, [slot])",
+                "None",
             ),
             Change(
                 "a revoked instance ends at its deadline",
@@ -44,18 +57,16 @@ OF_LIFECYCLE: Final[Changes] = {
                 "lease.revoke_by is not None",
             ),
         ],
+        "_end_unconfirmed": [
+            Change("unconfirmed leases in a row are counted for the slot", "1", "0"),
+        ],
     },
     "scheduler.policy.lifecycle.timeouts": {
         "find_deadline": [
             Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
         ],
     },
-    "scheduler.policy.lifecycle.unconfirmed": {
-        "_requeue": [
-            Change("unconfirmed leases in a row are counted for the slot", "1", "0"),
-        ],
-    },
-    "scheduler.policy.capacity.machine_fitness": {
+    "scheduler.policy.capacity.slot_info": {
         "find_reason_to_retire": [
             Change(
                 "a host with an unknown occupant is not retired for max_uses",
@@ -69,16 +80,7 @@ OF_LIFECYCLE: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.lifecycle.timers": {
-        "_wake_after": [
-            Change(
-                "a drain that a tick begins ends in time",
-                "cycle.slot_infos[decision.slot].pool.drain_timeout",
-                "cycle.slot_infos[decision.slot].pool.terminating_timeout * 0",
-            ),
-        ],
-    },
-    "scheduler.policy.cycle.ttl": {
+    "scheduler.policy.cycle.deadlines": {
         "_own_ttl": [
             Change("an own ttl of 0 means never", "request.ttl is not None", "request.ttl"),
         ],

@@ -106,16 +106,6 @@ OF_PLACEMENT: Final[Changes] = {
                 "claimed.amounts.get(name, 0)",
             ),
         ],
-    },
-    "scheduler.policy.capacity.candidate_queue": {
-        "CandidateQueue._rank": [
-            Change("pack: the fullest first", "-leases", "leases"),
-            Change(
-                "spread: the emptiest first",
-                "leases if self.spreads else -leases",
-                "-leases if self.spreads else -leases",
-            ),
-        ],
         "RemainingCapacity.can_give": [
             Change(
                 "no lease is given beyond those allowed on a slot", "self.most - self.load", "self.most - self.load + 1"
@@ -123,6 +113,16 @@ OF_PLACEMENT: Final[Changes] = {
         ],
         "RemainingCapacities.find_after": [
             Change("no more leases on a machine than `max_uses`", "before.uses_left - 1", "before.uses_left"),
+        ],
+    },
+    "scheduler.policy.capacity.slot_index": {
+        "CandidateQueue._rank": [
+            Change("pack: the fullest first", "-leases", "leases"),
+            Change(
+                "spread: the emptiest first",
+                "leases if self.spreads else -leases",
+                "-leases if self.spreads else -leases",
+            ),
         ],
     },
     "scheduler.policy.capacity.gang": {

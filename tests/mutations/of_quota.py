@@ -19,13 +19,11 @@ OF_QUOTA: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.quota.reprioritize": {
+    "scheduler.policy.quota.preempt": {
         "": [
             Change("up to 600 saved a lease keeps its level", "SAVED: Final = 600.0", "SAVED: Final = 599.0"),
             Change("down to -600 overdrawn a lease keeps its level", "-600.0", "-599.0"),
         ],
-    },
-    "scheduler.policy.quota.preempt": {
         "_list_preemptors": [
             Change("an account with worse work running preempts nothing", "not barred[name]", "True"),
         ],
@@ -33,7 +31,7 @@ OF_QUOTA: Final[Changes] = {
             Change("only worse levels are preempted", "run.level <= level", "run.level < level"),
         ],
     },
-    "scheduler.policy.quota.limits": {
+    "scheduler.policy.quota.running": {
         "AccountLimits.is_fanned_out": [
             Change(
                 "max_fanout itself is reached",
@@ -58,7 +56,7 @@ OF_QUOTA: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.explain.forecast": {
+    "scheduler.explain.conditions": {
         "_seconds_until_paid": [
             Change(
                 "an account that keeps nothing of what it earns cannot pay again",

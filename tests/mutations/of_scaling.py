@@ -28,15 +28,16 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits.is_probing": [
             Change(
                 "the first launch after a quota back-off goes alone",
-                "self.may_probe(name, market) and self._is_probed(name, market)",
+                "self.may_probe(name, market) and any((each.state == 'launching' and each.market == market "
+                "for each in self._cycle.pools[name]))",
                 "False",
             ),
         ],
         "LaunchLimits._is_quota_over": [
             Change(
                 "a quota hold ends with fewer active slots",
-                "self._active_at_first[name] < hold.active",
-                "self._active_at_first[name] > hold.active",
+                "self._active[name] - self._launches_in[name] < hold.active",
+                "self._active[name] - self._launches_in[name] > hold.active",
             ),
         ],
         "LaunchLimits._count_strangers": [
@@ -59,23 +60,8 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
         "LaunchLimits.choose_code": [
-            Change("cordoned slots with capacity are the reason, not max_slots", "code == 'at_max_slots'", "not code"),
+            Change("cordoned slots with capacity are the reason, not max_slots", "code != 'at_max_slots'", "code"),
         ],
-    },
-    "scheduler.policy.scaling.launch": {
-        "_launch_for": [
-            Change("a reservation whose slots cannot all be launched launches none", "attempt.undo()", ""),
-        ],
-        "launch_for_elastic": [
-            Change("what is in flight is set against elastic instances first", "there", "[]"),
-            Change(
-                "elastic instances of a pending reservation launch only if it waits for slots in flight alone",
-                "waits is not None and waits[0] != 'booting'",
-                "False",
-            ),
-        ],
-    },
-    "scheduler.policy.scaling.offerings": {
         "list_eligible": [
             Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
         ],
@@ -83,7 +69,18 @@ OF_SCALING: Final[Changes] = {
             Change("at the same price more memory first", "-held.get('memory_mib', 0)", "held.get('memory_mib', 0)"),
         ],
     },
-    "scheduler.policy.scaling.trial_launch": {
+    "scheduler.policy.scaling.launch": {
+        "_launch_for": [
+            Change("a reservation whose slots cannot all be launched launches none", "attempt.undo()", ""),
+        ],
+        "_launch_for_elastic": [
+            Change("what is in flight is set against elastic instances first", "there", "[]"),
+            Change(
+                "elastic instances of a pending reservation launch only if it waits for slots in flight alone",
+                "waits is not None and waits[0] != 'booting'",
+                "False",
+            ),
+        ],
         "TrialLaunch.find_code": [
             Change(
                 "for a gang of which a part could be launched max_slots is the reason",
@@ -92,7 +89,7 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.scaling.warm_pool": {
+    "scheduler.policy.scaling.pool_size": {
         "count_reserve": [
             Change(
                 "the reserve contains only slots that no reservation waits for",
@@ -107,8 +104,6 @@ OF_SCALING: Final[Changes] = {
                 "pool.min_slots + 1 - count_serving(slot_infos)",
             ),
         ],
-    },
-    "scheduler.policy.scaling.scale_in": {
         "scale_in": [
             Change("longest idle first", "(slot_info.idle_since, slot_info.order)", "(0.0, slot_info.order)"),
             Change(
@@ -117,8 +112,6 @@ OF_SCALING: Final[Changes] = {
                 "count_serving(slot_infos) - pool.min_slots",
             ),
         ],
-    },
-    "scheduler.policy.scaling.make_headroom": {
         "_count_useful_launches": [
             Change(
                 "no slot drains for a launch that would lack capacity all the same",
@@ -127,7 +120,7 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
         "make_headroom": [
-            Change("slots in flight go before ready ones", "not slot_info.is_coming", "slot_info.is_coming"),
+            Change("slots in flight go before ready ones", "not each.is_coming", "each.is_coming"),
             Change(
                 "what drains already counts as room being made",
                 "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",

@@ -59,11 +59,23 @@ MODULES: Final = (
     "tests.rules.capacity.test_slot_index",
     "tests.rules.quota.test_zoe_quota",
     "tests.rules.capacity.test_fits",
+    "tests.rules.capacity.test_slot_info",
+    "tests.rules.capacity.test_cached_slots",
+    "tests.rules.queueing.test_work_budget",
+    "tests.rules.queueing.test_kept_plans",
+    "tests.rules.queueing.test_ignored_fields",
+    "tests.rules.placement.test_backfill",
+    "tests.rules.scaling.test_withheld_launches",
+    "tests.rules.elastic.test_cascade",
+    "tests.rules.quota.test_payments_and_victims",
+    "tests.rules.quota.test_quota_rules",
+    "tests.rules.quota.test_quota_claims",
+    "tests.rules.quota.test_quota_shared",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (
     *("scheduler.ports", "scheduler.operations.retry", "scheduler.simulation.scenario", "scheduler.view.memory"),
-    *("scheduler.simulation.cloud", "scheduler.store.retention", "scheduler.store.world"),
+    *("scheduler.simulation.cloud", "scheduler.store.shared_rules", "scheduler.store.world"),
 )
 """What the tests need and what imports no rule, beside the model: the forks find it imported."""
 PROCESSES: Final = 2

@@ -13,7 +13,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import Gone, Row
 from scheduler.ports import EventFilter, OutboxMessage, StaleWriteError, Store, StoredAnswer, Transaction
-from scheduler.store.marks import take_marks
+from scheduler.store.shared_rules import take_marks
 from tests.builders import NOW, SYSTEM, a_lease, a_reservation, a_slot
 from tests.store.conftest import Clock
 

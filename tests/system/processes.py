@@ -35,8 +35,8 @@ class Process:
     It has its own session, so that its children can be killed with it. It ends with the tests, however they end.
     """
 
-    def __init__(self, name: str, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
-        self.name, self._words, self._environment = name, words, environment
+    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        self.name, self._arguments, self._environment = name, arguments, environment
         self._folder, self.log = folder, folder / f"{name}.log"
         self._first_byte = self.log.stat().st_size if self.log.exists() else 0
         """Where its output begins; an earlier process of the same name may have written to the same log."""
@@ -46,7 +46,7 @@ class Process:
         """Start the process, also after it was killed."""
         with self.log.open("ab") as log:
             self._process = Guarded(
-                [sys.executable, "-m", *self._words],
+                [sys.executable, "-m", *self._arguments],
                 env=dict(self._environment),
                 cwd=self._folder,
                 stdout=log,

@@ -120,18 +120,18 @@ class Stack:
             process.stop()
         self.redis_server.stop()
 
-    def start(self, name: str, *words: str) -> Process:
-        """Start one more process: `python -m WORDS`."""
-        process = Process(name, words, self.shifts.environment(name, self.environment), self.folder)
+    def start(self, name: str, *arguments: str) -> Process:
+        """Start one more process: `python -m ARGUMENTS`."""
+        process = Process(name, arguments, self.shifts.environment(name, self.environment), self.folder)
         self.processes[name] = process
         return process
 
     def _start_emulator(self) -> str:
         log = f"--call-log={self.folder / 'calls.jsonl'}"
-        words = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
-        words.append("--interruption-queue=notices")
-        words += self.emulator_options
-        emulator = Process("emulator", words, os.environ, self.folder)
+        arguments = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
+        arguments.append("--interruption-queue=notices")
+        arguments += self.emulator_options
+        emulator = Process("emulator", arguments, os.environ, self.folder)
         self.processes["emulator"] = emulator
         log_text = wait_for(lambda: emulator.read_log() if "http://" in emulator.read_log() else None, "the emulator")
         return log_text.split()[-1]

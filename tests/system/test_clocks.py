@@ -93,9 +93,9 @@ def skewed(stack: Stack) -> Iterator[Stack]:
 
 def hold(stack: Stack, name: str, reservation: str, pool: str) -> Process:
     """Hold a lease with a command that ends when its file exists and is killed when the lease is lost."""
-    words = ["leasehold.cli", "run", "--id", reservation, "--pool", pool, "--ttl", str(TTL), "--wait", "60", "--"]
+    arguments = ["leasehold.cli", "run", "--id", reservation, "--pool", pool, "--ttl", str(TTL), "--wait", "60", "--"]
     command = f"until [ -e {stack.folder}/{name}-may-end ]; do sleep 0.1; done"
-    return stack.start(name, *words, "sh", "-c", command)
+    return stack.start(name, *arguments, "sh", "-c", command)
 
 
 def await_renewals(stack: Stack, *reservations: str) -> None:

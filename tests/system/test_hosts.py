@@ -51,9 +51,9 @@ def host(lab: Stack, name: str) -> Iterator[Process]:
 
 def start_agent(lab: Stack, slot: str, machine: str = "m1", cpus: int = 4) -> Process:
     """Start the agent as an operator does."""
-    words = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
-    words += ["--state", str(lab.folder / "host-state")]
-    return lab.start(f"agent-{slot}-{machine}", *words)
+    arguments = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
+    arguments += ["--state", str(lab.folder / "host-state")]
+    return lab.start(f"agent-{slot}-{machine}", *arguments)
 
 
 def list_records(agent: Process, event: str) -> list[dict[str, Any]]:
@@ -166,8 +166,8 @@ def test_a_flushed_redis_fails_no_host(lab: Stack, host: Process, name: str) -> 
 
 def start_work(lab: Stack, slot: str, name: str) -> Process:
     """Start a process of this lease that sleeps, as its holder does."""
-    words = f"leasehold.cli host exec {name} --slot {slot} --machine m1".split()
-    return lab.start(f"work-of-{name}", *words, "--state", str(lab.folder / "host-state"), "--", "sleep", "600")
+    arguments = f"leasehold.cli host exec {name} --slot {slot} --machine m1".split()
+    return lab.start(f"work-of-{name}", *arguments, "--state", str(lab.folder / "host-state"), "--", "sleep", "600")
 
 
 def await_cores(agent: Process, work: Process, name: str, cores: float, cpus: set[int]) -> None:

@@ -48,8 +48,8 @@ def mixed(stack: Stack) -> Iterator[Stack]:
 @pytest.fixture
 def host(mixed: Stack) -> Iterator[Process]:
     """A static host of four CPUs, registered by its agent."""
-    words = "leasehold.cli host run mixed-host --pool mixed-lab --machine m1 --cpus 4 --json"
-    agent = mixed.start("agent-mixed", *words.split())
+    arguments = "leasehold.cli host run mixed-host --pool mixed-lab --machine m1 --cpus 4 --json"
+    agent = mixed.start("agent-mixed", *arguments.split())
     wait_for(lambda: mixed.slots("mixed-lab"), "the host")
     yield agent
     agent.kill()

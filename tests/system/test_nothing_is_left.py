@@ -31,9 +31,9 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def start(folder: Path, *words: str) -> Guarded:
+def start(folder: Path, *arguments: str) -> Guarded:
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
-    return Guarded([sys.executable, "-m", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return Guarded([sys.executable, "-m", *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def await_end(pids: Iterable[int]) -> None:

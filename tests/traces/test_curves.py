@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulation.curves import MOST_BINS, Curve, CurveRecorder
+from scheduler.simulation.metrics import MOST_BINS, Curve, CurveRecorder
 
 
 def test_a_curve_is_the_mean_and_the_peak_of_each_bin() -> None:

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from scheduler.model.rules import Pool, Scheduler, read_rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.cloud_documents import CloudDocument
-from workers.config_template import format_tables, list_keys, list_sections
+from workers.config_template import format_tables, list_keys, list_sections, write_template
 from workers.configuration import (
     check_configuration,
     find_configuration,
     find_warnings,
     load_settings,
     read_configuration,
-    write_template,
 )
 from workers.settings import Settings
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.make_nasa_like import make_log, pack
-from scheduler.simulation.swf import Job, TraceError, read_header, read_jobs
+from scheduler.simulation.swf import Job, TraceError, read_jobs
 from tests.traces.logs import a_line, write_log
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nasa-like.swf.gz"
@@ -186,14 +186,6 @@ def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory: pytest.Temp
     assert not any("\n" in refusal for refusal in refusals)
 
 
-def test_header_comments_are_read_by_name(tmp_path: Path) -> None:
-    assert read_header(write_log(tmp_path, HEADER, ROW, "; After: 1")) == {
-        "Version": ("2.2",),
-        "MaxProcs": ("128",),
-        "Queue": ("0 interactive", "1 batch"),
-    }
-
-
 def test_the_example_is_what_its_generator_makes() -> None:
     shipped = EXAMPLE.read_bytes()
     assert gzip.decompress(shipped).decode() == make_log()
@@ -210,7 +202,7 @@ def test_the_example_reads_as_two_thousand_jobs_in_order() -> None:
     assert len(jobs) == 2_000
     assert [job.number for job in jobs] == list(range(1, 2_001))
     assert [job.submit_seconds for job in jobs] == sorted(job.submit_seconds for job in jobs)
-    assert read_header(EXAMPLE)["MaxProcs"] == ("128",)
+    assert b"; MaxProcs: 128\n" in gzip.decompress(EXAMPLE.read_bytes())
 
 
 def test_the_example_resembles_the_published_figures() -> None:

@@ -87,10 +87,17 @@ class Ec2Fleet:
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
         """Return machines by id, running ones with their status checks. Unknown ids are missing in the result."""
-        found = {machine.id: machine for machine in self._each_batch(machines, self._describe_batch)}
+        client = self._client
+        described = self._each_batch(
+            machines, lambda ids: list(read_machines(client.describe_instances(InstanceIds=ids)["Reservations"]))
+        )
+        found = {machine.id: machine for machine in described}
         running = [machine.id for machine in found.values() if machine.state == "running"]
-        for machine, health in self._each_batch(running, self._check_batch):
-            found[machine] = msgspec.structs.replace(found[machine], healthy=health)
+        for status in self._each_batch(
+            running, lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
+        ):
+            machine = status["InstanceId"]
+            found[machine] = msgspec.structs.replace(found[machine], healthy=read_health(status))
         return found
 
     def find_launch(self, launch_id: str) -> list[Machine]:
@@ -105,8 +112,7 @@ class Ec2Fleet:
         """Tag these machines with the cluster's identity. If EC2 does not know one of them, tag them one by one."""
 
         def tag(ids: list[str]) -> list[str]:
-            with cloud_errors():
-                self._client.create_tags(Resources=ids, Tags=[{"Key": TAG_CLUSTER_ID, "Value": cluster_id}])
+            self._client.create_tags(Resources=ids, Tags=[{"Key": TAG_CLUSTER_ID, "Value": cluster_id}])
             return ids
 
         for _ in self._each_batch(machines, tag):
@@ -114,13 +120,7 @@ class Ec2Fleet:
 
     def terminate(self, machines: Sequence[str]) -> None:
         """Terminate these machines, 100 in a call. If EC2 does not know one of them, terminate them one by one."""
-
-        def terminate(ids: list[str]) -> list[str]:
-            with cloud_errors():
-                self._client.terminate_instances(InstanceIds=ids)
-            return ids
-
-        for _ in self._each_batch(machines, terminate):
+        for _ in self._each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)]):
             pass
 
     def _run_instances(self, parameters: Mapping[str, Any]) -> Machine:
@@ -140,15 +140,6 @@ class Ec2Fleet:
         tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
         return read_fleet(instances[0], tags)
 
-    def _describe_batch(self, ids: list[str]) -> list[Machine]:
-        with cloud_errors():
-            return list(read_machines(self._client.describe_instances(InstanceIds=ids)["Reservations"]))
-
-    def _check_batch(self, ids: list[str]) -> list[tuple[str, bool | None]]:
-        with cloud_errors():
-            statuses = self._client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
-        return [(status["InstanceId"], read_health(status)) for status in statuses]
-
     def _find(self, filters: Mapping[str, list[str]]) -> Iterator[Machine]:
         wanted = {f"tag:{TAG_CLUSTER}": [self._cluster], "instance-state-name": list(ALIVE), **filters}
         pages = self._client.get_paginator("describe_instances").paginate(
@@ -163,26 +154,21 @@ class Ec2Fleet:
                 return
             yield from read_machines(page["Reservations"])
 
-    def _each_batch(self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
+    def _each_batch(
+        self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]], size: int = MOST_IDS
+    ) -> Iterator[Answer]:
         """Yield the answers for all ids. One unknown id fails its whole batch, whose ids are then sent one by one."""
         unread = iter(dict.fromkeys(ids))
-        while batch := list(islice(unread, MOST_IDS)):
+        while batch := list(islice(unread, size)):
             try:
-                yield from call(batch)
+                with cloud_errors():
+                    answers = call(batch)
+                yield from answers
             except CloudError as error:
                 if error.category != "not_found":
                     raise
-                yield from self._one_by_one(batch, call)
-
-    def _one_by_one(self, batch: list[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
-        if len(batch) == 1:
-            return
-        for machine in batch:
-            try:
-                yield from call([machine])
-            except CloudError as error:
-                if error.category != "not_found":
-                    raise
+                if len(batch) > 1:
+                    yield from self._each_batch(batch, call, size=1)
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:

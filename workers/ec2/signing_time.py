@@ -65,13 +65,12 @@ class AwsClock:
     def _decide_on_retry(
         self, response: Any, attempts: int, request_dict: Mapping[str, Any], **_event: Any
     ) -> float | None:
-        """0 (repeat at once) for a refusal whose reason is the signing time; None: leave the decision to others."""
         """Return 0 (repeat at once) if the signing time explains the refusal, else None (botocore decides)."""
         signed_at = request_dict["context"].get("timestamp")
         if attempts > 1 or response is None or signed_at is None or response[0].status_code not in _REFUSED:
             return None
         date = read_date(response[0].headers)
-        return 0.0 if date is not None and abs(date - _read_timestamp(signed_at)) > TOLERANCE else None
+        return 0.0 if date is not None and abs(date - read_timestamp(signed_at)) > TOLERANCE else None
 
 
 class _TimedAuth(SigV4Auth):
@@ -95,5 +94,6 @@ def read_date(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _read_timestamp(text: str) -> float:
+def read_timestamp(text: str) -> float:
+    """Return the time in a signature in seconds since the epoch. Raises ValueError for another text."""
     return datetime.strptime(text, SIGV4_TIMESTAMP).replace(tzinfo=UTC).timestamp()

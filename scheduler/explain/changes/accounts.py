@@ -7,9 +7,8 @@ from typing import Final, cast
 
 import msgspec
 
-from scheduler.explain.candidates import count_wanted, list_slots
-from scheduler.explain.forecast import forecast, list_recoveries
-from scheduler.explain.search import Search, Suggestion
+from scheduler.explain.conditions import forecast, list_recoveries
+from scheduler.explain.search import Search, Suggestion, count_wanted, list_slots
 from scheduler.model.accounts import PAID, Account, Levels
 from scheduler.policy.quota.accounting import settle
 
@@ -49,16 +48,9 @@ def raise_limit(search: Search) -> Suggestion | None:
     account = _find_payer(search)
     if account is None:
         return None
-    most = count_wanted(search)
-    if account.max_fanout:
-        found = search.find_least(partial(_with_fanout, account), most)
-        if found is not None:
-            return found
-    for name in account.per_label_task_limits:
-        found = search.find_least(partial(_with_label_limit, account, name), most)
-        if found is not None:
-            return found
-    return None
+    makers = [partial(_with_fanout, account)] if account.max_fanout else []
+    makers += [partial(_with_label_limit, account, name) for name in account.per_label_task_limits]
+    return search.find_least_of(makers, count_wanted(search))
 
 
 def _with_fanout(account: Account, more: int) -> Suggestion:

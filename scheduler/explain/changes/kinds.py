@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.explain.candidates import MOST_CANDIDATES, list_pools, list_slots
 from scheduler.explain.changes.accounts import (
     grant_balance,
     grant_what_is_lacking,
@@ -35,9 +34,17 @@ from scheduler.explain.changes.slots import (
     list_relabelled,
     list_uncordoned,
 )
-from scheduler.explain.combine import Candidates, combine_two
 from scheduler.explain.conditions import describe_subject
-from scheduler.explain.search import Kind, Search, Suggestion
+from scheduler.explain.search import (
+    MOST_CANDIDATES,
+    Candidates,
+    Kind,
+    Search,
+    Suggestion,
+    combine_two,
+    list_pools,
+    list_slots,
+)
 from scheduler.model.reservations import Reservation, is_on_hold
 
 

@@ -6,17 +6,18 @@ from itertools import count
 from math import ceil
 from typing import Any, Final
 
-from scheduler.explain.candidates import (
+from scheduler.explain.search import (
+    Search,
+    Suggestion,
     count_wanted,
     describe_labels,
     find_lacking,
+    find_second,
+    join,
     list_components,
     list_pools,
-    only_component,
     required_labels,
 )
-from scheduler.explain.combine import find_second, join
-from scheduler.explain.search import Search, Suggestion
 from scheduler.model.labels import has_labels
 from scheduler.model.machines import Offering
 from scheduler.model.reservations import Component, list_instances
@@ -32,7 +33,11 @@ _STEPS: Final = 10_000
 def add_slots(search: Search) -> Suggestion | None:
     """Return the smallest rise of `max_slots` in one pool, else over all pools, else of both."""
     wanted = count_wanted(search)
-    return _add_slots_in_pool(search) or _add_slots_over_all(search, wanted) or _add_slots_of_both(search, wanted)
+    return (
+        _add_slots_in_pool(search)
+        or search.find_least_of(_list_bounds_over_all(search), wanted)
+        or _add_slots_of_both(search, wanted)
+    )
 
 
 def _add_slots_in_pool(search: Search) -> Suggestion | None:
@@ -54,11 +59,6 @@ def _with_slots(name: str, most: int, more: int) -> Suggestion:
         rows=tuple(Slot(id=f"{name}-{most + number}", pool=name) for number in range(1, more + 1)),
         config={"pools": {name: {"max_slots": most + more}}},
     )
-
-
-def _add_slots_over_all(search: Search, wanted: int) -> Suggestion | None:
-    found = (search.find_least(make, wanted) for make in _list_bounds_over_all(search))
-    return next((change for change in found if change is not None), None)
 
 
 def _add_slots_of_both(search: Search, wanted: int) -> Suggestion | None:
@@ -102,13 +102,14 @@ def list_offerings_more(search: Search) -> Iterator[Suggestion]:
                 yield Suggestion(
                     kind="offering",
                     text=f"offering {offering.name} would fit and is not in the pool {name}",
-                    config={"pools": {name: {"offerings": [*_dump(pool), *_dump_each([offering])]}}},
+                    config={"pools": {name: {"offerings": [*_dump((*pool.offerings, offering))]}}},
                 )
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
     """Return the smallest `price_factor` that makes an offering of its pools eligible that serves it."""
-    component = only_component(search.reservation)
+    instances = list_instances(search.reservation.request, "essential")
+    component = instances[0].component if len(instances) == 1 else None  # None: a gang
     found: list[tuple[float, str, str]] = []
     for name, pool in list_pools(search):
         fitting = [each for each in pool.offerings if component is None or _could_be(search, pool, each, component)]
@@ -153,7 +154,9 @@ def _with_larger_machines(name: str, pool: Pool, wanted: Resources) -> Suggestio
         text = f"needs machines with {words} in pool {name}"
     else:
         price = max(each.price for each in pool.offerings)
-        table = {"offerings": [*_dump(pool), {"name": _find_name(pool), "price": price, "resources": dict(wanted)}]}
+        table = {
+            "offerings": [*_dump(pool.offerings), {"name": _find_name(pool), "price": price, "resources": dict(wanted)}]
+        }
         text = f"needs an offering with {words} in pool {name}"
     return Suggestion(kind="machines", text=text, config={"pools": {name: table}})
 
@@ -196,13 +199,8 @@ def add_pool(search: Search) -> Suggestion | None:
     """Return a new pool like an existing one, with the fewest slots that serve it, if no pool serves it."""
     if list_pools(search):
         return None
-    wanted = count_wanted(search)
-    for name, pool in search.rules.pools.items():
-        if pool.is_elastic:
-            change = search.find_least(lambda most, name=name: _with_pool_like(search, name, most), wanted)  # type: ignore[misc]
-            if change is not None or search.is_cut_short:
-                return change
-    return None
+    models = (name for name, pool in search.rules.pools.items() if pool.is_elastic)
+    return search.find_least_of((partial(_with_pool_like, search, name) for name in models), count_wanted(search))
 
 
 def list_new_pools(search: Search) -> Iterator[Suggestion]:
@@ -234,9 +232,5 @@ def _number(name: str) -> Iterator[str]:
     yield from (f"{name}-{number}" for number in count(2))
 
 
-def _dump(pool: Pool) -> list[dict[str, Any]]:
-    return _dump_each(pool.offerings)
-
-
-def _dump_each(offerings: Iterable[Offering]) -> list[dict[str, Any]]:
+def _dump(offerings: Iterable[Offering]) -> list[dict[str, Any]]:
     return [each.model_dump(exclude_unset=True) for each in offerings]

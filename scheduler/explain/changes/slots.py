@@ -3,14 +3,17 @@
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from itertools import islice, repeat
 from typing import Final
 
 import msgspec
 
-from scheduler.explain.candidates import (
+from scheduler.explain.search import (
     MOST_CANDIDATES,
+    Search,
+    Suggestion,
     count_wanted,
     describe_labels,
     find_lacking,
@@ -20,7 +23,6 @@ from scheduler.explain.candidates import (
     list_slots,
     required_labels,
 )
-from scheduler.explain.search import Search, Suggestion
 from scheduler.model.labels import has_labels
 from scheduler.model.labels import shape_of as shape_of_labels
 from scheduler.model.reservations import list_instances
@@ -178,13 +180,9 @@ def add_hosts_that_fit(search: Search) -> Suggestion | None:
 
 
 def _add_hosts(search: Search, list_hosts: Callable[[Search, str, Pool], Iterable["_Host"]]) -> Suggestion | None:
-    wanted = count_wanted(search)
-    for name, pool in list_pools(search):
-        for host in islice(list_hosts(search, name, pool), MOST_CANDIDATES) if not pool.is_elastic else ():
-            change = search.find_least(lambda more, host=host: host.add(search.now, more), wanted)  # type: ignore[misc]
-            if change is not None or search.is_cut_short:
-                return change
-    return None
+    pools = [(name, pool) for name, pool in list_pools(search) if not pool.is_elastic]
+    hosts = (host for name, pool in pools for host in islice(list_hosts(search, name, pool), MOST_CANDIDATES))
+    return search.find_least_of((partial(host.add, search.now) for host in hosts), count_wanted(search))
 
 
 @dataclass(frozen=True)
@@ -231,18 +229,13 @@ def _list_fitting_hosts(search: Search, name: str, pool: Pool) -> Iterator[_Host
         (given_to(each, pool), {**pool.labels, **required_labels(search.reservation, each)})
         for each in list_components(search.reservation)
     ]
-    for resources, labels in (*wanted, _put_together(wanted)):
+    most: dict[str, float] = {}
+    every: dict[str, str] = {}
+    for resources, labels in wanted:
+        most |= {key: max(amount, most.get(key, 0)) for key, amount in resources.items()}
+        every |= labels
+    for resources, labels in (*wanted, (most, every)):
         words = [f"{amount:g} {key}" for key, amount in sorted(resources.items()) if amount > 0]
         words += [describe_labels(labels)] if labels else []
         size = f"with {', '.join(words)}" if words else "of any size"
         yield _Host(name, dict(resources) or None, labels, f"{size} in pool {name}")
-
-
-def _put_together(wanted: Iterable[tuple[Resources, dict[str, str]]]) -> tuple[Resources, dict[str, str]]:
-    """Return the largest amount of each resource, and all labels."""
-    most: dict[str, float] = {}
-    labels: dict[str, str] = {}
-    for resources, required in wanted:
-        most |= {key: max(amount, most.get(key, 0)) for key, amount in resources.items()}
-        labels |= required
-    return most, labels

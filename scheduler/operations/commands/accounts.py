@@ -86,7 +86,7 @@ def _tell(work: UnitOfWork, name: str, account: str) -> None:
     work.tell(Event(at=work.now, name=name, cause=work.cause, detail={"account": account}))
 
 
-ACCOUNT_WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Account]] = {
+ACCOUNT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Account]] = {
     "account": set_account,
     "reset_account": reset_account,
     "forget_account": forget_account,

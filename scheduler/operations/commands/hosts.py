@@ -114,7 +114,7 @@ def remove(work: UnitOfWork, rules: Rules, word: SlotDocument) -> Slot:
     return msgspec.structs.replace(slot, state="empty")
 
 
-HOST_WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
+HOST_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
     "register": register,
     "leave": leave,
     "remove": remove,

@@ -5,18 +5,30 @@ changes nothing: it gets the stored answer, and its rows are published again. Se
 "Requests".
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, cast
-
-import msgspec
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
 
 from scheduler.model.accounts import Account
-from scheduler.model.command_schemas import HOST_VERBS, OPERATOR_VERBS, WISHES, PriorityDocument, ReservationDocument
+from scheduler.model.command_schemas import (
+    HOST_VERBS,
+    OPERATOR_VERBS,
+    WISHES,
+    ConfirmDocument,
+    HostDocument,
+    PriorityDocument,
+    RegisterDocument,
+    ReservationDocument,
+)
 from scheduler.model.decisions import Reason
-from scheduler.model.events import Event
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation, usable_cores
-from scheduler.model.rights import find_account_fault, find_role_fault, owns
+from scheduler.model.rights import (
+    find_account_fault,
+    find_host_fault,
+    find_owner_fault,
+    find_place_fault,
+    find_role_fault,
+)
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
@@ -33,25 +45,44 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.model.view import Row
-from scheduler.operations.admission import Admission, find_excess
-from scheduler.operations.commands.lease_commands import CommandRefused
-from scheduler.operations.commands.notes import Note, list_notes, note_ignored, note_submitted
-from scheduler.operations.commands.registry import Subject, load_rows, say
-from scheduler.operations.commands.reports import Nobody
-from scheduler.operations.feasibility import foresee_misfits
+from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
+from scheduler.operations.commands.hosts import HOST_COMMANDS
+from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused, raise_first
+from scheduler.operations.commands.reports import REPORT_COMMANDS, Nobody
+from scheduler.operations.commands.submit import (
+    Answer,
+    Item,
+    add_notes,
+    describe_answer,
+    foresee,
+    note_ignored,
+    refuse,
+    refuse_item,
+    refuse_unservable,
+    submit,
+)
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_of_pending
 from scheduler.ports import StoredAnswer
 
-Answer = dict[str, Any]
-Word = Document | InvalidInputError
-"""One document of a request, or the error that explains why the document is invalid."""
-_OURS = ("request", "reply_to", "items")
+COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | Nobody]]] = {
+    **LEASE_COMMANDS,
+    **REPORT_COMMANDS,
+    **HOST_COMMANDS,
+    **ACCOUNT_COMMANDS,
+}
+"""Verb -> function that carries out a document with this verb and returns the changed row. `submit` is not included."""
 MOST_ITEMS = 10_000
 """Maximum number of documents in one request."""
 MOST_LIST_FAULTS = 1000
 """Approximate maximum number of faults in the answer to a list of documents. Each refused document has at least one."""
+TRUSTED = frozenset({"renew", "confirm"})
+"""Verbs whose answer contains `ttl`: the seconds for which the holder has the lease at least, or None if it has no
+expiry.
+
+The holder counts these seconds from the time when it sent the command, so its deadline is before the scheduler's. The
+answer also contains `cores`, the number of CPUs of its slot that each component may use.
+"""
 
 
 def accept(
@@ -66,44 +97,54 @@ def accept(
     only if the same principal sends it.
     """
     answer = _accept(ports, verb, document, operator=operator, principal=principal)
-    _count_requests(ports, answer, principal)
+    # A sender with an unknown name is refused before, so the labels are bounded.
+    results = answer.get("results", [answer])
+    accepted = sum(bool(each["ok"]) for each in results)
+    role, name = ("unsigned", "") if principal is None else (principal.role, principal.name)
+    for result, number in (("accepted", accepted), ("refused", len(results) - accepted)):
+        if number:
+            labels = {"role": role, "principal": name, "result": result}
+            ports.meter.count("leasehold_requests_total", labels, number)
     return answer
 
 
 def _accept(ports: Ports, verb: str, document: object, *, operator: bool, principal: Principal | None) -> Answer:
     forbidden = find_role_fault(principal, verb) if verb in WISHES else None
     if forbidden is not None:
-        return _refuse([forbidden])
+        return refuse([forbidden])
     try:
-        request, items = _open_envelope(verb, document)
+        request, documents = _open_envelope(verb, document)
     except InvalidInputError as error:
-        return _refuse(error.faults)
-    # In a long list only some faults of each document are reported: finding them takes time, and answers are stored.
-    most = max(1, min(MOST_FAULTS, MOST_LIST_FAULTS // len(items)))
-    words = [_find_payable(_read(verb, item, most), principal) for item in items]
+        return refuse(error.faults)
+    # Each document of a long list names only some of its faults: finding them takes time, and the answer is stored.
+    most = max(1, min(MOST_FAULTS, MOST_LIST_FAULTS // len(documents)))
+    items = [_read(verb, each, most, principal) for each in documents]
     is_single = "items" not in cast("Mapping[str, object]", document)
-    if not any(isinstance(word, Document) for word in words):
-        # A repeat gets the same answer without a stored one, because nothing is written.
-        return _join([_refuse_word(word, index) for index, word in enumerate(words)], single=is_single)
+    if not any(isinstance(item, Document) for item in items):
+        # Each repetition gets the same answer, so it is not stored.
+        return _join([refuse_item(item, index) for index, item in enumerate(items)], single=is_single)
     rules = ports.rules()
     misfits: Mapping[str, Reason] = {}
     if verb == "submit":
-        words = [_check_limits(_find_served(word, rules), rules) for word in words]
-        misfits = _foresee(ports, rules, words)
-    cause = _find_cause(verb, operator=operator or (principal is not None and principal.role == "operator"))
+        items = [refuse_unservable(item, rules) for item in items]
+        misfits = foresee(ports.store, ports.known_slots, rules, items)
+    is_operator = operator or verb in OPERATOR_VERBS or (principal is not None and principal.role == "operator")
     sender = None if principal is None else principal.name
     with ports.store.transaction() as transaction:
         known = transaction.find_answers([request]).get(request)  # promise: first-answer-again
         if known is not None and known.principal != sender:  # promise: answer-of-sender-only
-            return _refuse([Fault("request", "an id that no other principal has used", show(request))])
+            return refuse([Fault("request", "an id that no other principal has used", show(request))])
         if known is not None:
             answer, change_set = known.answer, None
         else:
+            cause: Cause = "cloud" if verb in HOST_VERBS else "operator" if is_operator else "holder"
             work = UnitOfWork(transaction, cause, principal=principal)
             if verb == "submit":
-                results, change_set = submit(work, rules, words, misfits, ports.admission)
+                results, change_set = submit(work, rules, items, misfits, ports.admission)
             else:
-                results, change_set = _carry_out(work, rules, verb, words)
+                load_rows(work, rules, verb, [item for item in items if isinstance(item, Document)])
+                results = [_answer(work, rules, verb, item, index) for index, item in enumerate(items)]
+                change_set = work.flush()
             answer = _join(results, single=is_single)  # promise: list-by-index
             transaction.save_answers([StoredAnswer(request, work.now, answer, sender)])
     if change_set is None:
@@ -111,28 +152,9 @@ def _accept(ports: Ports, verb: str, document: object, *, operator: bool, princi
     else:
         if verb == "submit":
             ports.admission.note(change_set.rows)
-        # A host that registers may have been offline, so even an unchanged slot needs a tick.
+        # A host that registers may have been silent, so a tick runs even if only its mark of time changed.
         announce(ports, change_set, kick=change_set.is_change or verb == "register")
     return answer
-
-
-def _count_requests(ports: Ports, answer: Answer, principal: Principal | None) -> None:
-    """Count the documents of a request by result. Unknown principals are refused before, so the number of labels is
-    bounded.
-    """
-    results = answer.get("results", [answer])
-    accepted = sum(bool(each["ok"]) for each in results)
-    sender = ("unsigned", "") if principal is None else (principal.role, principal.name)
-    for result, number in (("accepted", accepted), ("refused", len(results) - accepted)):
-        if number:
-            labels = {"role": sender[0], "principal": sender[1], "result": result}
-            ports.meter.count("leasehold_requests_total", labels, number)
-
-
-def _find_cause(verb: str, *, operator: bool) -> Cause:
-    if verb in HOST_VERBS:
-        return "cloud"
-    return "operator" if operator or verb in OPERATOR_VERBS else "holder"
 
 
 def _join(results: list[Answer], *, single: bool) -> Answer:
@@ -162,7 +184,7 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
     request = document.get("request")
     if not is_whole_text(request, MOST_NAME):
         raise fault("request", f"an id of 1 to {MOST_NAME} whole characters", request)
-    content = {name: value for name, value in document.items() if name not in _OURS}
+    content = {name: value for name, value in document.items() if name not in {"request", "reply_to", "items"}}
     if "items" not in document:
         return request, [content]
     items = document["items"]
@@ -175,201 +197,77 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
     return request, items
 
 
-def _read(verb: str, item: object, most: int) -> Word:
+def _read(verb: str, item: object, most: int, principal: Principal | None) -> Item:
+    """Return the document of one item of a request, or its faults. A producer may submit for its own accounts only."""
     try:
-        return read_document(WISHES[verb], item, most=most)
+        document = read_document(WISHES[verb], item, most=most)
     except InvalidInputError as error:
         return error
+    found = find_account_fault(principal, document.account) if isinstance(document, ReservationDocument) else None
+    return document if found is None else InvalidInputError([found])
 
 
-def _find_payable(word: Word, principal: Principal | None) -> Word:
-    """Refuse a reservation for an account that this producer may not use."""
-    fault_ = find_account_fault(principal, word.account) if isinstance(word, ReservationDocument) else None
-    return word if fault_ is None else InvalidInputError([fault_])
+def load_rows(work: UnitOfWork, rules: Rules, verb: str, documents: Iterable[Document]) -> None:
+    """Load the rows that these documents of one verb name. Call it once in a transaction."""
+    named = list(documents)
+    if verb == "forget_account":
+        work.count_submitted()
+    work.load(
+        reservations=_list_named(named, "reservation"),
+        slots=_list_named(named, "slot"),
+        accounts=_list_named(named, "account"),
+        holders=verb in REPORT_COMMANDS,
+        payers=rules.has_quota and verb in REPORT_COMMANDS,
+    )
 
 
-def _find_served(word: Word, rules: Rules) -> Word:
-    """Refuse a reservation for an unknown pool or system, which is probably a typing error. If a pool is removed later,
-    its reservations wait.
+def _list_named(documents: Iterable[Document], field: str) -> list[str]:
+    return [name for document in documents if (name := getattr(document, field, None))]
+
+
+def carry_out(work: UnitOfWork, rules: Rules, verb: str, document: Document) -> Reservation | Slot | Account | Nobody:
+    """Carry out one document whose rows are loaded, and return the row that it changed.
+
+    Raises CommandRefused if the sender may not, or the command cannot be carried out. Then nothing was changed.
     """
-    if not isinstance(word, ReservationDocument):
-        return word
-    known = rules.pools if word.pool is not None else rules.pools_of_system
-    field, asked = ("pool", word.pool) if word.pool is not None else ("system", word.system)
-    if asked not in known:
-        choices = ", ".join(list(known)[:10]) or "none is configured"
-        return fault(field, f"one of: {choices}{suggest(asked or '', known)}", asked)
-    return word
+    _check_rights(work, document)  # promise: rights-of-principal
+    return COMMANDS[verb](work, rules, document)
 
 
-def _check_limits(word: Word, rules: Rules) -> Word:
-    """Refuse a reservation that exceeds a limit for a single reservation."""
-    excess = find_excess(word, rules.limits) if isinstance(word, ReservationDocument) else None
-    return word if excess is None else InvalidInputError([excess])
+def _check_rights(work: UnitOfWork, document: Document) -> None:
+    """Refuse a sender that may not act on the rows that the document names. Its role is checked before."""
+    principal, name = work.principal, getattr(document, "reservation", None)
+    if principal is None:
+        return
+    if name is not None:
+        current = work.reservations.get(name)
+        raise_first([find_owner_fault(principal, name, current)])
+        if isinstance(document, ConfirmDocument) and current is not None:
+            raise_first([find_place_fault(principal, current, document.slot)])
+    elif isinstance(document, HostDocument | RegisterDocument):
+        raise_first([find_host_fault(principal, document.slot)])
 
 
-def _foresee(ports: Ports, rules: Rules, words: Sequence[Word]) -> dict[str, Reason]:
-    """Return the reasons why no slot could hold some of these requests, by reservation id. Only one of several equal
-    requests is tested, because lists can be long.
-    """
-    good = {word.id: word for word in reversed(words) if isinstance(word, ReservationDocument)}
-    alike: dict[Hashable, list[str]] = {}
-    for name, word in good.items():
-        alike.setdefault(_kind_of(word), []).append(name)
-    rows = [new_reservation(good[names[0]], rules, 0.0) for names in alike.values()]
-    told = foresee_misfits(ports.store, ports.known_slots, rules, rows)
-    return {name: told[names[0]] for names in alike.values() if names[0] in told for name in names}
+def check_question(principal: Principal | None, verb: str, *, slot: str | None = None) -> None:
+    """Raise CommandRefused unless this principal may send this question, about this slot if it names one."""
+    raise_first([find_role_fault(principal, verb), None if slot is None else find_host_fault(principal, slot)])
 
 
-def _kind_of(word: ReservationDocument) -> Hashable:
-    """Return a key that is equal for requests that fit on the same slots."""
-    components = str(word.components) if word.components else ""
-    return word.system, word.pool, tuple(word.resources.items()), tuple(word.labels.items()), components
-
-
-def _carry_out(work: UnitOfWork, rules: Rules, verb: str, words: Sequence[Word]) -> tuple[list[Answer], ChangeSet]:
-    good = [word for word in words if isinstance(word, Document)]
-    load_rows(work, rules, verb, good)
-    results = [_say(work, rules, verb, word, index) for index, word in enumerate(words)]
-    return results, work.flush()
-
-
-def _say(work: UnitOfWork, rules: Rules, verb: str, word: Word, index: int) -> Answer:
-    if isinstance(word, InvalidInputError):
-        return _refuse(word.faults, index)
+def _answer(work: UnitOfWork, rules: Rules, verb: str, item: Item, index: int) -> Answer:
+    if isinstance(item, InvalidInputError):
+        return refuse(item.faults, index)
     try:
-        row = say(work, rules, verb, word)
+        row = carry_out(work, rules, verb, item)
     except CommandRefused as refusal:
-        return _refuse([refusal.fault], index)
+        return refuse([refusal.fault], index)
     answer = describe_answer(row)
     if verb in TRUSTED and isinstance(row, Reservation):
         answer["ttl"] = None if row.expires_at is None else row.expires_at - work.now
         cores = {lease.component: usable for lease in row.leases if (usable := usable_cores(lease)) is not None}
         answer |= {"cores": cores} if cores else {}
-    if isinstance(word, PriorityDocument) and isinstance(row, Reservation):
-        _add_notes(answer, list_notes(note_ignored(rules, row, word.priority, None)))
+    if isinstance(item, PriorityDocument) and isinstance(row, Reservation):
+        add_notes(answer, note_ignored(rules, row, item.priority, None))
     if verb == "register" and isinstance(row, Slot):
         answer["offline_timeout"] = rules.pools[row.pool].offline_timeout
         answer["heartbeat"] = row.heartbeat
     return answer
-
-
-TRUSTED = frozenset({"renew", "confirm"})
-"""Verbs whose answer contains `ttl`: the seconds for which the holder has the lease at least, or None if it has no
-expiry.
-
-The holder counts these seconds from the time when it sent the command, so its deadline is before the scheduler's. The
-answer also contains `cores`, the number of CPUs of its slot that each component may use.
-"""
-
-
-def submit(
-    work: UnitOfWork,
-    rules: Rules,
-    words: Sequence[Word],
-    misfits: Mapping[str, Reason] | None = None,
-    admission: Admission | None = None,
-) -> tuple[list[Answer], ChangeSet]:
-    """Store the reservations that producers request. A request with the id of an existing reservation, in any phase,
-    changes nothing.
-
-    `misfits` has, by id, the reason to report for requests that no slot could hold at present; they are stored as well.
-    `admission` refuses requests that exceed a limit on pending reservations; None = no limits.
-    """
-    good = [word for word in words if isinstance(word, ReservationDocument)]
-    rows = {word.id: new_reservation(word, rules, work.now, work.sender) for word in reversed(good)}
-    order = dict.fromkeys(word.id for word in good)
-    if admission is not None and good:
-        refused = admission.admit(work.transaction, rules.limits, [rows[name] for name in order])
-        words = [refused.get(word.id, word) if isinstance(word, ReservationDocument) else word for word in words]
-        good = [word for word in good if word.id not in refused]
-        order = dict.fromkeys(word.id for word in good)
-    inserted = work.transaction.insert_reservations([rows[name] for name in order])
-    events = [
-        work.sign(Event(at=work.now, name="reservation_submitted", cause=work.cause, reservation=row.id))
-        for row in inserted
-    ]
-    work.transaction.append_events(events)
-    present = {row.id: row for row in inserted}
-    # If several documents have the same id, the first one is stored.
-    first = {id(word) for word in {word.id: word for word in reversed(good)}.values() if word.id in present}
-    present |= work.transaction.load_reservations(order.keys() - present.keys())
-    alike = {name for name, row in present.items() if row.request == rows[name].request}
-    warned = {name: told for name, told in (misfits or {}).items() if name in alike}
-    results = [
-        _answer_submitted(work, rules, word, present[word.id], warned, index, is_known=id(word) not in first)
-        if isinstance(word, ReservationDocument)
-        else _refuse_word(word, index)
-        for index, word in enumerate(words)
-    ]
-    return results, ChangeSet(rows=list(inserted), events=events, is_change=bool(inserted))
-
-
-def _answer_submitted(
-    work: UnitOfWork,
-    rules: Rules,
-    word: ReservationDocument,
-    row: Reservation,
-    warned: Mapping[str, Reason],
-    index: int,
-    *,
-    is_known: bool,
-) -> Answer:
-    """Return the answer about the reservation with this id. Refuse the document if another principal submitted that
-    reservation.
-    """
-    if not owns(work.principal, row):
-        return _refuse([Fault("id", "an id that no other principal has used", show(word.id))], index)
-    answer = describe_answer(row)
-    if row.phase == "pending" and row.id in warned:
-        code, detail = warned[row.id]
-        answer["waiting"] = {"code": code, "detail": detail}
-    _add_notes(answer, note_submitted(rules, word, row, is_known=is_known))
-    return answer
-
-
-def _add_notes(answer: Answer, notes: list[Note]) -> None:
-    if notes:
-        answer["notes"] = notes
-
-
-def new_reservation(word: ReservationDocument, rules: Rules, now: float, principal: str | None = None) -> Reservation:
-    """Return a pending reservation that this principal creates now."""
-    request = word.to_request()
-    return Reservation(
-        id=word.id,
-        priority=word.priority,
-        request=request,
-        created_at=now,
-        changed_at=now,
-        expires_at=expiry_of_pending(request, rules, now),
-        principal=principal,
-        key_hash=word.key_hash,
-        instances=request.instances,
-    )
-
-
-def describe_answer(row: Subject) -> Answer:
-    """Return the answer to a command that succeeded, with the new state of the reservation, slot or account."""
-    if isinstance(row, Account):
-        return {"ok": True, "account": row.id, "balance": row.balance}
-    if isinstance(row, Slot):
-        return {"ok": True, "slot": row.id, "state": row.state, "cordoned": row.cordoned}
-    if isinstance(row, Nobody):
-        return {"ok": True, "reservation": row.id, **dict.fromkeys(("phase", "expires_at", "token", "deadline"))}
-    return {
-        "ok": True,
-        "reservation": row.id,
-        "phase": row.phase,
-        "expires_at": row.expires_at,
-        "token": row.token or None,
-        "deadline": row.revoke_by,
-    }
-
-
-def _refuse_word(word: Word, index: int) -> Answer:
-    return _refuse(word.faults if isinstance(word, InvalidInputError) else (), index)
-
-
-def _refuse(faults: Sequence[Fault], index: int = 0) -> Answer:
-    return {"ok": False, "errors": [{"index": index, **msgspec.to_builtins(each)} for each in faults]}

@@ -34,7 +34,7 @@ from scheduler.operations.ending_leases import (
     return_to_queue,
 )
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.ttl import expiry_when_renewed
+from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
@@ -341,7 +341,7 @@ def hear(work: UnitOfWork, name: str) -> Slot:
     return slot
 
 
-WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]] = {
+LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]] = {
     "release": release,
     "cancel": cancel,
     "renew": renew,
@@ -355,4 +355,4 @@ WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]] = {
     "uncordon": uncordon,
     "drain": drain,
 }
-"""The handler of each verb of producers, holders and operators; `registry.py` combines them with the other verbs."""
+"""The handler of each verb of producers, holders and operators about reservations and slots."""

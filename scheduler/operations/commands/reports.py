@@ -234,7 +234,7 @@ def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
     return (work.reservations[owner] for owner in owners)
 
 
-NOTICE_WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Nobody]] = {
+REPORT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Nobody]] = {
     "confirm": confirm,
     "absent": absent,
     "idle": idle,

@@ -3,25 +3,27 @@
 docs/reference/consistency.md, "Decisions" and "Belief", explains the failure that each line prevents.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic, sleep
+from typing import Any, Final
 
 import msgspec
 
+from scheduler.explain.conditions import is_at_quota
+from scheduler.model.accounts import FREE, find_account, level_of
 from scheduler.model.decisions import Decision, Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
+from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import Gone, View
 from scheduler.operations.membership import check_membership, keep_record
-from scheduler.operations.metrics import describe_account_waits, describe_waits
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
-from scheduler.operations.tick.heartbeat_intake import hear_before_judging
-from scheduler.operations.tick.key_repair import repair_keys
-from scheduler.operations.tick.outage import forgive_outage
-from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh
+from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
+from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh, repair_keys
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
@@ -32,6 +34,10 @@ TRUSTED_SHARE = 0.4
 LOAD_PAUSES = (0.1, 0.3, 1.0)
 """Seconds before each further try to load the view. After the last one the tick fails."""
 LOAD_FAILURES = "leasehold_view_load_failures_total"
+NOT_A_WAIT: Final = frozenset({"booting", "on_hold"})
+"""Codes of reservations that have a slot in flight, or were put on hold."""
+LEVELS: Final = range(FREE + 1)
+"""The paid levels and the free one."""
 
 
 class PlanTooLateError(Exception):
@@ -294,3 +300,48 @@ def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
             "waiting": {name: list(reason) for name, reason in ticked.plan.waiting.items()},
         }
     )
+
+
+def describe_waits(plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:
+    """Return the numbers of waiting reservations.
+
+    `codes`: number by code. `longest_wait`: seconds since the oldest submit, without reservations in NOT_A_WAIT.
+    `at_quota`: pools whose launches an EC2 quota holds back.
+    """
+    begun = (
+        row.created_at
+        for name, (code, _) in plan.waiting.items()
+        if code not in NOT_A_WAIT and (row := view.reservations.get(name)) is not None
+    )
+    return {
+        "codes": Counter(code for code, _ in plan.waiting.reasons),
+        "longest_wait": max(0.0, now - min(begun, default=now)),
+        "at_quota": [name for name in rules.pools if _is_at_quota(view, name, now)],
+    }
+
+
+def _is_at_quota(view: View, pool: str, now: float) -> bool:
+    holds = [each for each in view.holds.values() if each.pool == pool and each.kind == "quota"]
+    if not holds:
+        return False
+    active = sum(slot.pool == pool and slot.state not in INACTIVE for slot in view.slots.values())
+    return is_at_quota(holds, pool, active, now)
+
+
+def describe_account_waits(plan: Plan, view: View) -> Mapping[str, list[int]]:
+    """Return for each account how many waiting reservations would be placed at each level, the free one last.
+
+    The level follows from the account's present balance. Accounts without waiting reservations are missing.
+    """
+    accounts, rows = view.accounts, view.reservations
+    if not accounts:
+        return {}
+    # Find the level once for each account: a hundred thousand reservations of ten accounts may wait.
+    counted = Counter(
+        account.id
+        for name in plan.waiting.names
+        if (row := rows.get(name)) is not None
+        and (account := find_account(accounts, row.request.account, row.sequence)) is not None
+    )
+    levels = {name: level_of(accounts[name].balance) for name in counted}
+    return {name: [count if level == levels[name] else 0 for level in LEVELS] for name, count in counted.items()}

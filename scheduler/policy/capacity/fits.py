@@ -1,19 +1,25 @@
 """The rule of capacity: whether leases fit on a slot and, if not, why. The planner and the commit use this rule alone.
 
 The tables of the planner (`RemainingCapacity`, `Requirements`) keep the answers of `find_obstacle`, so that slots that
-are alike are tested once.
+are alike are tested once: slots with the same amounts left and the same number of leases share one `RemainingCapacity`.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
+from typing import Any, Final, Literal
 
 from scheduler.model.reservations import Lease, LeaseState
-from scheduler.model.resources import Resources, fits, total
+from scheduler.model.resources import Resources, fits, subtract, total
 
 Obstacle = Literal["leases", "uses", "resources"]
 """What a slot lacks: room for one more lease, uses of its machine (`max_uses`), or an amount of a resource."""
+Rank = int
+"""The position of a slot in a queue, less is better: first by leases, then by slot order (which is less than LEASE)."""
+LEASE: Final[Rank] = 1 << 48
+"""The part of a rank that one lease adds or removes: more than the order of any slot."""
+Mark = tuple[object, ...]
+"""A key that is equal for slots that are alike in something."""
 Moment = Literal["now", "later", "always"]
 """Which leases count. `now`: held and revoking ones. `later`: held and claimed ones. `always`: both
 moments count."""
@@ -94,3 +100,89 @@ def is_overfull(usage: Usage, lease_limit: float, capacity: Resources | None) ->
     This happens when a host registers again with less than before.
     """
     return find_obstacle(usage.amounts, capacity, lease_limit, count=usage.count) is not None
+
+
+@dataclass(slots=True, eq=False)
+class Amounts:
+    """The amounts of one lease. Compared by identity: equal amounts share one object."""
+
+    amounts: Resources
+
+
+@dataclass(slots=True, eq=False)
+class RemainingCapacity:
+    """What a slot can still take. Slots with equal values share one object, so that each answer is worked out once."""
+
+    free: Resources | None
+    load: int
+    uses_left: float
+    most: float
+    leases: Rank = field(init=False)
+    """The part of a rank that comes from `load`."""
+    after: "_After" = field(init=False)
+    """By amounts: what is left after one lease of these; None if the lease does not fit."""
+    runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
+    """By amounts: the number of such leases that fit, and what is left after them; filled by `take_often`."""
+
+    def __post_init__(self) -> None:
+        self.leases = self.load * LEASE
+
+    def can_give(self, step: Amounts) -> bool:
+        """Return whether one more lease of these amounts fits."""
+        return find_obstacle(step.amounts, self.free, self.most - self.load, self.uses_left) is None
+
+    def take_often(self, step: Amounts, most: int) -> tuple[int, "RemainingCapacity"]:
+        """Return how many leases of these amounts fit, up to `most`, and what is left after them."""
+        known = self.runs.get(step)
+        if known is not None and known[0] <= most:
+            return known
+        given, remaining = 0, self
+        while given < most and (after := remaining.after[step]) is not None:
+            given, remaining = given + 1, after
+        if given < most:
+            self.runs[step] = given, remaining
+        return given, remaining
+
+
+class _After(dict[Amounts, RemainingCapacity | None]):
+    """A table that asks the rule of capacity once for each key."""
+
+    __slots__ = ("capacities", "remaining")
+    remaining: RemainingCapacity
+    capacities: "RemainingCapacities"
+
+    def __missing__(self, step: Amounts) -> RemainingCapacity | None:
+        before = self.remaining
+        after = self[step] = self.capacities.find_after(before, step.amounts) if before.can_give(step) else None
+        return after
+
+
+class RemainingCapacities:
+    """The shared objects of one slot index."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], RemainingCapacity] = {}
+
+    def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
+        """Return the object for all slots with this mark and these free amounts."""
+        return self._known.get(mark) or self._add(mark, free)
+
+    def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
+        """Return the object for what is left after one more lease of these amounts."""
+        free = None if before.free is None else subtract(before.free, amounts)
+        amount = None if free is None else tuple(free.items())
+        mark = (amount, before.load + 1, before.uses_left - 1, before.most)
+        return self._known.get(mark) or self._add(mark, free)
+
+    def _add(self, mark: tuple[Any, ...], free: Resources | None) -> RemainingCapacity:
+        _, load, uses_left, most = mark
+        remaining = self._known[mark] = RemainingCapacity(free, load, uses_left, most)
+        remaining.after = _After()
+        remaining.after.remaining, remaining.after.capacities = remaining, self
+        return remaining
+
+    def close(self) -> None:
+        """Drop the references between the objects, so that they are freed without the garbage collector."""
+        for remaining in self._known.values():
+            remaining.after.clear()
+            remaining.runs.clear()

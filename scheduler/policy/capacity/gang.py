@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from scheduler.policy.capacity.candidate_queue import RemainingCapacity
+from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -53,8 +53,16 @@ def fill(
     The indexes are searched in the order given. If an instance fits in none, `extend` may add a slot to the last one,
     and more slots until all instances will fit once everything is ready. `shortage` belongs to exactly these indexes.
     """
-    if len(demand.needs) == 1:
-        return _fill_one(demand, slot_index, extend)
+    if len(demand.needs) == 1:  # speed: almost all demands have one instance, and nothing has to be undone
+        need = demand.needs[0]
+        holder, slot_info = _find_in(slot_index, need, demand.declined)
+        if slot_info is None and extend is not None:
+            slot_info = extend(need)
+        if slot_info is None:
+            return None
+        holder.take(slot_info, need)
+        slot_info.wanted = True
+        return [slot_info]
     taken = _take(demand, slot_index, extend, shortage)
     if taken is None:
         return None
@@ -63,31 +71,13 @@ def fill(
     return [slot_info for _, slot_info, _, count in taken for _ in range(count)]
 
 
-def _fill_one(demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None) -> list[SlotInfo] | None:
-    """Do the same for a single instance. Speed: almost all demands have one, and nothing has to be undone."""
-    need, declined = demand.needs[0], demand.declined
-    for holder in slot_index:
-        slot_info = holder.find(need, declined)
-        if slot_info is not None:
-            break
-    else:
-        slot_info = extend(need) if extend is not None else None
-        if slot_info is None:
-            return None
-    holder.take(slot_info, need)
-    slot_info.wanted = True
-    return [slot_info]
-
-
 def has_room(
     demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None = None, extend: Extend | None = None
 ) -> bool:
     """Return whether `fill` would succeed. Nothing is spent; slots that `extend` adds stay."""
     taken = _take(demand, slot_index, extend, shortage)
-    if taken is None:
-        return False
-    _undo(taken)
-    return True
+    _undo(taken or [])
+    return taken is not None
 
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
@@ -192,9 +182,9 @@ def _find_best_in(
 ) -> tuple[SlotIndex, SlotInfo | None]:
     """Return the best slot of all indexes, in whatever order the indexes come."""
     found = [(each, slot_info) for each in slot_index if (slot_info := each.find(need, declined)) is not None]
-    return min(found, key=lambda each: _rank_slot(need, each[1]), default=(slot_index[-1], None))
 
+    def rank(best: tuple[SlotIndex, SlotInfo]) -> tuple[object, int, int]:
+        slot_info = best[1]
+        return need.rank_labels(slot_info.labels), slot_info.load if need.spreads else -slot_info.load, slot_info.order
 
-def _rank_slot(need: InstanceRequest, slot_info: SlotInfo) -> tuple[object, int, int]:
-    """Return a rank of the slot for this request; less is better."""
-    return need.rank_labels(slot_info.labels), slot_info.load if need.spreads else -slot_info.load, slot_info.order
+    return min(found, key=rank, default=(slot_index[-1], None))

@@ -9,14 +9,7 @@ from scheduler.model.labels import Labels, count_preferred, has_labels, shape_of
 from scheduler.model.reservations import Component, Shape
 from scheduler.model.resources import Resources, merge
 from scheduler.model.rules import Pool, SchedulerKeys
-from scheduler.policy.capacity.fits import find_obstacle
-
-
-@dataclass(slots=True, eq=False)
-class Amounts:
-    """The amounts of one lease. Compared by identity: equal amounts share one object."""
-
-    amounts: Resources
+from scheduler.policy.capacity.fits import Amounts, find_obstacle
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +118,7 @@ class Demand:
             self.runs = ((self.needs[0], 1),)  # speed: almost all demands have one instance
             self.alike = ((self.needs[0].likeness, 1),)
         else:
-            self.runs = tuple(count_runs(self.needs))
+            self.runs = tuple((need, len(list(alike))) for need, alike in groupby(self.needs))
             counts = Counter[RequestClass]()
             for need, count in self.runs:
                 counts[need.likeness] += count
@@ -144,11 +137,6 @@ class Demand:
 
 
 Needs = tuple[InstanceRequest, ...]
-
-
-def count_runs(needs: Iterable[InstanceRequest]) -> list[tuple[InstanceRequest, int]]:
-    """Return (request, number) of equal requests in a row."""
-    return [(need, len(list(alike))) for need, alike in groupby(needs)]
 
 
 def make_needs(

@@ -1,27 +1,22 @@
 """An index of the slots that can take instances, so that a search does not examine every slot.
 
-Slots stand in candidate queues with the best slot first. All requests for the same amounts of the same pools and labels
-share a queue. A new lease changes the remaining capacity of one slot; the queues in which the slot still fits are
-updated. So the cost of a cycle grows with the number of different slots and requests and with the number of new leases,
-not with slots × reservations.
+Slots with the same pool and labels have the same `SlotClass`. Slots stand in candidate queues with the best slot first.
+All requests for the same amounts of the same pools and labels share a queue. A new lease changes the remaining capacity
+of one slot; the queues in which the slot still fits are updated. So the cost of a cycle grows with the number of
+different slots and requests and with the number of new leases, not with slots × reservations.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from operator import attrgetter
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from operator import attrgetter, itemgetter
+from typing import Final, TypeVar
 
-from scheduler.policy.capacity.candidate_queue import (
-    LEASE,
-    CandidateQueue,
-    RemainingCapacities,
-    RemainingCapacity,
-    SlotClass,
-    find_best_except,
-)
-from scheduler.policy.capacity.requests import Amounts, InstanceRequest
+from scheduler.model.labels import Labels
+from scheduler.policy.capacity.fits import LEASE, Amounts, Mark, Rank, RemainingCapacities, RemainingCapacity
+from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 
-Key = tuple[object, ...]
 Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
@@ -31,6 +26,140 @@ CHANGES_A_STEP = 3
 """The number of changes that are read in the same time."""
 MOST_QUEUES = 8
 """The most queues that a search compares; if more slot classes are equally good, they share queues."""
+NO_RANK: Final[Rank] = 1 << 96
+"""Worse than the rank of any slot."""
+
+
+@dataclass(slots=True, eq=False)
+class SlotClass:
+    """The slots of one pool with the same labels, and the queues that they are candidates in."""
+
+    pool: str
+    labels: Labels
+    slot_infos: list[SlotInfo] = field(default_factory=list)
+    """All slots that were added; some may have been removed."""
+    candidate_queues: list["CandidateQueue"] = field(default_factory=list)
+    has_removed: bool = False
+    """Whether a removed slot still stands in `slot_infos`."""
+    changed: list[SlotInfo] = field(default_factory=list)
+    """The slots whose remaining capacity changed otherwise than by one lease, once for each change. Queues read them
+    before a search, so that a change costs the same for any number of different requests."""
+
+
+@dataclass(slots=True, eq=False)
+class CandidateQueue:
+    """Slots on which one kind of request fits and whose labels are equally good: those with most leases first (with
+    fewest if it `spreads`), then in slot order.
+
+    The request fits on `first`. An entry in `others` is stale once its slot has another number of leases. `first` has
+    no entry: while it is filled further it stays first, so that it is not pushed again.
+    """
+
+    step: Amounts
+    """The amounts of one instance."""
+    spreads: bool
+    slot_classes: Collection[SlotClass]
+    """The classes of its slots."""
+    slot_infos: Mapping[int, SlotInfo]
+    """All slots of the index, by order."""
+    first: SlotInfo | None = None
+    """None if the request fits on no slot."""
+    rank: Rank = NO_RANK
+    """The rank of `first`."""
+    others: list[Rank] = field(default_factory=list)
+    """A heap of the ranks of the other slots."""
+    read: dict[SlotClass, int] = field(default_factory=dict)
+    """By class: how many of its changes were read."""
+    read_at: int = 0
+    """The number of changes in the index when they were last read."""
+
+    def catch_up(self) -> int:
+        """Read the changes since the last search; return the number of slots examined."""
+        if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
+            self.open()
+            return sum(len(each.slot_infos) for each in self.slot_classes)
+        count = 0
+        for slot_class in self.slot_classes:
+            for slot_info in dict.fromkeys(slot_class.changed[self.read[slot_class] :]):
+                count += 1
+                if self._has(slot_info):
+                    self.update(slot_info)
+            self.read[slot_class] = len(slot_class.changed)
+        if self.first is not None and not self._has(self.first):
+            self.advance()
+        return count
+
+    def _has(self, slot_info: SlotInfo) -> bool:
+        return self.slot_infos.get(slot_info.order) is slot_info and slot_info.slot_class in self.slot_classes
+
+    def open(self) -> None:
+        """Fill the queue with all slots on which the request fits."""
+        self.read = {slot_class: len(slot_class.changed) for slot_class in self.slot_classes}
+        for slot_class in self.slot_classes:
+            if slot_class.has_removed:
+                slot_class.has_removed = False
+                slot_class.slot_infos = [each for each in slot_class.slot_infos if each.slot_class is slot_class]
+        slot_infos = [slot_info for slot_class in self.slot_classes for slot_info in slot_class.slot_infos]
+        # Speed: slots with the same capacity left share one object, so that few are looked up.
+        capacities: set[RemainingCapacity] = {each.remaining for each in slot_infos}
+        able = {each: each.leases if self.spreads else -each.leases for each in capacities if each.after[self.step]}
+        self.others = [each.order + able[each.remaining] for each in slot_infos if each.remaining in able]
+        heapify(self.others)
+        self.advance()
+
+    def update(self, slot_info: SlotInfo) -> None:
+        """Note that a slot of these classes was added, or that its remaining capacity changed."""
+        has_enough = slot_info.remaining.after[self.step] is not None
+        if self.first is slot_info:
+            if has_enough:
+                heappush(self.others, self._rank(slot_info))
+            self.advance()
+        elif has_enough:
+            self.enter(slot_info)
+
+    def enter(self, slot_info: SlotInfo) -> None:
+        """Note that a slot that is not `first` has room for the request and was added or changed."""
+        rank = self._rank(slot_info)
+        if rank < self.rank:
+            if self.first is not None:
+                heappush(self.others, self.rank)
+            self.first, self.rank = slot_info, rank
+        else:
+            heappush(self.others, rank)
+
+    def advance(self) -> None:
+        """Replace `first` by the best of the others, because it was removed, is full or was pushed again."""
+        others, slot_infos, slot_classes = self.others, self.slot_infos, self.slot_classes
+        step, spreads = self.step, self.spreads
+        while others:
+            rank = heappop(others)
+            slot_info = slot_infos.get(rank % LEASE)
+            if slot_info is None or slot_info.slot_class not in slot_classes:
+                continue
+            # Speed: this is `_rank` without the call. Most entries are examined only here.
+            remaining: RemainingCapacity = slot_info.remaining
+            present = slot_info.order + (remaining.leases if spreads else -remaining.leases)
+            if present == rank and remaining.after[step] is not None:
+                self.first, self.rank = slot_info, rank
+                return
+        self.first, self.rank = None, NO_RANK
+
+    def find_except(self, declined: Collection[str]) -> tuple[Rank, SlotInfo] | None:
+        """Return the best slot that was not declined, with its rank."""
+        self.catch_up()
+        able = (
+            each
+            for slot_class in self.slot_classes
+            for each in slot_class.slot_infos
+            if each.slot_class is slot_class  # it was not removed
+            and each.slot.id not in declined
+            and each.remaining.after[self.step] is not None
+        )
+        return min(((self._rank(slot_info), slot_info) for slot_info in able), default=None, key=itemgetter(0))
+
+    def _rank(self, slot_info: SlotInfo) -> Rank:
+        leases: int = slot_info.remaining.leases
+        return slot_info.order + (leases if self.spreads else -leases)
 
 
 class SlotIndex:
@@ -39,10 +168,10 @@ class SlotIndex:
     def __init__(self, slot_infos: Iterable[SlotInfo] = ()) -> None:
         self._slot_infos: dict[int, SlotInfo] = {}
         """By order."""
-        self._classes: dict[Key, SlotClass] = {}
+        self._classes: dict[Mark, SlotClass] = {}
         self._classes_of_pool: dict[str, list[SlotClass]] = {}
         self._capacities = RemainingCapacities()
-        self._queues: dict[Key, CandidateQueue] = {}
+        self._queues: dict[Mark, CandidateQueue] = {}
         self._tiers: dict[InstanceRequest, list[list[CandidateQueue]]] = {}
         """By request: the queues of classes with its labels, best labels first; equally good classes together."""
         self.changes = 0
@@ -72,7 +201,13 @@ class SlotIndex:
         """Put a slot into its class; no queue is updated."""
         self._slot_infos[slot_info.order] = slot_info
         class_mark, capacity_mark = slot_info.find_marks()
-        slot_class = slot_info.slot_class = self._classes.get(class_mark) or self._open_class(class_mark, slot_info)
+        slot_class = self._classes.get(class_mark)
+        if slot_class is None:
+            slot_class = SlotClass(slot_info.slot.pool, slot_info.labels)
+            self._classes[class_mark] = slot_class
+            self._classes_of_pool.setdefault(slot_class.pool, []).append(slot_class)
+            self._tiers.clear()
+        slot_info.slot_class = slot_class
         slot_class.slot_infos.append(slot_info)
         remaining = slot_info.remaining = self._capacities.find(capacity_mark, slot_info.free)
         slot_info.free = remaining.free
@@ -97,9 +232,8 @@ class SlotIndex:
         Each queue reads the change before its next search, so that many changes among many requests stay cheap.
         """
         remaining = self._capacities.find(slot_info.make_capacity_mark(), slot_info.free)
-        if remaining is slot_info.remaining:
-            return
-        self._put(slot_info, remaining)
+        if remaining is not slot_info.remaining:
+            self._put(slot_info, remaining)
 
     def list_slot_infos(self) -> Iterator[SlotInfo]:
         """Return every slot, in no particular order."""
@@ -110,25 +244,18 @@ class SlotIndex:
         tiers = self._tiers.get(need)
         if tiers is None:
             tiers = self._rank(need)
-        if declined:
-            return next(
-                (
-                    found
-                    for candidate_queues in tiers
-                    if (found := find_best_except(candidate_queues, declined)) is not None
-                ),
-                None,
-            )
-        for candidate_queues in tiers:
-            if (best := self._find_best(candidate_queues).first) is not None:
-                return best
+        for candidate_queues in tiers:  # of one tier, all queues have equally good labels
+            if declined:
+                found = [best for candidates in candidate_queues if (best := candidates.find_except(declined))]
+                if found:
+                    return min(found, key=itemgetter(0))[1]
+                continue
+            if self.changes:
+                self._catch_up(candidate_queues)
+            candidates = candidate_queues[0] if len(candidate_queues) == 1 else min(candidate_queues, key=_RANK)
+            if candidates.first is not None:
+                return candidates.first
         return None
-
-    def _find_best(self, candidate_queues: list[CandidateQueue]) -> CandidateQueue:
-        """Return the queue with the best first slot, of queues whose labels are equally good."""
-        if self.changes:
-            self._catch_up(candidate_queues)
-        return candidate_queues[0] if len(candidate_queues) == 1 else min(candidate_queues, key=_RANK)
 
     def _catch_up(self, candidate_queues: list[CandidateQueue]) -> None:
         for candidates in candidate_queues:
@@ -164,7 +291,7 @@ class SlotIndex:
             while True:
                 if self.changes:
                     self._catch_up(candidate_queues)
-                candidates = best  # speed: `_find_best` without the call, which costs a tenth for each lease
+                candidates = best  # speed: `min` without the calls, which cost a tenth for each lease
                 for other in others:
                     if other.rank < candidates.rank:
                         candidates = other
@@ -241,49 +368,33 @@ class SlotIndex:
         slot_info.free, slot_info.remaining = remaining.free, remaining
         self._note(slot_info.slot_class, slot_info)
 
-    def _open_class(self, mark: Key, slot_info: SlotInfo) -> SlotClass:
-        slot_class = self._classes[mark] = SlotClass(len(self._classes), slot_info.slot.pool, slot_info.labels)
-        self._classes_of_pool.setdefault(slot_class.pool, []).append(slot_class)
-        self._tiers.clear()
-        return slot_class
-
     def _rank(self, need: InstanceRequest) -> list[list[CandidateQueue]]:
         """Return the queues of a request, best labels first; they hold until a class is added."""
-        slot_classes = [slot_class for pool in need.steps for slot_class in self._classes_of_pool.get(pool, ())]
+        alike: dict[tuple[int, int], list[SlotClass]] = {}
+        for pool in need.steps:
+            for slot_class in self._classes_of_pool.get(pool, ()):
+                rank = need.rank_labels(slot_class.labels)
+                if rank is not None:
+                    alike.setdefault(rank, []).append(slot_class)
         tiers = self._tiers[need] = []
-        for alike in _rank_classes(need, slot_classes):
-            shared = _group_by_step(need, alike) if len(alike) > MOST_QUEUES else [[slot_class] for slot_class in alike]
-            tiers.append([self._open_queue(need, each) for each in shared])
+        for rank in sorted(alike):
+            shares = len(alike[rank]) > MOST_QUEUES
+            queues: dict[object, list[SlotClass]] = {}
+            for slot_class in alike[rank]:
+                queues.setdefault(need.steps[slot_class.pool] if shares else slot_class, []).append(slot_class)
+            tiers.append([self._open_queue(need, each) for each in queues.values()])
         return tiers
 
     def _open_queue(self, need: InstanceRequest, slot_classes: list[SlotClass]) -> CandidateQueue:
         """Return the queue for these amounts on these classes; requests share it."""
         step = need.steps[slot_classes[0].pool]
-        key = (need.spreads, step, *[slot_class.number for slot_class in slot_classes])
+        key = (need.spreads, step, *slot_classes)
         candidates = self._queues.get(key)
         if candidates is None:
-            candidates = self._queues[key] = CandidateQueue(
-                step, need.spreads, frozenset(slot_classes), self._slot_infos
-            )
+            candidates = CandidateQueue(step, need.spreads, frozenset(slot_classes), self._slot_infos)
+            self._queues[key] = candidates
             for slot_class in slot_classes:
                 slot_class.candidate_queues.append(candidates)
             candidates.open()
             candidates.read_at = self.changes
         return candidates
-
-
-def _group_by_step(need: InstanceRequest, slot_classes: Iterable[SlotClass]) -> Iterable[list[SlotClass]]:
-    found: dict[Amounts, list[SlotClass]] = {}
-    for slot_class in slot_classes:
-        found.setdefault(need.steps[slot_class.pool], []).append(slot_class)
-    return found.values()
-
-
-def _rank_classes(need: InstanceRequest, slot_classes: Iterable[SlotClass]) -> Iterable[list[SlotClass]]:
-    """Return the classes that have the labels of a request, best first, equally good ones together."""
-    found: dict[tuple[int, int], list[SlotClass]] = {}
-    for slot_class in slot_classes:
-        rank = need.rank_labels(slot_class.labels)
-        if rank is not None:
-            found.setdefault(rank, []).append(slot_class)
-    return [found[rank] for rank in sorted(found)]

@@ -1,24 +1,29 @@
-"""Scratch copies of slots: a cycle spends their capacity while it decides (k8s NodeInfo)."""
+"""Slots as a scheduling cycle sees them: scratch copies, and the cached facts from which a cycle makes its copies.
+
+Facts that follow from a row and its leases alone are kept until one of them changes, so that a cycle in which little
+has changed examines few slots.
+"""
 
 from math import inf
 from typing import Any, Final
 
 import msgspec
 
+from scheduler.model.decisions import SlotReason
 from scheduler.model.labels import Labels
+from scheduler.model.machines import Offering
 from scheduler.model.reservations import Lease
 from scheduler.model.resources import Resources, subtract
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import IN_FLIGHT, INACTIVE, SlotState
-from scheduler.policy.capacity.fits import find_obstacle, measure
+from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, SlotState
+from scheduler.model.view import View
+from scheduler.policy.capacity.fits import Mark, find_obstacle, measure
 
 Leases = dict[tuple[str, str], Lease]
 """By (reservation, component)."""
 
 
-Mark = tuple[object, ...]
-"""A key that is equal for slots that are alike in something."""
 NO_LEASES: Final[Leases] = {}
 """The leases of every slot without leases."""
 
@@ -108,6 +113,11 @@ class SlotInfo(msgspec.Struct, eq=False):
         return find_obstacle({}, None, self.pool.lease_limit - self.load, self.uses_left) is None
 
     @property
+    def takes_leases(self) -> bool:
+        """Whether it is ready, not cordoned, not offline, and without an unknown occupant."""
+        return self.state == "ready" and not (self.slot.cordoned or self.stuck or self.slot.stranger)
+
+    @property
     def is_coming(self) -> bool:
         """Whether it is in flight and not past its timeout."""
         return self.state in IN_FLIGHT and not self.stuck
@@ -127,11 +137,6 @@ class SlotInfo(msgspec.Struct, eq=False):
         """Whether it is ready, not cordoned, and neither used nor kept."""
         is_free = not (self.leases or self.wanted or self.slot.stranger)
         return self.state == "ready" and not self.slot.cordoned and is_free
-
-    @property
-    def idle_rank(self) -> float:
-        """When it became idle; 0 for a slot in flight."""
-        return 0.0 if self.is_coming else self.idle_since
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
         """End one of its leases in this cycle."""
@@ -198,3 +203,86 @@ def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
     if offering is not None and offering.resources is not None:
         return offering.resources
     return pool.resources
+
+
+def find_reason_to_retire(slot_info: SlotInfo) -> SlotReason | None:
+    """Return why a ready slot must be drained; None if it stays in service."""
+    slot, pool = slot_info.slot, slot_info.pool
+    if slot.offering is not None and not is_configured(slot, pool):
+        return "unconfigured"
+    if (slot_info.unconfirmed or slot.failed_probes) and is_unhealthy(pool, slot_info.unconfirmed, slot.failed_probes):
+        return "unhealthy"
+    if slot_info.unclean:
+        return "unclean"
+    if pool.max_uses and slot.uses >= pool.max_uses and not slot_info.leases and slot.stranger is None:
+        return "used_up"
+    # A slot that boots cannot drain yet, so its row keeps the reason until the slot is ready.
+    return slot.drain_reason  # type: ignore[return-value]
+
+
+def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
+    """Return whether `unhealthy_after` leases in a row were not confirmed, or as many probes in a row failed."""
+    return 0 < pool.unhealthy_after <= max(unconfirmed, failed_probes)
+
+
+def is_configured(slot: Slot, pool: Pool) -> bool:
+    """Return whether the pool still lists the offering that the slot was launched from; True without an offering.
+
+    The key of an offering changes when another one with its name appears in another market or zone, so the name and
+    the market are compared too.
+    """
+    if slot.offering is None or not pool.is_elastic:
+        return True
+    known = pool.offering_by_key.get(slot.offering)
+    if known is not None and slot.market in {None, known.market}:
+        return True
+    return any(slot.offering in _keys_of(each) and slot.market in {None, each.market} for each in pool.offerings)
+
+
+def _keys_of(offering: Offering) -> tuple[str, str, str]:
+    """Return the keys that an offering can have, depending on other offerings with its name."""
+    key = f"{offering.name}/{offering.market}"
+    return (offering.name, key, f"{key}/{offering.zone or 'any'}")
+
+
+AT_REST: Final = frozenset({"ready", "empty"})
+"""A slot may stay in these states for any time."""
+
+
+def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:
+    """Return the cached facts of a pool's slots, in slot order.
+
+    Slots that are not in `cached`, or were cached under other rules, are added to it.
+    """
+    found: list[CachedSlot] = []
+    for slot in view.list_slots(name):
+        known = cached.get(slot.id)
+        if known is None or known.slot_info.pool is not pool:
+            known = cached[slot.id] = _open(view, slot, pool)
+        found.append(known)
+    return found
+
+
+def _open(view: View, slot: Slot, pool: Pool) -> CachedSlot:
+    state = slot.state
+    is_named = slot.id in view.leases_on
+    slot_info = make_slot_info(slot, pool, 0, find_leases(view, slot) if is_named and state in HOLDING else NO_LEASES)
+    is_at_rest = state in AT_REST and slot.interrupted_at is None
+    if is_at_rest and state == "ready":
+        is_at_rest = find_reason_to_retire(slot_info) is None
+    return CachedSlot(slot_info, is_at_rest, not is_named or is_sound(view, slot))
+
+
+def is_sound(view: View, slot: Slot) -> bool:
+    """Return whether all leases that name a slot belong to its present epoch, and its state may hold leases."""
+    named = view.leases_on.get(slot.id)
+    return not named or (slot.state in HOLDING and len(find_leases(view, slot)) == len(named))
+
+
+def find_leases(view: View, slot: Slot) -> Leases:
+    """Return the leases of a slot's present epoch, by (reservation, component)."""
+    found, epoch = view.leases_on.get(slot.id, NO_LEASES), slot.epoch
+    for lease in found.values():
+        if lease.epoch != epoch:
+            return {key: each for key, each in found.items() if each.epoch == epoch}
+    return found

@@ -1,46 +1,86 @@
 """The state of one scheduling cycle: a scratch copy of the view, which all steps spend from, and decisions so far."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from math import inf
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 
-from scheduler.model.decisions import WAITING_CODES, Assign, Decision, Placement, Plan, Reason, Waits
+from scheduler.model.accounts import FREE, Account, Levels, add, find_account, level_of, subtract
+from scheduler.model.decisions import (
+    WAITING_CODES,
+    Assign,
+    Decision,
+    Drain,
+    Placement,
+    Plan,
+    Reason,
+    Requeue,
+    Reset,
+    Restart,
+    Revoke,
+    RevokeReason,
+    Terminate,
+    Waits,
+)
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import IN_FLIGHT
+from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
-from scheduler.policy.capacity.cached_slots import find_leases, is_sound, open_slots
-from scheduler.policy.capacity.requests import Demand, SharedAmounts, make_needs
+from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_index import SlotIndex
-from scheduler.policy.capacity.slot_info import CachedSlot, Leases, SlotInfo
-from scheduler.policy.cycle.balances import Balances
-from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.timers import Timers
-from scheduler.policy.cycle.ttl import Terms
+from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
+from scheduler.policy.cycle.deadlines import Terms, Timers
+from scheduler.policy.cycle.queue import Demands, Queue
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
+
+class Balances:
+    """The existing accounts, each with its level after the charge of this cycle, and with its balance after the charge
+    and after preemptions. Source: qscheduler.
+    """
+
+    def __init__(self, accounts: Mapping[str, Account]) -> None:
+        self.accounts = accounts
+        self._levels = {name: level_of(account.balance) for name, account in accounts.items()}
+        self.left = {name: account.balance for name, account in accounts.items()}
+        """What each account has left now; a level may be overdrawn."""
+
+    def account_of(self, reservation: Reservation) -> Account | None:
+        """Return the account that pays for a reservation; None if it names none that exists."""
+        return find_account(self.accounts, reservation.request.account, reservation.sequence)
+
+    def level_of(self, reservation: Reservation) -> int:
+        """Return the best level at which its account had something left after the charge, else the free level.
+        Preemptions in this cycle move balances and do not change the level.
+        """
+        account = self.account_of(reservation)
+        return FREE if account is None else self._levels[account.id]
+
+    @property
+    def are_by_name(self) -> bool:
+        """Whether the name of an account determines which account pays. It does not once an account was forgotten: a
+        new account of that name pays for later reservations only.
+        """
+        return not any(account.forgotten_upto for account in self.accounts.values())
+
+    def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
+        """Let the payer take over what the payee paid so far. Without a payee nothing is refunded."""
+        self.left[payer.id] = subtract(self.left[payer.id], cost)
+        if payee is not None:
+            self.left[payee.id] = add(self.left[payee.id], cost)
+
+
+_STATE_AFTER: Final[Mapping[type, SlotState]] = {Drain: "draining", Terminate: "terminating", Reset: "empty"}
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
 _age = attrgetter("created_at", "sequence")
-
-
-class _Demands(dict[Shape, Demand]):
-    """By shape. A demand is made when its shape is looked up for the first time."""
-
-    def __init__(self, make: Callable[[Shape], Demand]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, shape: Shape) -> Demand:
-        demand = self[shape] = self._make(shape)
-        return demand
 
 
 class CycleState:
@@ -70,6 +110,7 @@ class CycleState:
         """Reservations that this cycle has ended or requeued."""
         self.timers = Timers(now)
         self.slot_infos: dict[str, SlotInfo] = {}
+        """All slots of the configured pools by id: pools as configured, slots in slot order."""
         self.pools: dict[str, list[SlotInfo]] = {}
         self._restless: dict[int, SlotInfo] = {}
         self.unsound: set[str] = set()
@@ -87,8 +128,7 @@ class CycleState:
         """(reservation, component) of elastic leases that this cycle ended while their reservation stays leased."""
         self.turns = WorkBudget(self.cache.turns, rules.limits.work_per_tick)
         """What gangs and elastic components may cost in this cycle."""
-        self._demands = _Demands(self._make_demand)
-        self._steps = SharedAmounts()
+        self._demands = Demands(rules)
         self._open_pools()
 
     def _open_pools(self) -> None:
@@ -99,23 +139,15 @@ class CycleState:
             ]
             self.slot_infos.update({slot_info.slot.id: slot_info for slot_info in slot_infos})
             for slot_info, each in zip(slot_infos, opened, strict=True):
-                if not (each.is_at_rest and each.is_sound):
-                    self._note_unusual(slot_info, each)
+                if not each.is_at_rest:
+                    self.note_restless(slot_info)
+                if not each.is_sound:
+                    self.unsound.add(slot_info.slot.id)
         for name in sorted(set(self.view.pools).difference(self.rules.pools)):
             slots = self.view.list_slots(name)
             self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
             self.unsound.update(slot.id for slot in slots if not is_sound(self.view, slot))
         self.unsound.update(self.view.leases_on.keys() - self.view.slots.keys())
-
-    def _note_unusual(self, slot_info: SlotInfo, opened: CachedSlot) -> None:
-        if not opened.is_at_rest:
-            self.note_restless(slot_info)
-        if not opened.is_sound:
-            self.unsound.add(slot_info.slot.id)
-
-    def leases_on(self, slot: Slot) -> Leases:
-        """Return the leases of the slot's present epoch, as they were before this cycle."""
-        return find_leases(self.view, slot)
 
     def note_restless(self, slot_info: SlotInfo) -> None:
         """Let `heal`, `retire` and `wake` look at this slot: this cycle changed something on it."""
@@ -131,11 +163,16 @@ class CycleState:
         """Append a decision to the plan."""
         self.decisions.append(decision)
 
-    def assign(self, reservation: Reservation, leases: tuple[Placement, ...], level: int | None = None) -> None:
+    def move_slot(self, slot_info: SlotInfo, decision: Drain | Terminate | Reset) -> None:
+        """Decide that a slot drains, terminates or becomes empty. It is in that state for the rest of the cycle."""
+        self.decide(decision)
+        slot_info.state = _STATE_AFTER[type(decision)]
+
+    def assign(self, reservation: Reservation, leases: Iterable[Lease], level: int | None = None) -> None:
         """Assign these leases. `level`: the quota level that pays for them; None without quota."""
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
-        self.decide(Assign(reservation=reservation.id, leases=leases, level=level))
+        self.decide(Assign(reservation=reservation.id, leases=name_placements(leases), level=level))
 
     def end(self, reservation: Reservation) -> None:
         """End all its leases. It is not pending either: the rest of the cycle ignores it."""
@@ -156,10 +193,15 @@ class CycleState:
             slot_info.end_lease((reservation.id, component), self.now)
             self.note_restless(slot_info)
 
-    def requeue(self, reservation: Reservation) -> None:
-        """End its leases and make it pending again, at the position of its age."""
+    def requeue(self, reservation: Reservation, decision: Requeue | Restart) -> None:
+        """Decide that a reservation is pending again, at the position of its age. Its leases end."""
+        self.decide(decision)
         self.end(reservation)
         self.requeued[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
+
+    def stays_leased(self, reservation: Reservation) -> bool:
+        """Return whether this cycle neither ends nor revokes the leases of a leased reservation so far."""
+        return reservation.id not in self.over and reservation.id not in self.returning
 
     def list_in_phase(self, phase: str) -> list[Reservation]:
         """Return the reservations of one phase that this cycle has not ended, in order of submission."""
@@ -177,7 +219,8 @@ class CycleState:
         demand = self._demands[shape]
         if not reservation.declined and not reservation.interruptions:
             return demand
-        impatient = self._find_impatient(reservation, demand.pools)
+        limits = {name: self.rules.pools[name].on_demand_after for name in demand.pools}
+        impatient = tuple(name for name, most in limits.items() if most and reservation.interruptions >= most)
         declined = tuple(name for name in reservation.declined if self._is_still_there(reservation, name))
         if not declined and not impatient:
             return demand
@@ -224,17 +267,6 @@ class CycleState:
             ]
         return Queue(reservations, ids, demands, reservations[0].created_at if reservations else inf)
 
-    def _make_demand(self, shape: Shape) -> Demand:
-        asked = shape.pool, shape.system
-        pools, settings = self.rules.serving_pools(*asked), self.rules.settings_of(*asked)
-        serving = [(name, self.rules.pools[name]) for name in pools]
-        needs, elastic = make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
-        is_rigid = (
-            settings.elastic == "rigid" and settings.queue != "quota"
-        )  # quota grants elastic instances by its own rules
-        whole = needs + elastic if is_rigid else needs
-        return Demand(shape, pools, self.rules.queue_of(*asked), settings, whole, elastic)
-
     def has_elastic_demand(self) -> bool:
         """Return whether a pending reservation requests elastic instances."""
         return any(demand.elastic for demand in self._demands.values())
@@ -246,11 +278,6 @@ class CycleState:
     def find_revoke_by(self, settings: SchedulerKeys) -> float | None:
         """Return until when a lease that is preempted under these settings may last; None: it ends at once."""
         return self.now + settings.preemption_grace if settings.preemption_grace else None
-
-    def _find_impatient(self, reservation: Reservation, pools: Iterable[str]) -> tuple[str, ...]:
-        """Return the pools in which `on_demand_after` interruptions allow it an on-demand machine."""
-        limits = {name: self.rules.pools[name].on_demand_after for name in pools}
-        return tuple(name for name, most in limits.items() if most and reservation.interruptions >= most)
 
     def wait(self, name: str, code: str, detail: str) -> None:
         """Report why a reservation waits. Of several codes the first in the order of WAITING_CODES is kept."""
@@ -288,16 +315,10 @@ class CycleState:
         """Return whether more than `limit` seconds have passed since `start`, strictly."""
         return self.now - start > limit
 
-    def is_offered(self, slot_info: SlotInfo) -> bool:
-        """Return whether a slot takes leases: ready, not cordoned, not offline, and without an unknown occupant."""
-        return slot_info.state == "ready" and not (
-            slot_info.slot.cordoned or slot_info.stuck or slot_info.slot.stranger
-        )
-
     def open_indexes(self) -> None:
         """Index the slots that `heal` left in service, ready or in flight. Placement begins with this."""
         slot_infos = [
-            slot_info for slot_info in self.all_slots() if not slot_info.slot.cordoned and not slot_info.stuck
+            slot_info for slot_info in self.slot_infos.values() if not slot_info.slot.cordoned and not slot_info.stuck
         ]
         ready = [
             slot_info for slot_info in slot_infos if slot_info.state == "ready" and slot_info.slot.stranger is None
@@ -325,10 +346,6 @@ class CycleState:
         """Return the work that searches for several instances at once have taken so far in this cycle."""
         return sum(index.steps for index in self._indexes)
 
-    def all_slots(self) -> Iterable[SlotInfo]:
-        """Return all slots of the configured pools: pools as configured, slots in slot order."""
-        return self.slot_infos.values()
-
     def finish(self, queue: Queue, wake_at: float | None) -> Plan:
         """Return the plan, with the waits in the order of the queue, and close the indexes."""
         ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
@@ -340,6 +357,21 @@ class CycleState:
         for index in self._indexes:
             index.close()
         return Plan(tuple(self.decisions), waiting, wake_at, self.charged)
+
+
+def make_revoke(
+    holder: str, lease: Lease, reason: RevokeReason, revoke_by: float | None, room_for: str | None = None
+) -> Revoke:
+    """Return the decision that ends an elastic lease, at once or by a deadline."""
+    return Revoke(
+        reservation=holder,
+        component=lease.component,
+        slot=lease.slot,
+        reason=reason,
+        epoch=lease.epoch,
+        revoke_by=revoke_by,
+        room_for=room_for,
+    )
 
 
 def name_placements(leases: Iterable[Lease]) -> tuple[Placement, ...]:

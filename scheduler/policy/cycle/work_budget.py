@@ -62,19 +62,29 @@ class WorkBudget:
         self._asking = payer
         if self._first.setdefault(payer, reservation.id) == reservation.id:
             return True
-        if reservation.id in self._memory.get(payer, ()):
+        if not self._take_turn(payer, reservation.id):
+            return False
+        self._present = payer
+        return True
+
+    def _take_turn(self, payer: Payer, name: str) -> bool:
+        """Return whether a reservation of this payer is tried in this cycle.
+
+        It is not if it was tried in an earlier cycle and others of its payer were not, or if no budget is left.
+        """
+        if name in self._memory.get(payer, ()):
             self.short.add(payer)
             return False
         if self.is_spent(payer):
             self._is_over.add(payer)
             return False
-        self._tried.setdefault(payer, set()).add(reservation.id)
-        self._present = payer
+        self._tried.setdefault(payer, set()).add(name)
         return True
 
     def _close(self, steps: int) -> None:
-        """Charge the steps since the last call to its payer."""
-        self.charge(steps - self._began)
+        """Charge the steps since the last call to its payer; the first reservation of a payer pays for no search."""
+        if self._present is not None:
+            self.spend(self._present, steps - self._began)
         self._began, self._present = steps, None
 
     def charge_leases(self, count: int) -> None:
@@ -83,11 +93,6 @@ class WorkBudget:
         """
         if self._most and count > 1 and self._asking is not None:
             self.spend(self._asking, LEASE_STEPS * count)
-
-    def charge(self, steps: int) -> None:
-        """Charge steps to the reservation that is tried. The first one of a payer pays nothing for its search."""
-        if self._present is not None:
-            self.spend(self._present, steps)
 
     def must_wait(self, reservation: Reservation, steps: int) -> bool:
         """Return whether a reservation needs another turn, because no budget is left for its launches."""
@@ -116,13 +121,8 @@ class WorkBudget:
         if not self._most or len(reservation.leases) <= 1:
             return True
         payer = ("cores", find_payer(reservation))
-        if reservation.id in self._memory.get(payer, ()):
-            self.short.add(payer)
+        if not self._take_turn(payer, reservation.id):
             return False
-        if self.is_spent(payer):
-            self._is_over.add(payer)
-            return False
-        self._tried.setdefault(payer, set()).add(reservation.id)
         self.spend(payer, CORES_STEPS * len(reservation.leases))
         return True
 

@@ -7,28 +7,102 @@ only those that stand in the way, the last in rank first: the same instances sta
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
+from operator import attrgetter
 
 from scheduler.model.reservations import Reservation
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Resources, subtract
 from scheduler.model.rules import SchedulerKeys
 from scheduler.policy.capacity.fits import Usage, find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
-from scheduler.policy.elastic.instances import RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
-from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
-from scheduler.policy.elastic.utilisation import MORE
+from scheduler.policy.elastic.instances import MORE, RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
 
-_NOBODY = (1 << 62, 0)
+_LAST = (1 << 62, 0)
 """A rank behind every group."""
+_rank = attrgetter("rank")
+ROUNDING = 1e-6
+"""This part of an instance may be missing: sums of fractions are not exact, and no fitting demand may be refused."""
 
 
-def _rank(group: ElasticGroup) -> tuple[int, int]:
-    return group.rank
+@dataclass(slots=True)
+class _Headroom:
+    """What one slot could take: an upper bound of `find_obstacle`, which a search asks afterwards."""
+
+    slot_info: SlotInfo
+    free: Resources | None
+    leases: float
+    """The number of leases that it could take in addition."""
+
+    def count(self, need: InstanceRequest, most: int) -> int:
+        """Return how many instances would fit, up to `most`."""
+        pool = self.slot_info.slot.pool
+        if self.leases <= 0 or pool not in need.given or not need.could_hold(pool, None, self.slot_info.labels):
+            return 0
+        fit = min(self.leases, most)
+        if self.free is not None:
+            for name, amount in need.given[pool].items():
+                if amount > 0:
+                    fit = min(fit, self.free.get(name, 0) / amount + ROUNDING)
+        return int(fit)
+
+
+class RelaxedCapacity:
+    """The capacity of the ready slots if all elastic instances that may be reclaimed were gone.
+
+    Under load most pending reservations would not fit even then. A sum shows it, and no instance is moved to find out.
+    Essential instances that are placed are subtracted, and nothing is ever added.
+    """
+
+    def __init__(self, slot_index: SlotIndex, elastic_instances: Iterable[ElasticInstance]) -> None:
+        self.size = len(slot_index)
+        """The number of slots at the start; the starvation guard may remove some later."""
+        self._refused: list[tuple[InstanceRequest, int]] = []
+        """(request, number of instances) that do not fit."""
+        self._headrooms: dict[int, _Headroom] = {}
+        for slot_info in slot_index.list_slot_infos():
+            leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left)
+            self._headrooms[slot_info.order] = _Headroom(slot_info, slot_info.free, leases)
+        for elastic_instance in elastic_instances:
+            stands_on = elastic_instance.slot_info
+            if stands_on is None or (headroom := self._headrooms.get(stands_on.order)) is None:
+                continue
+            headroom.leases += 1
+            if headroom.free is not None:
+                amounts = elastic_instance.amounts_on(stands_on)
+                headroom.free = {name: free + amounts.get(name, 0) for name, free in headroom.free.items()}
+
+    def could_hold(self, demand: Demand) -> bool:
+        """Return whether the instances of each component would fit if they were alone; if not, no search helps."""
+        return all(self._could_hold(need, count, demand.declined) for need, count in Counter(demand.needs).items())
+
+    def _could_hold(self, need: InstanceRequest, count: int, declined: Sequence[str]) -> bool:
+        if any(count >= refused and need.asks_as_much_as(other) for other, refused in self._refused):
+            return False
+        left = count
+        for headroom in self._headrooms.values():
+            if headroom.slot_info.slot.id not in declined:
+                left -= headroom.count(need, left)
+            if left <= 0:
+                return True
+        if not declined:
+            self._refused.append((need, count))
+        return False
+
+    def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
+        """Subtract requests that were placed on these slots, or keep their capacity; only ready slots count."""
+        for need, slot_info in zip(needs, slot_infos, strict=False):
+            headroom = self._headrooms.get(slot_info.order)
+            if headroom is not None:
+                headroom.leases -= 1
+                if headroom.free is not None:
+                    headroom.free = subtract(headroom.free, need.given[slot_info.slot.pool])
 
 
 class Cascade:
@@ -40,9 +114,9 @@ class Cascade:
         self._cycle, self._ranks = cycle, ranks
         self._assignment = Assignment(cycle)
         self.groups: list[ElasticGroup] = []
-        self._bare: RelaxedCapacity | None = None
+        self._relaxed: RelaxedCapacity | None = None
         self._behind = ReclaimableCapacity(())
-        self._first_touched: tuple[int, int] = _NOBODY
+        self._first_touched: tuple[int, int] = _LAST
         """The rank of the first group with an instance that was lifted and is not back yet."""
         self._refused: set[Demand] = set()
         """Demands for which a reclaim is of no use, until another reservation is served."""
@@ -81,7 +155,7 @@ class Cascade:
             for elastic_instance, slot_info in zip(elastic_instances, slot_infos, strict=False):
                 elastic_instance.stand(slot_info)
         if self.takes_back:
-            self._serve_again(groups[0].rank)
+            self._serve(self.groups[self._find_first(groups[0].rank) :])
         else:
             self._serve(groups)
 
@@ -93,7 +167,9 @@ class Cascade:
         """
         if not self.takes_back or demand in self._refused:
             return None
-        if self._find_bare().could_hold(demand):
+        if self._relaxed is None or self._relaxed.size != len(self._cycle.ready):
+            self._relaxed = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
+        if self._relaxed.could_hold(demand):
             for first, must_grow in self._list_ways(reservation):
                 slot_infos = self._try(reservation, demand, first, must_grow=must_grow)
                 if slot_infos is not None:
@@ -105,15 +181,10 @@ class Cascade:
         self._refused.add(demand)
         return None
 
-    def _find_bare(self) -> RelaxedCapacity:
-        if self._bare is None or self._bare.size != len(self._cycle.ready):
-            self._bare = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
-        return self._bare
-
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
         """Note that a demand was placed on these slots, or keeps their capacity."""
-        if self._bare is not None:
-            self._bare.take(demand.needs, slot_infos)
+        if self._relaxed is not None:
+            self._relaxed.take(demand.needs, slot_infos)
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[int, bool]]:
         """Yield (first group of which instances may be lifted, whether the utilisation has to grow)."""
@@ -130,10 +201,12 @@ class Cascade:
 
     def _try(self, reservation: Reservation, demand: Demand, first: int, *, must_grow: bool) -> list[SlotInfo] | None:
         assignment, mark, use, groups = self._assignment, self._assignment.mark, self._assignment.use, list(self.groups)
-        slot_infos = self._take_places(demand, first)
+        slot_infos = self._take_slots(demand, first)
         if slot_infos is not None:
             self._join(reservation, demand)
-            self._serve_again(min(self._first_touched, (self._ranks[reservation.id], 0)))
+            # Nothing changes for groups before the first one that was touched.
+            start = self._find_first(min(self._first_touched, (self._ranks[reservation.id], 0)))
+            self._serve(self.groups[start:])
             if not must_grow or assignment.use > use + MORE:
                 return slot_infos
         self.groups = groups
@@ -141,14 +214,14 @@ class Cascade:
         assignment.update_index()
         return None
 
-    def _take_places(self, demand: Demand, first: int) -> list[SlotInfo] | None:
+    def _take_slots(self, demand: Demand, first: int) -> list[SlotInfo] | None:
         """Return a slot for each essential instance; None as soon as one instance finds none."""
         slot_infos: list[SlotInfo] = []
-        self._first_touched = _NOBODY
+        self._first_touched = _LAST
         for need, alike in groupby(demand.needs):
-            takeoff = VictimSearch(need, self.groups[first:], self._assignment, demand.declined)
+            search = VictimSearch(need, self.groups[first:], self._assignment, demand.declined)
             for _ in alike:
-                slot_info = self._find(takeoff)
+                slot_info = self._find(search)
                 if slot_info is None:
                     return None
                 self._assignment.take(slot_info, need)
@@ -160,10 +233,6 @@ class Cascade:
         for group in groups:
             insort(self.groups, group, key=_rank)
         return groups
-
-    def _serve_again(self, rank: tuple[int, int]) -> None:
-        """Serve the groups with this rank or a later one; nothing changes for earlier groups."""
-        self._serve(self.groups[self._find_first(rank) :])
 
     def _serve(self, groups: Sequence[ElasticGroup]) -> None:
         self._behind = ReclaimableCapacity(groups if self.takes_back else ())
@@ -179,45 +248,40 @@ class Cascade:
         if not (group.lifted or self._assignment.find(group.need) is not None or self._could_find_behind(group)):
             return
         turns, payer = self._cycle.turns, find_payer(group.holder)
-        for elastic_instance in (
-            [elastic_instance for elastic_instance in group.elastic_instances if elastic_instance.is_missing]
-            if group.lifted
-            else ()
-        ):
+        for elastic_instance in [each for each in group.elastic_instances if each.is_missing] if group.lifted else ():
             if self._assignment.fits_home(elastic_instance):
                 self._assignment.move(elastic_instance, elastic_instance.home)
-        takeoff: VictimSearch | None = None
-        slot_info: SlotInfo | None = None
+        search, slot_info = None, None
         for elastic_instance in group.walk_missing():
             # With a grace a revoked instance keeps its slot until the deadline, so it gets no second one meanwhile.
-            if elastic_instance.slot_info is None and not (
-                elastic_instance.lease is not None and self.settings.preemption_grace
-            ):
-                slot_info = self._assignment.find_again(group.need, slot_info)
-                if slot_info is None and self._could_find_behind(group):
-                    if takeoff is None:
-                        behind = self.groups[self._find_first(group.rank) + 1 :]
-                        takeoff = VictimSearch(group.need, behind, self._assignment)
-                    slot_info = self._find(takeoff)
-                if slot_info is None or turns.is_spent(payer):
-                    return
-                self._assignment.move(elastic_instance, slot_info)
-                turns.spend(payer, GRANT_STEPS)
+            keeps_slot = elastic_instance.lease is not None and self.settings.preemption_grace
+            if elastic_instance.slot_info is not None or keeps_slot:
+                continue
+            slot_info = self._assignment.find_again(group.need, slot_info)
+            if slot_info is None and self._could_find_behind(group):
+                if search is None:
+                    behind = self.groups[self._find_first(group.rank) + 1 :]
+                    search = VictimSearch(group.need, behind, self._assignment)
+                slot_info = self._find(search)
+            if slot_info is None or turns.is_spent(payer):
+                return
+            self._assignment.move(elastic_instance, slot_info)
+            turns.spend(payer, GRANT_STEPS)
 
     def _could_find_behind(self, group: ElasticGroup) -> bool:
         """Return whether groups that rank behind could give back a slot. Speed: most often none can."""
         return self.takes_back and self._behind.could_give(group.need, self._assignment)
 
-    def _find(self, takeoff: "VictimSearch") -> SlotInfo | None:
+    def _find(self, search: "VictimSearch") -> SlotInfo | None:
         """Return a slot for one more instance; lift elastic ones for it if it fits nowhere."""
-        slot_info = self._assignment.find(takeoff.need, takeoff.declined)
+        slot_info = self._assignment.find(search.need, search.declined)
         if slot_info is not None:
             return slot_info
-        for group, elastic_instance in takeoff.list_next():
+        for group, elastic_instance in search.list_next():
             self._behind.leave_one(elastic_instance)
             self._assignment.move(elastic_instance, None)
             self._first_touched = min(self._first_touched, group.rank)
-        return self._assignment.find(takeoff.need, takeoff.declined)
+        return self._assignment.find(search.need, search.declined)
 
 
 @dataclass(slots=True)
@@ -246,9 +310,7 @@ class VictimSearch:
         declined: Sequence[str] = (),
     ) -> None:
         self.need, self.declined, self._assignment = need, declined, assignment
-        self._left = (
-            (group, elastic_instance) for group in reversed(groups) for elastic_instance in group.list_last_first()
-        )
+        self._left = ((group, each) for group in reversed(groups) for each in group.list_last_first())
         self._passed: dict[SlotInfo, _Passed] = {}
         self._serving: dict[SlotInfo, bool] = {}
         """By slot: the answer of `_could_serve`."""
@@ -257,7 +319,9 @@ class VictimSearch:
         """Return the elastic instances to lift for one more instance; none if no lift helps."""
         for group, elastic_instance in self._left:
             slot_info = elastic_instance.slot_info
-            if slot_info is None or not self._could_serve(slot_info):
+            if slot_info is not None and slot_info not in self._serving:
+                self._serving[slot_info] = _could_serve(self.need, slot_info, self.declined, self._assignment)
+            if slot_info is None or not self._serving[slot_info]:
                 continue
             passed = self._passed.get(slot_info)
             if passed is None:
@@ -267,21 +331,12 @@ class VictimSearch:
             if passed.free is not None:
                 amounts = elastic_instance.amounts_on(slot_info)
                 passed.free = {name: free + amounts.get(name, 0) for name, free in passed.free.items()}
-            if self._has_room(slot_info, passed):
+            leases = slot_info.pool.lease_limit - slot_info.load + len(passed.elastic_instances)
+            uses = slot_info.uses_left + passed.granted
+            if find_obstacle(self.need.given[slot_info.slot.pool], passed.free, leases, uses) is None:
                 del self._passed[slot_info]
                 return passed.elastic_instances
         return ()
-
-    def _could_serve(self, slot_info: SlotInfo) -> bool:
-        known = self._serving.get(slot_info)
-        if known is None:
-            known = self._serving[slot_info] = _could_serve(self.need, slot_info, self.declined, self._assignment)
-        return known
-
-    def _has_room(self, slot_info: SlotInfo, passed: _Passed) -> bool:
-        leases = slot_info.pool.lease_limit - slot_info.load + len(passed.elastic_instances)
-        uses = slot_info.uses_left + passed.granted
-        return find_obstacle(self.need.given[slot_info.slot.pool], passed.free, leases, uses) is None
 
 
 class ReclaimableCapacity:
@@ -312,24 +367,16 @@ class ReclaimableCapacity:
         """Return whether one instance may fit on a slot without these instances; False is certain."""
         if any(need.asks_as_much_as(other) for other in self._refused):
             return False
-        standing = self._add_up().items()
-        if any(
-            _could_serve(need, slot_info, (), assignment) and _would_fit(need, slot_info, each)
-            for slot_info, each in standing
-        ):
-            return True
-        self._refused.append(need)
-        return False
-
-    def _add_up(self) -> dict[SlotInfo, Usage]:
         if self._on is None:
             self._on = {}
-            for group in self.groups[self._left :]:
-                for elastic_instance in group.elastic_instances:
-                    if elastic_instance.slot_info is not None:
-                        there = self._on.setdefault(elastic_instance.slot_info, Usage())
-                        there.add(elastic_instance.amounts_on(elastic_instance.slot_info), 1)
-        return self._on
+            for each in chain.from_iterable(group.elastic_instances for group in self.groups[self._left :]):
+                if each.slot_info is not None:
+                    self._on.setdefault(each.slot_info, Usage()).add(each.amounts_on(each.slot_info))
+        for slot_info, standing in self._on.items():
+            if _could_serve(need, slot_info, (), assignment) and _would_fit(need, slot_info, standing):
+                return True
+        self._refused.append(need)
+        return False
 
 
 def _could_serve(need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str], assignment: Assignment) -> bool:

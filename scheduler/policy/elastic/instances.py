@@ -5,8 +5,9 @@ where an undo restores the list of the moves but not the slots.
 """
 
 from bisect import insort
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from scheduler.model.reservations import Component, Instance, Lease, Reservation
@@ -15,7 +16,22 @@ from scheduler.policy.capacity.fits import Usage, find_obstacle, is_overfull, me
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.elastic.utilisation import weigh_use
+
+MORE: Final = 1e-9
+"""Smaller differences do not count: sums of fractions are not exact."""
+
+
+def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resources]) -> float:
+    """Return what a lease with these amounts adds to the utilisation of its pool, which `flexible` compares.
+
+    It is the sum over its resources of (amount leased / amount that the pool has), or 1 if the slot counts leases only.
+    `have`: by pool, the sum of its slots in service. Source: Zoe's flexible heuristic.
+    """
+    if slot_info.capacity is None:
+        return 1.0
+    all_of_it = have[slot_info.slot.pool]
+    return sum(amount / all_of_it[name] for name, amount in amounts.items() if all_of_it.get(name))
+
 
 RECLAIMS: Final = frozenset({"flexible", "yielding"})
 """The values of the setting `elastic` under which held elastic instances may be reclaimed."""
@@ -101,16 +117,7 @@ class ElasticGroup:
 
     def count_unleased(self) -> int:
         """Return how many instances hold nothing and got no slot in this cycle."""
-        opened = sum(
-            elastic_instance.slot_info is None and elastic_instance.lease is None
-            for elastic_instance in self.elastic_instances
-        )
-        leased = sum(
-            elastic_instance.lease is not None and elastic_instance.is_missing
-            for elastic_instance in self.elastic_instances
-        )
-        unopened = self.missing - leased - opened
-        return opened + unopened
+        return self.missing - sum(each.lease is not None and each.is_missing for each in self.elastic_instances)
 
     def walk_missing(self) -> Iterator[ElasticInstance]:
         """Yield the instances that need a slot, lowest index first; missing objects are made."""
@@ -137,7 +144,7 @@ class ElasticGroup:
         assert index is not None, "there is one more"  # noqa: S101
         self.first_unopened = next(self.unopened, None)
         elastic_instance = ElasticInstance(self, self.holder, self.instances[index], self.need, index)
-        insort(self.elastic_instances, elastic_instance, key=_index)
+        insort(self.elastic_instances, elastic_instance, key=attrgetter("index"))
         return elastic_instance
 
     def list_last_first(self) -> Iterator[ElasticInstance]:
@@ -173,11 +180,10 @@ class Assignment:
         """By order: the changed slots that the slot index does not know of yet; one update for many moves."""
         self.use = 0.0
         """The utilisation of the pools; only differences matter, see `weigh_use`."""
-        self._totals: dict[str, Resources] = {}
         by_pool: dict[str, list[Resources]] = {}
         for slot_info in self._slot_index.list_slot_infos():
             by_pool.setdefault(slot_info.slot.pool, []).append(slot_info.capacity or {})
-        self._totals = {name: total(amounts) for name, amounts in by_pool.items()}
+        self._totals: dict[str, Resources] = {name: total(amounts) for name, amounts in by_pool.items()}
 
     def may_move_on(self, slot_info: SlotInfo | None) -> bool:
         """Return whether elastic instances may be lifted off a slot, or put there."""
@@ -255,20 +261,17 @@ class Assignment:
             if elastic_instance.slot_info is not None:
                 on.setdefault(elastic_instance.slot_info, []).append(elastic_instance)
         for slot_info, lifted in on.items():
-            if _is_overfull(slot_info) or _lacks_a_name(slot_info, lifted):
-                self._lift_all(slot_info, lifted)
-
-    def _lift_all(self, slot_info: SlotInfo, elastic_instances: Sequence[ElasticInstance]) -> None:
-        """Lift instances off an overfull slot: `free` is never below 0, so it is worked out again without them."""
-        keys = {(elastic_instance.holder.id, elastic_instance.instance.name) for elastic_instance in elastic_instances}
-        kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
-        slot_info.lifted += len(elastic_instances)
-        if slot_info.capacity is not None:
-            slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
-        self._changed[slot_info.order] = slot_info
-        for elastic_instance in elastic_instances:
-            self.use -= weigh_use(slot_info, elastic_instance.amounts_on(slot_info), self._totals)
-            elastic_instance.stand(None)
+            if not (_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)):
+                continue
+            slot_info.lifted += len(lifted)
+            if slot_info.capacity is not None:  # `free` is never below 0, so it is worked out again without them
+                keys = {(each.holder.id, each.instance.name) for each in lifted}
+                kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
+                slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
+            self._changed[slot_info.order] = slot_info
+            for each in lifted:
+                self.use -= weigh_use(slot_info, each.amounts_on(slot_info), self._totals)
+                each.stand(None)
 
     def _put(self, slot_info: SlotInfo, amounts: Resources, *, is_new: bool) -> None:
         if is_new:
@@ -332,7 +335,9 @@ def list_groups(
         group = ElasticGroup((position, len(groups)), need, reservation, iter(unopened), demand.shape.elastic)
         group.missing = 0 if is_unwanted else count - len(numbers)
         for number, lease in sorted(numbers.items()):
-            home, index = _find_home(cycle, reservation, lease), first + number
+            index, home = first + number, cycle.slot_infos.get(lease.slot)
+            if home is not None and not (cycle.ready.has(home) and is_reclaimable(cycle, home, reservation, lease)):
+                home = None  # it cannot be lifted
             elastic_instance = ElasticInstance(
                 group, reservation, demand.shape.elastic[index], need, index, lease, home, home
             )
@@ -364,18 +369,6 @@ def find_number(component: Component, name: str) -> int | None:
     return int(digits) if int(digits) < component.count else None
 
 
-def _index(elastic_instance: ElasticInstance) -> int:
-    return elastic_instance.index
-
-
-def _find_home(cycle: CycleState, holder: Reservation, lease: Lease) -> SlotInfo | None:
-    """Return the slot of a lease if searches may find the slot and the lease may be reclaimed."""
-    slot_info = cycle.slot_infos.get(lease.slot)
-    if slot_info is None or not cycle.ready.has(slot_info):
-        return None
-    return slot_info if is_reclaimable(cycle, slot_info, holder, lease) else None
-
-
 def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, lease: Lease) -> bool:
     """Return whether an elastic lease may be reclaimed for another reservation: it is held, and its slot stays."""
     present = slot_info.leases.get((holder.id, lease.component))
@@ -383,8 +376,3 @@ def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, 
         return False
     # A lease that ends without a grace is unclean: a pool that recycles such slots would lose the slot.
     return bool(cycle.settings_of(holder).preemption_grace) or not slot_info.pool.recycle_unclean
-
-
-def is_served(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether a leased reservation stays leased in this cycle."""
-    return reservation.id not in cycle.over and reservation.id not in cycle.returning

@@ -1,21 +1,195 @@
-"""The elastic part of placing: grants and reclaims under each queue's `elastic` setting.
+"""The elastic part of placing: grants and reclaims under each queue's `elastic` setting, and the decisions about them.
 
-A queue without elastic components costs nothing here. Source: Zoe; `yielding` is ours.
+The revokes that an assignment needs stand before it, grants after it. With a `preemption_grace` a revoked instance
+keeps its slot until the deadline, and the capacity is given to no other lease before that. A newcomer claims its slots
+meanwhile, and other grants wait for a later cycle. A queue without elastic components costs nothing here. Source: Zoe;
+`yielding` is Leasehold's own.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from scheduler.model.decisions import Assign
+from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
 from scheduler.model.reservations import Reservation
-from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.model.resources import Resources
+from scheduler.policy.capacity.fits import Occupancy, is_overfull
+from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import ElasticShortage
 from scheduler.policy.elastic.cascade import Cascade
-from scheduler.policy.elastic.decisions import ElasticDecisions
-from scheduler.policy.elastic.instances import ElasticGroup, is_served
+from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance
 from scheduler.policy.queueing.order import sort_queue
+
+RECLAIMING: Final = "elastic instances of other reservations are being reclaimed for it"
+
+
+class _SlotUsage:
+    """The leases on one slot, updated with each decision that is written."""
+
+    def __init__(self, slot_info: SlotInfo, given: Mapping[tuple[str, str], Resources]) -> None:
+        """`given`: the amounts that this cycle assigned there before, by (reservation, component)."""
+        self._slot_info = slot_info
+        self._occupancy = Occupancy(slot_info.leases.values())
+        self.add = self._occupancy.add
+        for amounts in (amounts for key, amounts in given.items() if key not in slot_info.leases):
+            self.add("held", amounts)
+
+    def revoke(self, elastic_instance: ElasticInstance, *, is_over: bool) -> None:
+        """Note that an instance ends, or that its holder has a deadline (not `is_over`)."""
+        amounts = elastic_instance.amounts_on(self._slot_info)
+        self.add("held", amounts, -1)
+        if not is_over:
+            self.add("revoking", amounts)
+
+    def fits(self) -> bool:
+        """Return whether all leases fit."""
+        return not is_overfull(self._occupancy.sum(), self._slot_info.pool.lease_limit, self._slot_info.capacity)
+
+
+class ElasticDecisions:
+    """Turns the changes of all elastic instances of a cycle into decisions."""
+
+    def __init__(self, cycle: CycleState, start: int) -> None:
+        """`start`: the number of decisions before the first reservation was placed."""
+        self._cycle, self._start = cycle, start
+        self._usages: dict[str, _SlotUsage] = {}
+        """By slot, for slots on which instances are revoked."""
+        self._given: dict[str, dict[tuple[str, str], Resources]] = {}
+        """By slot, then by (reservation, component): the amounts that the decisions before assign."""
+        for decision in cycle.decisions[:start]:
+            if isinstance(decision, Assign):
+                for each in decision.leases:
+                    self._given.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
+        self._revoked: dict[str, list[ElasticInstance]] = {}
+        """By slot: the instances that are revoked there, last in rank first."""
+        self._late: list[ElasticInstance] = []
+        """Granted after everything else, because revokes may come before."""
+        self._early: dict[str, list[ElasticInstance]] = {}
+        """By holder: granted with its assignment, or before all assignments."""
+        self._claiming: set[str] = set()
+        self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
+        """By group: the instances that may be granted and are not granted yet, highest index first."""
+
+    def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
+        """Add the elastic instances of one queue, in rank order."""
+        moved = [
+            elastic_instance
+            for elastic_instance in elastic_instances
+            if elastic_instance.slot_info is not elastic_instance.home
+        ]
+        for elastic_instance in moved:
+            if elastic_instance.is_granted and takes_back:
+                self._late.append(elastic_instance)
+            elif elastic_instance.is_granted:
+                self._early.setdefault(elastic_instance.holder.id, []).append(elastic_instance)
+        for elastic_instance in reversed(moved):
+            if elastic_instance.is_revoked and elastic_instance.home is not None:
+                slot = elastic_instance.home.slot.id
+                if slot not in self._usages:
+                    self._usages[slot] = _SlotUsage(elastic_instance.home, self._given.get(slot, {}))
+                self._revoked.setdefault(slot, []).append(elastic_instance)
+
+    def write(self) -> None:
+        """Put the decisions of this step into their order."""
+        decisions = self._cycle.decisions
+        placed = decisions[self._start :]
+        assigned = {decision.reservation for decision in placed if isinstance(decision, Assign)}
+        decisions[self._start :] = [
+            *self._grant(each for holder, early in self._early.items() if holder not in assigned for each in early),
+            *(written for decision in placed for written in self._write(decision)),
+            *self._revoke_others(),
+            *self._grant(self._late),
+        ]
+
+    def _write(self, decision: Decision) -> Iterator[Decision]:
+        if not isinstance(decision, Assign):
+            yield decision
+            return
+        yield from self._make_way(decision)
+        yield from self._grant(self._early.get(decision.reservation, ()))
+
+    def _make_way(self, assign: Assign) -> Iterator[Decision]:
+        """Yield the revokes that an assignment needs, then the assignment; with a grace, a claim instead."""
+        mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
+        for usage, each in mine:
+            usage.add("held", each.resources)
+        if all(usage.fits() for usage, _ in mine):
+            yield assign
+            return
+        is_over = self._find_revoke_by(assign.reservation) is None
+        for usage, each in () if is_over else mine:
+            usage.add("held", each.resources, -1)
+            usage.add("claimed", each.resources)
+        for usage, each in mine:
+            while not usage.fits() and self._revoked[each.slot]:
+                elastic_instance = self._revoked[each.slot].pop(0)
+                usage.revoke(elastic_instance, is_over=is_over)
+                yield self._revoke(elastic_instance, assign.reservation)
+        yield assign if is_over else self._claim(assign)
+
+    def _find_revoke_by(self, reservation: str) -> float | None:
+        return self._cycle.find_revoke_by(self._cycle.settings_of(self._cycle.view.reservations[reservation]))
+
+    def _claim(self, assign: Assign) -> Claim:
+        self._claiming.add(assign.reservation)
+        row = self._cycle.view.reservations[assign.reservation]
+        self._cycle.wait(row.id, "no_capacity", RECLAIMING)
+        return Claim(reservation=assign.reservation, leases=assign.leases)
+
+    def _revoke_others(self) -> Iterator[Decision]:
+        """Yield the revokes for elastic instances of earlier rank, and of instances that no longer fit."""
+        for slot, elastic_instances in self._revoked.items():
+            for elastic_instance in elastic_instances:
+                self._usages[slot].revoke(
+                    elastic_instance, is_over=self._find_revoke_by(elastic_instance.holder.id) is None
+                )
+                yield self._revoke(elastic_instance, None)
+
+    def _revoke(self, elastic_instance: ElasticInstance, room_for: str | None) -> Revoke:
+        assert elastic_instance.lease is not None, "only held instances are revoked"  # noqa: S101
+        revoke_by = self._find_revoke_by(elastic_instance.holder.id)
+        return make_revoke(elastic_instance.holder.id, elastic_instance.lease, "reclaimed", revoke_by, room_for)
+
+    def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
+        """Yield grants of the instances that fit now; the others wait for a later cycle."""
+        for elastic_instance in elastic_instances:
+            slot_info = elastic_instance.slot_info
+            if slot_info is None or elastic_instance.holder.id in self._claiming:
+                continue
+            slot, amounts, usage = (
+                slot_info.slot,
+                elastic_instance.amounts_on(slot_info),
+                self._usages.get(slot_info.slot.id),
+            )
+            if usage is not None:
+                usage.add("held", amounts)
+                if not usage.fits():
+                    usage.add("held", amounts, -1)
+                    continue
+            slot_info.wanted = True
+            yield Grant(
+                reservation=elastic_instance.holder.id,
+                component=self._take_name(elastic_instance.group),
+                slot=slot.id,
+                epoch=slot.epoch,
+                resources=dict(amounts),
+            )
+
+    def _take_name(self, group: ElasticGroup) -> str:
+        """Return the instance of a group with the lowest index that is neither held nor granted yet.
+
+        Instances of a group are alike, so the name does not depend on which of their grants had to wait. Source: Zoe.
+        """
+        if group not in self._nameless:
+            ends_at_once = self._find_revoke_by(group.holder.id) is None
+            self._nameless[group] = [
+                each
+                for each in reversed(group.elastic_instances)
+                if each.lease is None or (each.is_revoked and ends_at_once)
+            ]
+        return self._nameless[group].pop().instance.name
 
 
 class ElasticStep:
@@ -29,7 +203,7 @@ class ElasticStep:
         self._queue = Queue()
         self.pools: set[str] = set()
         """The pools in which elastic instances may stand: capacity may be given back while the queue is served."""
-        leased = [each for each in cycle.view.stretching.values() if is_served(cycle, each)]
+        leased = [each for each in cycle.view.stretching.values() if cycle.stays_leased(each)]
         if leased or cycle.has_elastic_demand():
             self._open(leased, waiters)
 
@@ -106,13 +280,9 @@ class ElasticStep:
                 missing = [(group.need, group.count_unleased()) for group in served]
             else:
                 missing = [] if len(demand.needs) > len(demand.shape.essential) else demand.elastic_runs
-            shortages += [ElasticShortage(reservation, *each) for each in self._make_demands(demand, missing)]
+            pools = tuple(name for name in demand.pools if self._cycle.rules.pools[name].launch_for_elastic)
+            for need, count in missing if pools else ():
+                if count:
+                    instance = Demand(demand.shape, pools, demand.queue, demand.settings, (need,))
+                    shortages.append(ElasticShortage(reservation, instance, count))
         return shortages
-
-    def _make_demands(
-        self, demand: Demand, missing: Iterable[tuple[InstanceRequest, int]]
-    ) -> Iterator[tuple[Demand, int]]:
-        pools = tuple(name for name in demand.pools if self._cycle.rules.pools[name].launch_for_elastic)
-        for need, count in missing if pools else ():
-            if count:
-                yield Demand(demand.shape, pools, demand.queue, demand.settings, (need,)), count

@@ -1,24 +1,34 @@
 """Step 2, heal: repair what was lost, interrupted or stuck since the last cycle, and restart what is due.
 
-Sources: the autoscaler's tick; Orchard for failures and restarts.
+A lost essential lease ends its reservation, a lost elastic one ends alone. A reservation that claims a lost slot is
+pending again. Machines that are no longer to be used are retired.
+
+Sources: the autoscaler's tick; Orchard for failures and restarts; Zoe for elastic leases; Arvados for changed offerings
+and for the restart of the scheduler. `max_uses`, `recycle_unclean` and `unhealthy_after` are Leasehold's own rules:
+`pack` would otherwise place leases on a broken machine again and again.
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterable
+from operator import attrgetter
 
-from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Terminate
-from scheduler.model.reservations import Reservation
+from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, RevokeReason, Terminate
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
+from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE
-from scheduler.policy.capacity.cached_slots import AT_REST
-from scheduler.policy.capacity.slot_info import Leases, SlotInfo
-from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.capacity.slot_info import (
+    AT_REST,
+    Leases,
+    SlotInfo,
+    find_leases,
+    find_reason_to_retire,
+    is_configured,
+)
+from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
-from scheduler.policy.lifecycle.lost_leases import drop_claims, end_instances_on, end_lost_instances
-from scheduler.policy.lifecycle.retire import retire, retire_vanished
 from scheduler.policy.lifecycle.timeouts import find_deadline, is_silent
-from scheduler.policy.lifecycle.unconfirmed import requeue_unconfirmed
 
-INTERRUPTED = "slot_interrupted"
+_sequence = attrgetter("sequence")
 
 
 def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
@@ -46,12 +56,12 @@ def _end_graces(cycle: CycleState) -> None:
     """Requeue each revoking reservation whose grace is over or whose slots are gone already."""
     for reservation in cycle.list_in_phase("revoking"):
         revoke_by = reservation.revoke_by
-        over = revoke_by is None or cycle.is_due(revoke_by)
-        if not over:
+        is_over = revoke_by is None or cycle.is_due(revoke_by)
+        if not is_over:
             cycle.timers.add(revoke_by)
-        if over or not _has_all_slots(cycle, reservation):
-            cycle.decide(Requeue(reservation=reservation.id, reason=reservation.revoke_reason or "preempted"))
-            cycle.requeue(reservation)
+        if is_over or not _has_all_slots(cycle, reservation):
+            reason = reservation.revoke_reason or "preempted"
+            cycle.requeue(reservation, Requeue(reservation=reservation.id, reason=reason))
         else:
             cycle.returning[reservation.id] = reservation
 
@@ -65,15 +75,13 @@ def _heal_interrupted(cycle: CycleState) -> None:
             continue
         slot_info.stuck = True
         if slot_info.state in IN_FLIGHT:
-            cycle.decide(Terminate(slot=slot_info.slot.id, reason="interrupted"))
-            slot_info.state = "terminating"
+            cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="interrupted"))
         elif slot_info.state == "ready":
-            cycle.decide(Drain(slot=slot_info.slot.id, reason="interrupted"))
-            slot_info.state = "draining"
+            cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="interrupted"))
         _requeue_interrupted(cycle, slot_info.leases)
     for slot in cycle.vanished:
         if slot.interrupted_at is not None:
-            _requeue_interrupted(cycle, cycle.leases_on(slot))
+            _requeue_interrupted(cycle, find_leases(cycle.view, slot))
 
 
 def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
@@ -84,14 +92,16 @@ def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
         if reservation.id in cycle.returning:
             continue
         if reservation.request.on_interruption == "fail":
-            _fail(cycle, reservation, INTERRUPTED)
+            _fail(cycle, reservation, "slot_interrupted")
             continue
-        revoke_by = _find_grace_end(cycle, reservation)
+        slots = [cycle.view.slots[lease.slot] for lease in reservation.leases if lease.slot in cycle.view.slots]
+        revoke_by = _find_grace_end(cycle, reservation, slots)
         cycle.timers.add(revoke_by)
-        cycle.decide(Requeue(reservation=reservation.id, reason=INTERRUPTED, revoke_by=revoke_by))
+        decision = Requeue(reservation=reservation.id, reason="slot_interrupted", revoke_by=revoke_by)
         if revoke_by is None:
-            cycle.requeue(reservation)
+            cycle.requeue(reservation, decision)
         else:
+            cycle.decide(decision)
             cycle.returning[reservation.id] = reservation
 
 
@@ -100,14 +110,14 @@ def _find_holders(cycle: CycleState, leases: Leases, phases: Container[str]) -> 
     owners = {owner for (owner, _), lease in leases.items() if lease.kind == "essential"}
     found = [cycle.view.reservations[owner] for owner in owners]
     holders = [each for each in found if each.phase in phases and each.id not in cycle.over]
-    return sorted(holders, key=lambda each: each.sequence)
+    return sorted(holders, key=_sequence)
 
 
-def _find_grace_end(cycle: CycleState, reservation: Reservation) -> float | None:
+def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable[Slot]) -> float | None:
     """Return when the holder has to be gone: after `interruption_grace`, at the latest with the first of its machines.
+
     None: at once.
     """
-    slots = [cycle.view.slots[lease.slot] for lease in reservation.leases if lease.slot in cycle.view.slots]
     ends = [slot.interrupted_by for slot in slots if slot.interrupted_by is not None]
     if (grace := cycle.settings_of(reservation).interruption_grace) is not None:
         ends.append(cycle.now + grace)
@@ -133,22 +143,19 @@ def _find_silent(cycle: CycleState) -> set[str]:
 
 
 def _fail_lost(cycle: CycleState, silent: Collection[str]) -> None:
-    """Fail each leased reservation with an essential slot that is gone or silent; all its leases end."""
-    for reservation in _list_suspects(cycle, silent):
+    """Fail each leased reservation with an essential slot that is gone or silent; all its leases end.
+
+    Speed: most leases are on sound slots, so only reservations on slots that are silent or have a lease of another
+    machine are examined.
+    """
+    leases_on, leased = cycle.view.leases_on, cycle.view.by_phase["leased"]
+    owners = {owner for slot in cycle.unsound.union(silent) for owner, _ in leases_on.get(slot, ())}
+    suspects = (leased[name] for name in owners if name in leased and cycle.stays_leased(leased[name]))
+    for reservation in sorted(suspects, key=_sequence):
         if not _has_all_slots(cycle, reservation):
             _fail(cycle, reservation, "slot_gone")
         elif any(lease.slot in silent for lease in reservation.leases if lease.kind == "essential"):
             _fail(cycle, reservation, "slot_offline")
-
-
-def _list_suspects(cycle: CycleState, silent: Collection[str]) -> list[Reservation]:
-    """Return the leased reservations on slots that are silent or have a lease of another machine, in order of
-    submission. Most leases are on sound slots, so few reservations are looked at.
-    """
-    leases_on, leased = cycle.view.leases_on, cycle.view.by_phase["leased"]
-    owners = {owner for slot in cycle.unsound.union(silent) for owner, _ in leases_on.get(slot, ())}
-    left = [leased[name] for name in owners if name in leased and name not in cycle.over]
-    return sorted((each for each in left if each.id not in cycle.returning), key=lambda each: each.sequence)
 
 
 def _fail(cycle: CycleState, reservation: Reservation, reason: str) -> None:
@@ -158,13 +165,14 @@ def _fail(cycle: CycleState, reservation: Reservation, reason: str) -> None:
 
 
 def _has_all_slots(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether each essential lease is still on the machine (slot and epoch) that it was given on."""
-    for lease in reservation.leases:
-        if lease.kind == "essential":
-            slot = cycle.view.slots.get(lease.slot)
-            if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING:
-                return False
-    return True
+    """Return whether each essential lease is still on the machine that it was given on."""
+    return all(_find_machine(cycle, lease) for lease in reservation.leases if lease.kind == "essential")
+
+
+def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
+    """Return the slot of a lease; None if the slot no longer has the machine (epoch) that the lease was given on."""
+    slot = cycle.view.slots.get(lease.slot)
+    return None if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING else slot
 
 
 def _heal_stuck(cycle: CycleState) -> FailedBoots:
@@ -183,8 +191,7 @@ def _heal_stuck(cycle: CycleState) -> FailedBoots:
             if slot.state in IN_FLIGHT and slot.drain_reason:
                 _terminate(cycle, slot_info, "rebalance" if slot.drain_reason == "rebalance" else "requested")
         elif slot.state == "error":
-            cycle.decide(Reset(slot=slot.id, reason="cooled_down"))
-            slot_info.state = "empty"
+            cycle.move_slot(slot_info, Reset(slot=slot.id, reason="cooled_down"))
         else:
             if slot.state in {"booting", "binding"} and not slot.drain_reason:
                 # A machine that was to go anyway shows nothing about the health of its pool.
@@ -194,35 +201,33 @@ def _heal_stuck(cycle: CycleState) -> FailedBoots:
 
 
 def _terminate(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
-    cycle.decide(Terminate(slot=slot_info.slot.id, reason=reason))  # type: ignore[arg-type]
-    slot_info.state, slot_info.stuck = "terminating", True
+    cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason=reason))  # type: ignore[arg-type]
+    slot_info.stuck = True
 
 
 def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """End a draining slot without leases at once, and one with leases at its `drain_timeout` (0: never)."""
-    if not slot_info.leases:
-        _end_service(cycle, slot_info, "drained")
-        return
-    deadline = find_deadline(slot_info.slot, slot_info.pool)
-    if slot_info.slot.interrupted_at is not None:
-        return
-    if not cycle.is_due(deadline):
-        cycle.timers.add(deadline)
-        return
-    for reservation in _find_holders(cycle, slot_info.leases, {"leased", "revoking"}):
-        cycle.decide(Requeue(reservation=reservation.id, reason="slot_draining"))
-        cycle.requeue(reservation)
-    end_instances_on(cycle, slot_info.leases)
-    _end_service(cycle, slot_info, "timeout")
+    """End a draining slot without leases at once, and one with leases at its `drain_timeout` (0: never).
 
-
-def _end_service(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
-    """Terminate a machine of an elastic pool. A static host is empty until it registers again."""
+    The machine of an elastic pool is terminated. A static host is empty until it registers again.
+    """
+    reason = "timeout" if slot_info.leases else "drained"
+    if slot_info.leases:
+        deadline = find_deadline(slot_info.slot, slot_info.pool)
+        if slot_info.slot.interrupted_at is not None:
+            return
+        if not cycle.is_due(deadline):
+            cycle.timers.add(deadline)
+            return
+        for reservation in _find_holders(cycle, slot_info.leases, {"leased", "revoking"}):
+            cycle.requeue(reservation, Requeue(reservation=reservation.id, reason="slot_draining"))
+        for (owner, _), lease in sorted(slot_info.leases.items()):
+            holder = cycle.view.stretching.get(owner)
+            if lease.kind == "elastic" and holder is not None and owner not in cycle.over:
+                _revoke(cycle, holder, lease, "slot_draining", None)
     if slot_info.pool.is_elastic:
         _terminate(cycle, slot_info, reason)
     else:
-        cycle.decide(Reset(slot=slot_info.slot.id, reason=reason))  # type: ignore[arg-type]
-        slot_info.state = "empty"
+        cycle.move_slot(slot_info, Reset(slot=slot_info.slot.id, reason=reason))  # type: ignore[arg-type]
 
 
 def _restart(cycle: CycleState) -> None:
@@ -231,8 +236,7 @@ def _restart(cycle: CycleState) -> None:
         if not may_restart_again(reservation, cycle.rules):
             continue
         if is_restart_due(cycle, reservation):
-            cycle.decide(Restart(reservation=reservation.id))
-            cycle.requeue(reservation)
+            cycle.requeue(reservation, Restart(reservation=reservation.id))
         else:
             wake_for_restart(cycle, reservation)
 
@@ -256,3 +260,134 @@ def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
         cycle.timers.add(cycle.now)
     else:
         cycle.timers.add_after(last, cycle.settings_of(reservation).restart_delay)
+
+
+def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
+    """Revoke each elastic lease whose slot is gone, silent or interrupted, and end each whose deadline is over.
+
+    On an interrupted slot the instance keeps its lease until the machine goes, or for `interruption_grace`. The
+    reservation stays leased, keeps its rank and counts no restart; `elastic/` grants it another instance like any that
+    it lacks. Source: Zoe, whose loop skips every second dead component.
+    """
+    for reservation in sorted(filter(cycle.stays_leased, cycle.view.stretching.values()), key=_sequence):
+        for lease in reservation.leases:
+            if lease.kind == "elastic" and (found := _find_loss(cycle, reservation, lease, silent)) is not None:
+                _revoke(cycle, reservation, lease, *found)
+
+
+def _find_loss(
+    cycle: CycleState, reservation: Reservation, lease: Lease, silent: Collection[str]
+) -> tuple[RevokeReason, float | None] | None:
+    """Return why the lease has to end and when (None: now); None if it goes on."""
+    slot = _find_machine(cycle, lease)
+    if slot is None:
+        return "slot_gone", None
+    if lease.slot in silent:
+        return "slot_offline", None
+    if lease.state == "revoking":
+        if lease.revoke_by is not None and not cycle.is_due(lease.revoke_by):
+            cycle.timers.add(lease.revoke_by)
+            return None
+        return "reclaimed" if slot.interrupted_at is None else "slot_interrupted", None
+    if slot.interrupted_at is None:
+        return None
+    return "slot_interrupted", _find_grace_end(cycle, reservation, [slot])
+
+
+def _revoke(
+    cycle: CycleState, reservation: Reservation, lease: Lease, reason: RevokeReason, revoke_by: float | None
+) -> None:
+    cycle.decide(make_revoke(reservation.id, lease, reason, revoke_by))
+    if revoke_by is None:
+        cycle.end_instance(reservation, lease.component, lease.slot)
+
+
+def drop_claims(cycle: CycleState) -> None:
+    """Requeue each reservation that claims a slot which is gone, drains, is offline or has another machine. What its
+    account paid for the claim is not refunded.
+    """
+    for reservation in cycle.list_claimants():
+        reasons = [reason for lease in reservation.leases if (reason := _find_loss_of_claim(cycle, lease)) is not None]
+        if reasons:
+            cycle.requeue(reservation, Requeue(reservation=reservation.id, reason=reasons[0]))
+
+
+def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
+    """Return the reason of the requeue if the claimed machine will not take the lease; None if it will."""
+    slot_info = cycle.slot_infos.get(lease.slot)
+    if slot_info is None or slot_info.slot.epoch != lease.epoch or slot_info.state not in {"ready", "draining"}:
+        return "slot_gone"
+    if slot_info.slot.interrupted_at is not None:
+        return "slot_interrupted"
+    if slot_info.state == "draining":
+        return "slot_draining"
+    return "slot_offline" if slot_info.stuck else None
+
+
+def requeue_unconfirmed(cycle: CycleState) -> None:
+    """Requeue each reservation that was not confirmed for `confirm_timeout` (age >= timeout); after `max_unconfirmed`
+    times (0: no limit) it fails.
+
+    No reservation is requeued while an adopted machine has not answered, for `adoption_timeout` at most: its holder may
+    be about to confirm from there. Source: Arvados (restart of the scheduler).
+    """
+    every = (cycle.rules.scheduler, *cycle.rules.scheduler.system.values())
+    if not any(settings.confirm_timeout for settings in every):
+        return
+    # Machines that were found running: adopted ones that still boot, and machines that belong to no slot.
+    adopted = [slot_info.slot for slot_info in cycle.slot_infos.values() if slot_info.state in IN_FLIGHT]
+    seen = [slot.last_seen for slot in adopted if slot.launch_reason == ADOPTED and slot.last_seen is not None]
+    seen += [hold.refused_at for hold in cycle.view.holds.values() if hold.kind == "strangers"]
+    if seen and not cycle.is_due(adopted_by := max(seen) + cycle.rules.scheduler.adoption_timeout):
+        cycle.timers.add(adopted_by)
+        return
+    for reservation in cycle.list_in_phase("leased"):
+        timeout = cycle.settings_of(reservation).confirm_timeout
+        if not timeout or reservation.id in cycle.returning or reservation.confirmed_at is not None:
+            continue
+        deadline = (cycle.now if reservation.leased_at is None else reservation.leased_at) + timeout
+        if cycle.is_due(deadline):
+            _end_unconfirmed(cycle, reservation)
+        else:
+            cycle.timers.add(deadline)
+
+
+def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
+    """Requeue the reservation, or fail it after `max_unconfirmed` times. Count the lease against each of its slots."""
+    for lease in reservation.leases:
+        slot_info = cycle.slot_infos.get(lease.slot)
+        if slot_info is not None and lease.kind == "essential":
+            slot_info.unconfirmed += 1
+            cycle.note_restless(slot_info)
+    most = cycle.settings_of(reservation).max_unconfirmed
+    if most and reservation.unconfirmed >= most:
+        _fail(cycle, reservation, "unconfirmed")
+    else:
+        cycle.requeue(reservation, Requeue(reservation=reservation.id, reason="unconfirmed"))
+
+
+def retire(cycle: CycleState) -> None:
+    """Retire slots for the reasons of `find_reason_to_retire`. A draining slot takes no new lease; its leases go on."""
+    for slot_info in cycle.list_restless():
+        if slot_info.state == "ready":
+            reason = find_reason_to_retire(slot_info)
+            if reason is not None:
+                cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason=reason))
+        elif slot_info.is_coming and not is_configured(slot_info.slot, slot_info.pool):
+            cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="unconfigured"))
+
+
+def retire_vanished(cycle: CycleState) -> None:
+    """Retire the machines of pools that the rules no longer list; they would run and cost money forever otherwise."""
+    for slot in cycle.vanished:  # promise: vanished-pool-ended
+        match slot.state:
+            case "ready":
+                cycle.decide(Drain(slot=slot.id, reason="unconfigured"))
+            case "launching" | "booting" | "binding":
+                cycle.decide(Terminate(slot=slot.id, reason="unconfigured"))
+            case "draining" if not find_leases(cycle.view, slot):
+                cycle.decide(Terminate(slot=slot.id, reason="drained"))
+            case "error":
+                cycle.decide(Reset(slot=slot.id, reason="cooled_down"))
+            case _:
+                pass

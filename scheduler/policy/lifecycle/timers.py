@@ -1,8 +1,9 @@
-"""The last step, wake: when the decisions of this cycle make something fall due.
+"""The first and the last step: end the reservations whose time is over, and find when the next cycle is due.
 
-An earlier step adds the instant itself when it finds that something is not due yet.
+Source: the autoscaler's tick.
 """
 
+from math import inf
 from typing import Final
 
 from scheduler.model.decisions import (
@@ -10,6 +11,7 @@ from scheduler.model.decisions import (
     Cores,
     Decision,
     Drain,
+    Expire,
     Fail,
     Launch,
     Preempt,
@@ -18,10 +20,31 @@ from scheduler.model.decisions import (
     Revoke,
     Terminate,
 )
+from scheduler.model.transitions import ENDED
+from scheduler.policy.cycle.deadlines import expiry_of_lease, expiry_of_pending
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Shared
-from scheduler.policy.cycle.ttl import Terms, expiry_of_lease, expiry_of_pending
+from scheduler.policy.cycle.step_values import Shared, Unexpired
 from scheduler.policy.lifecycle.heal import may_restart_again, wake_for_restart
+
+
+def expire(cycle: CycleState) -> Unexpired:
+    """End each pending or leased reservation with now >= `expires_at`.
+
+    Its leases end in this cycle, so that `place` can give the slots to others. A reservation that expires is never
+    assigned in the same cycle.
+    """
+    mortal = [
+        (each.expires_at, each)
+        for each in cycle.view.mortal.values()
+        if each.phase not in ENDED and each.expires_at is not None
+    ]
+    due = [each for instant, each in mortal if cycle.is_due(instant)]
+    cycle.timers.add(min((instant for instant, _ in mortal if not cycle.is_due(instant)), default=None))
+    for reservation in sorted(due, key=lambda each: each.sequence):
+        cycle.decide(Expire(reservation=reservation.id))
+        cycle.end(reservation)
+    return Unexpired(cycle)
+
 
 _MANY: Final = frozenset({Assign, Cores})
 """Most decisions are of these kinds. `Timers.lease_terms` stands for the leases; a limit of cores never falls due."""
@@ -44,13 +67,14 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
         if type(decision) is not Launch:
             _wake_after(cycle, decision)
     for terms in cycle.timers.lease_terms:
-        _wake_for_lease(cycle, terms)
+        cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now))
+        _wake_after_timeout(cycle, cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout)
     drained = [
         cycle.slot_infos[each.slot] for each in others if isinstance(each, Drain) and each.slot in cycle.slot_infos
     ]
     if any(slot_info.state == "draining" and not slot_info.leases for slot_info in (*drained, *cycle.list_restless())):
         cycle.timers.add(cycle.now)  # the next cycle ends it, also if its last lease ended in this one
-    return cycle.timers.first
+    return None if cycle.timers.first == inf else cycle.timers.first
 
 
 def _wake_after(cycle: CycleState, decision: Decision) -> None:
@@ -74,12 +98,6 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
             _wake_after_timeout(cycle, cycle.slot_infos[decision.slot].pool.terminating_timeout)
         case _:
             pass
-
-
-def _wake_for_lease(cycle: CycleState, terms: Terms) -> None:
-    """Add when leases with these terms expire, and by when their holders have to confirm."""
-    cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now))
-    _wake_after_timeout(cycle, cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout)
 
 
 def _wake_after_timeout(cycle: CycleState, timeout: float) -> None:

@@ -5,7 +5,7 @@ leases were last right are examined, so a cycle that changes nothing examines no
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import fsum
@@ -30,7 +30,7 @@ from scheduler.model.resources import SLACK, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.transitions import HOLDING
-from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of
+from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of, find_leases
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Scaled, Shared
 
@@ -44,15 +44,19 @@ def share(cycle: Scaled) -> Shared:
     assigns, grants and ends are counted as such. Revoking leases count until they end, claims do not count. Decisions
     stand in order of submission, those of one reservation in slot order.
     """
-    if not (cycle.view.has_limits or _has_something_to_share(cycle)):
+    rules, slot_infos = cycle.rules, cycle.slot_infos
+    has_cpus = rules.has_shared_cores and any(each.capacity and CPUS in each.capacity for each in slot_infos.values())
+    if not (cycle.view.has_limits or has_cpus):
         return Shared(cycle)
     moves = _follow(cycle.decisions)
-    arrivals = {name: came for name, came in moves.came.items() if not _is_filled(cycle.slot_infos[name], len(came))}
+    arrivals = {name: came for name, came in moves.came.items() if not _is_filled(slot_infos[name], len(came))}
     touched = moves.list_left(cycle).union(arrivals)
-    unshared = cycle.cache.list_unshared(cycle.view, cycle.rules)
+    unshared = cycle.cache.list_unshared(cycle.view, rules)
     for name in unshared - touched:
         slot = cycle.view.slots.get(name)
-        if slot is None or _is_even(slot, list_users(cycle.leases_on(slot).values()), cycle.rules):
+        users = [] if slot is None else list_users(find_leases(cycle.view, slot).values())
+        spare = None if slot is None else find_spare(slot, [own_cores(each.resources) for each in users], rules)
+        if spare is None or all(is_same(present_spare(each), spare) for each in users):
             unshared.discard(name)
     found = [
         cores
@@ -66,11 +70,6 @@ def share(cycle: Scaled) -> Shared:
         if cycle.turns.may_share(rows[name]):
             cycle.decisions += changes
     return Shared(cycle)
-
-
-def _has_something_to_share(cycle: CycleState) -> bool:
-    slot_infos = cycle.slot_infos.values()
-    return cycle.rules.has_shared_cores and any(each.capacity and CPUS in each.capacity for each in slot_infos)
 
 
 def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
@@ -107,11 +106,6 @@ def is_same(cores: float, other: float) -> bool:
 def list_users(leases: Iterable[Lease]) -> list[Lease]:
     """Return the leases that may use the slot: all except claims."""
     return [lease for lease in leases if lease.state != "claimed"]
-
-
-def _is_even(slot: Slot, users: Collection[Lease], rules: Rules) -> bool:
-    spare = find_spare(slot, [own_cores(lease.resources) for lease in users], rules)
-    return spare is None or all(is_same(present_spare(lease), spare) for lease in users)
 
 
 def _is_filled(slot_info: SlotInfo, came: int) -> bool:
@@ -189,7 +183,7 @@ def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[t
     """Return the changes for the leases that are on a slot after this cycle."""
     users: list[tuple[str, Lease | Placement]] = [
         (owner, lease)
-        for (owner, component), lease in cycle.leases_on(slot).items()
+        for (owner, component), lease in find_leases(cycle.view, slot).items()
         if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
     ]
     users += reversed(came)

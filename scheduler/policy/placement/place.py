@@ -12,18 +12,17 @@ from scheduler.model.reservations import Instance, Lease, Reservation, is_on_hol
 from scheduler.policy.capacity.gang import Shortage, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.deadlines import Terms
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged, Protected, Unplaced
-from scheduler.policy.cycle.ttl import Terms
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.feasibility import Feasibility
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.queueing.starvation_guard import StarvationGuard
-from scheduler.policy.quota.block_reasons import lacks_quota
-from scheduler.policy.quota.step import place_by_quota, split_by_queue
+from scheduler.policy.quota.step import lacks_quota, place_by_quota, split_by_queue
 from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits
 
 Leases = tuple[Placement, ...]
@@ -56,7 +55,7 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
     unplaced = _serve(cycle, waiters, search, guard)
     shortages = elastic.finish()
     left = _add_late_ones(cycle, search, unplaced, demanding)
-    return Unplaced(left, search.deferred, guard.list_protected(), shortages)
+    return Unplaced(left, search.deferred, Protected(guard.gangs, guard.kept), shortages)
 
 
 def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
@@ -71,7 +70,7 @@ def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
             slot_info.redeemed += 1
             slot_info.wanted = True
             slot_info.count_free()
-        cycle.assign(reservation, name_placements(leases))
+        cycle.assign(reservation, leases)
 
     claimants = [each for each in waiters.reservations if each.leases]
     assign_claims(cycle, claimants, hold, "elastic instances of other reservations", is_exclusive=False)
@@ -100,7 +99,8 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
         if not (blocked and demand.queue in blocked):
             slot_infos = search.stretch(reservation, demand, slot_infos)
             if slot_infos is not None:
-                decide(_assign(reservation, demand, slot_infos))
+                leases = tuple(map(_place_instance, demand.shape.essential, demand.needs, slot_infos))
+                decide(Assign(reservation=reservation.id, leases=leases))
                 fates[at] = LEASED
                 cycle.turns.charge_leases(len(slot_infos))
                 continue
@@ -150,7 +150,10 @@ def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) 
 
 def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
     """Return the unplaced reservations together with those of quota and interrupted ones that fit on nothing either."""
-    late, returning = _cover_demanding(cycle, demanding, search), _cover_returning(cycle, search)
+    late = demanding
+    if late.ids and (cycle.preempted or any(slot_info.is_coming for slot_info in cycle.slot_infos.values())):
+        late = late.filter([not search.cover(*each) for each in late])
+    returning = _cover_returning(cycle, search)
     if returning or (late.ids and unplaced.ids):
         return sort_queue(cycle, unplaced.reservations + late.reservations + returning)
     return late if late.ids else unplaced
@@ -207,17 +210,10 @@ class _Search:
         """Return ready slots for all instances and spend their capacity; None if one does not fit."""
         if demand in self._without_room:
             return None
-        ready = self._cycle.ready
-        if len(demand.needs) > 1:
-            slot_infos = fill(demand, (ready,), shortage=self._few_ready)
-            if slot_infos is not None:
-                return slot_infos
-        elif (slot_info := ready.find(demand.needs[0], demand.declined)) is not None:
-            ready.take(slot_info, demand.needs[0])
-            slot_info.wanted = True
-            return [slot_info]
-        self._without_room.add(demand)
-        return None
+        slot_infos = fill(demand, (self._cycle.ready,), shortage=self._few_ready)
+        if slot_infos is None:
+            self._without_room.add(demand)
+        return slot_infos
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
         """Keep capacity that is ready or in flight for all instances, if all of them fit.
@@ -249,15 +245,20 @@ def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> 
     Demands that declined slots, queues without backfill, and pools with elastic instances have none: there a search
     depends on more than the capacity that earlier reservations left.
     """
-    uses = Counter(name for demand in waiters.different for name in demand.pools)
+    different = waiters.different
+    uses = Counter(name for demand in different for name in demand.pools)
 
     def open_run(demand: Demand) -> Iterator[Leases]:
         is_simple = len(demand.needs) == 1 and demand.is_shared and demand.settings.backfill
         if not is_simple or any(name in stretched for name in demand.pools):
             return iter(())
-        return _take_run(cycle, demand, waiters) if _is_alone(demand, uses) else _take_each(cycle, demand)
+        if not _is_alone(demand, uses):
+            return _take_each(cycle, demand)
+        [instance], [need] = demand.shape.essential, demand.needs
+        runs = cycle.ready.take_run(need, waiters.demands.count(demand))
+        return chain.from_iterable(repeat((_place_instance(instance, need, each),), given) for each, given in runs)
 
-    return {demand: open_run(demand) for demand in waiters.different}
+    return {demand: open_run(demand) for demand in different}
 
 
 def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
@@ -266,14 +267,6 @@ def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
     Not if it spreads: then each lease changes which slot is best.
     """
     return not demand.needs[0].spreads and all(uses[name] == 1 for name in demand.pools)
-
-
-def _take_run(cycle: CycleState, demand: Demand, waiters: Queue) -> Iterator[Leases]:
-    [instance], [need] = demand.shape.essential, demand.needs
-    runs = cycle.ready.take_run(need, waiters.demands.count(demand))
-    return chain.from_iterable(
-        repeat((_place_instance(instance, need, slot_info),), given) for slot_info, given in runs
-    )
 
 
 def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:
@@ -287,26 +280,12 @@ def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:
     return cycle.ready.take_each(need, give)
 
 
-def _cover_demanding(cycle: CycleState, demanding: Queue, search: "_Search") -> Queue:
-    """Return the reservations of quota that fit on nothing that is in flight either."""
-    if not demanding.ids or not (cycle.preempted or any(slot_info.is_coming for slot_info in cycle.all_slots())):
-        return demanding
-    return demanding.filter([not search.cover(*each) for each in demanding])
-
-
 def _cover_returning(cycle: CycleState, search: _Search) -> list[Reservation]:
     """Keep capacity for interrupted reservations in their grace, in queue order; return those that fit on nothing."""
     returning = sort_queue(
         cycle, [each for each in cycle.returning.values() if not is_on_hold(each) and not lacks_quota(cycle, each)]
     )
     return [each for each, demand in returning if demand.pools and not search.cover(each, demand)]
-
-
-def _assign(reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> Assign:
-    instances, needs = demand.shape.essential, demand.needs
-    if len(slot_infos) == 1:
-        return Assign(reservation=reservation.id, leases=(_place_instance(instances[0], needs[0], slot_infos[0]),))
-    return Assign(reservation=reservation.id, leases=tuple(map(_place_instance, instances, needs, slot_infos)))
 
 
 def _place_instance(instance: Instance, need: InstanceRequest, slot_info: SlotInfo) -> Placement:

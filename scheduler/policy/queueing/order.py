@@ -1,14 +1,61 @@
 """Step 4, order: sort the pending reservations by the setting `queue`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import nextafter
+from types import MappingProxyType
+from typing import Final
 
+from scheduler.model.labels import shape_of
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged
-from scheduler.policy.queueing.account_levels import rank_by_level, sort_by_level
+
+READ_BY: Final[Mapping[str, str]] = MappingProxyType({"priority": "priority", "account": "quota"})
+"""Field of a request -> the only queue that reads it; the answer to a request has a warning for each other field.
+
+A priority of 0 does not count: it puts a reservation on hold in each queue.
+"""
+DEFAULT_PRIORITY: Final = 1.0
+
+
+def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
+    """Return field -> sentence for each value that is not the default and that this queue does not read."""
+    given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
+    return {
+        field: f"the queue `{queue}` does not read it; only the queue `{reader}` does"
+        for field, reader in READ_BY.items()
+        if given[field] and queue != reader
+    }
+
+
+_MOST_LABELS: Final = 1 << 20
+"""More than any reservation requires, so that the level always decides first."""
+
+
+def count_required(shape: Shape) -> int:
+    """Count the different labels that the reservation and its components require."""
+    required = set(shape_of(shape.labels))
+    for component in shape.components:
+        required.update(shape_of(component.labels))
+    return len(required)
+
+
+def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
+    """Return a rank by level, then by required labels, most first. Ties go to the older one. Source: qscheduler."""
+    level_of, shapes = cycle.balances.level_of, cycle.view.shapes
+    counts: dict[Shape, int] = {}
+
+    def rank(reservation: Reservation) -> float:
+        shape = shapes[reservation.id]
+        count = counts.get(shape)
+        if count is None:
+            count = counts[shape] = count_required(shape)
+        return level_of(reservation) * _MOST_LABELS - count
+
+    return rank
+
 
 Rank = Callable[[Reservation], float]
 LEAST_SIZE = nextafter(0.0, 1.0)
@@ -83,7 +130,11 @@ def order(cycle: Charged) -> Queue:
     """Return the pending reservations in queue order. A requeued reservation keeps the position of its age."""
     waiters = cycle.list_waiters()
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
-        return sort_by_level(cycle, waiters)
+        rank, groups = rank_by_level(cycle), cycle.group_waiters()
+        if groups is None:
+            return waiters.sort(rank)
+        members, numbers = groups
+        return waiters.sort_groups(numbers, [rank(group[0]) for group in members])
     return _rank(cycle, waiters)
 
 

@@ -11,9 +11,8 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestC
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Protected
+from scheduler.policy.scaling.launch import TrialLaunch
 from scheduler.policy.scaling.launch_limits import LaunchLimits, first_code
-from scheduler.policy.scaling.trial_launch import TrialLaunch
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 """Equal for reservations that the same slots could serve: shape, pools with on-demand offerings for it, declined slots.
@@ -29,9 +28,9 @@ class StarvationGuard:
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, oldest: float) -> None:
         self._cycle, self._limits = cycle, limits
-        self._gangs: set[str] = set()
-        self._kept: dict[str, SlotIndex] = {}
-        """See `Protected`."""
+        self.gangs: set[str] = set()
+        self.kept: dict[str, SlotIndex] = {}
+        """See `Protected`, which the steps that launch take."""
         self._kept_out: dict[Demand, bool] = {}
         """Whether a single instance would fit on a kept slot. Nothing is placed on these, so the answer lasts."""
         self._oldest = oldest
@@ -45,11 +44,7 @@ class StarvationGuard:
     @property
     def keeps_any(self) -> bool:
         """Whether any slot is kept."""
-        return bool(self._kept)
-
-    def list_protected(self) -> Protected:
-        """Return what is kept, for the steps that launch."""
-        return Protected(self._gangs, self._kept)
+        return bool(self.kept)
 
     def protect(self, reservation: Reservation, demand: Demand, *, is_covered: bool) -> None:
         """Protect a reservation that has been pending for longer than `starvation_guard` seconds (0: off).
@@ -65,7 +60,7 @@ class StarvationGuard:
             return
         if is_covered or not self._waits_otherwise(demand):
             if len(demand.needs) > 1:
-                self._gangs.add(reservation.id)
+                self.gangs.add(reservation.id)
             if kind not in self._looked_after:
                 self._keep_slots(reservation, demand)
         self._looked_after.add(kind)
@@ -86,11 +81,11 @@ class StarvationGuard:
         ]
         if kept:
             key = reservation.id if len(demand.needs) > 1 else ""
-            if key not in self._kept:
-                self._kept[key] = self._cycle.make_index()
+            if key not in self.kept:
+                self.kept[key] = self._cycle.make_index()
             for slot_info in kept:
                 self._cycle.ready.remove(slot_info)
-                self._kept[key].add(slot_info)
+                self.kept[key].add(slot_info)
         if not demand.declined:
             self._kept_for.update(need.likeness for need in needs)
         self._kept_out.clear()
@@ -98,9 +93,9 @@ class StarvationGuard:
     def keeps_out(self, demand: Demand) -> bool:
         """Return whether a reservation without a ready slot would fit if no slots were kept for others."""
         if len(demand.needs) > 1:
-            return has_room(demand, (self._cycle.ready, *self._kept.values()), self.few)
+            return has_room(demand, (self._cycle.ready, *self.kept.values()), self.few)
         if demand not in self._kept_out:
-            self._kept_out[demand] = has_room(demand, tuple(self._kept.values()))
+            self._kept_out[demand] = has_room(demand, tuple(self.kept.values()))
         return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:

@@ -1,17 +1,23 @@
-"""The sums of what leases cost and accounts pay. The tick charges by them, and a request that starts or ends a lease
-between two ticks records by them what the lease has used. Source: qscheduler's charge.
+"""What leases cost and accounts pay. Source: qscheduler's charge.
+
+The tick charges by these sums, and a request that starts or ends a lease between two ticks records by them what the
+lease has used.
 
 A lease's `cost` is what it has used (with what it inherited) up to its `charged_at`; from there on it runs at its level
 with its `weight` (1 = one worker). A lease whose `charged_at` is None runs up nothing.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import Final, assert_never
 
 import msgspec
 
 from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_level, subtract
 from scheduler.model.reservations import Lease, cost_until
+from scheduler.model.rules import Pool, SchedulerKeys
+from scheduler.model.slots import Slot
+from scheduler.policy.capacity.slot_info import capacity_of
 
 OVERLAP_SECONDS: Final = 35.0
 """Longer than any transaction: a clock that went back by more does not look like two writers at the same time."""
@@ -76,3 +82,27 @@ def _earn(account: Account, level: int, paid: float, elapsed: float) -> float:
     rate = account.charge_rate[level]
     cap = rate * account.max_charge_seconds
     return min(cap, paid + elapsed * rate) if paid < cap else paid
+
+
+_SECONDS_OF_AN_HOUR: Final = 3600.0
+
+
+def weigh(given: Mapping[str, float], slot: Slot, pool: Pool, settings: SchedulerKeys) -> float:
+    """Return what a lease with the amounts `given` of a slot costs per second.
+
+    `lease`: 1, one worker (qscheduler). `dominant_share`: the largest share of any resource of the slot, or of its
+    `max_leases_per_slot` (dominant resource fairness). `price`: dollars, the price of its slot.
+    """
+    match settings.charge_by:
+        case "lease":
+            return 1.0
+        case "dominant_share":
+            capacity = capacity_of(slot, pool) or {}
+            shares = [amount / capacity[name] for name, amount in given.items() if capacity.get(name, 0) > 0]
+            if isfinite(pool.lease_limit):
+                shares.append(1.0 / pool.lease_limit)
+            return max(shares, default=1.0)
+        case "price":
+            return (slot.price or 0.0) / _SECONDS_OF_AN_HOUR
+        case _:
+            assert_never(settings.charge_by)

@@ -15,8 +15,7 @@ from scheduler.model.resources import Resources, subtract
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex
-from scheduler.policy.quota.requirements import Requirements
+from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.run import QuotaRun
 
 
@@ -29,7 +28,13 @@ def match_idle(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int, 
     ]
     if not asked or not quota_run.idle:
         return
-    _Matching(quota_run, asked, level, preferring=preferring).run()
+    matching = _Matching(quota_run, asked, level, preferring=preferring)
+    for slot_info in quota_run.idle:
+        while slot_info.has_place and (met := quota_run.requirements_index.list_met(slot_info, slot_info.free)):
+            found = matching.find(met, slot_info)
+            if found is None:
+                break
+            quota_run.assign(*found, level)
     quota_run.drop_full()
 
 
@@ -37,24 +42,18 @@ class _Matching:
     def __init__(
         self, quota_run: QuotaRun, asked: list[tuple[Requirements, PendingGroup]], level: int, *, preferring: bool
     ) -> None:
-        self._tick, self._level, self._preferring = quota_run, level, preferring
+        self._run, self._level, self._preferring = quota_run, level, preferring
         self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(asked, self._is_out)
         self._hopeless: set[PendingGroup] = set()
         """Groups with several instances each that do not fit even without the first instance."""
 
-    def run(self) -> None:
-        """Fill the idle slots in slot order."""
-        quota_run = self._tick
-        for slot_info in quota_run.idle:
-            while slot_info.has_place and (met := quota_run.requirements_index.list_met(slot_info, slot_info.free)):
-                found = self._pending.find(met, lambda group, slot_info=slot_info: self._find_slots(group, slot_info))  # type: ignore[misc]
-                if found is None:
-                    break
-                quota_run.assign(*found, self._level)
+    def find(self, met: tuple[Requirements, ...], slot_info: SlotInfo) -> tuple[PendingGroup, list[SlotInfo]] | None:
+        """Return the first group that is placed with its first instance on a slot, and a slot for each instance."""
+        return self._pending.find(met, lambda group: self._find_slots(group, slot_info))
 
     def _is_out(self, group: PendingGroup) -> bool:
         is_paid = self._level in range(5)
-        return group in self._hopeless or (is_paid and self._tick.limits.is_fanned_out(group))
+        return group in self._hopeless or (is_paid and self._run.limits.is_fanned_out(group))
 
     def _find_slots(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
         """Return a slot for each instance, this slot for the first; None if the group is passed over here."""
@@ -63,18 +62,18 @@ class _Matching:
         slot_infos: list[SlotInfo] | None = [slot_info]
         if len(group.demand.needs) > 1:
             slot_infos = self._find_all(group, slot_info)
-        if slot_infos is None or self._tick.limits.refuses(group.account, slot_infos):
+        if slot_infos is None or self._run.limits.refuses(group.account, slot_infos):
             return None
         return slot_infos
 
     def _find_all(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
         needs = group.demand.needs
-        scratch = _Scratch(self._tick.idle, group.demand, preferring=self._preferring)
+        scratch = _Scratch(self._run.idle, group.demand, preferring=self._preferring)
         scratch.take(slot_info, needs[0])
         rest = scratch.take_all(needs[1:])
         if rest is not None:
             return [slot_info, *rest]
-        without_first = _Scratch(self._tick.idle, group.demand, preferring=self._preferring)
+        without_first = _Scratch(self._run.idle, group.demand, preferring=self._preferring)
         if without_first.take_all(needs[1:]) is None:
             self._hopeless.add(group)
         return None

@@ -1,17 +1,76 @@
-"""Pending reservations of one account with equal requests, in order, and an index that finds the first of many groups.
+"""Pending reservations of one account with equal requests, in order, and the index that finds the first for a slot.
 
-The answers for all reservations of a group are equal, so a slot examines only the first one.
+The answers for all reservations of a group are equal, and so are those for all slots that are alike, so that the cost
+does not grow with slots × reservations.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from scheduler.model.accounts import Account
+from scheduler.model.labels import Labels, shape_of
 from scheduler.model.reservations import Reservation
+from scheduler.model.resources import Resources
+from scheduler.policy.capacity.fits import Amounts, find_obstacle
 from scheduler.policy.capacity.requests import Demand
-from scheduler.policy.quota.requirements import Requirements
+from scheduler.policy.capacity.slot_info import SlotInfo
+
+_Item = tuple[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class Requirements:
+    """Labels, and amounts by pool. Compared by identity: equal requirements share one object."""
+
+    number: int
+    labels: Labels
+    steps: Mapping[str, Amounts]
+
+    def is_met(self, pool: str, labels: Labels, free: Resources | None) -> bool:
+        """Return whether a slot of this pool has the labels and these free amounts suffice; leases are not counted."""
+        step = self.steps.get(pool)
+        if step is None or not self.labels.items() <= labels.items():
+            return False
+        return find_obstacle(step.amounts, free) is None
+
+
+class RequirementsIndex:
+    """All requirements of a cycle."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Requirements] = {}
+        self._by_label: dict[_Item | None, list[Requirements]] = {None: []}
+        """Each under its label that fewest others require; requirements without labels under None."""
+        self._uses: Counter[_Item] = Counter()
+        self._met: dict[object, tuple[Requirements, ...]] = {}
+
+    def find(self, labels: Labels, steps: Mapping[str, Amounts]) -> Requirements:
+        """Return the shared object for these labels and amounts."""
+        key = (shape_of(labels), tuple(steps.items()))
+        requirements = self._known.get(key)
+        if requirements is None:
+            requirements = self._known[key] = Requirements(len(self._known), labels, steps)
+            rarest = min(labels.items(), key=lambda item: (self._uses[item], item), default=None)
+            self._by_label.setdefault(rarest, []).append(requirements)
+            self._uses.update(labels.items())
+            self._met.clear()
+        return requirements
+
+    def list_met(self, slot_info: SlotInfo, free: Resources | None) -> tuple[Requirements, ...]:
+        """Return the requirements that a slot with these free amounts meets, in a fixed order."""
+        key = (slot_info.slot.pool, tuple(slot_info.labels.items()), None if free is None else tuple(free.items()))
+        found = self._met.get(key)
+        if found is None:
+            filed = chain.from_iterable(self._by_label.get(item, ()) for item in (None, *slot_info.labels.items()))
+            met = (each for each in filed if each.is_met(slot_info.slot.pool, slot_info.labels, free))
+            found = self._met[key] = tuple(sorted(met, key=attrgetter("number")))
+        return found
+
 
 Rank = tuple[int, float, int]
 """Less is served first: most required labels, then the oldest, then the order of submission."""
@@ -51,11 +110,6 @@ class PendingGroup:
         return self.reservations[self.served]
 
     @property
-    def rest(self) -> list[Reservation]:
-        """The reservations that are not placed."""
-        return self.reservations[self.served :]
-
-    @property
     def rank(self) -> Rank:
         """The rank of the next reservation among all groups."""
         first = self.reservations[self.served]
@@ -84,7 +138,9 @@ class PendingIndex(Generic[Found]):
         if heap is None:
             own = tuple(requirements for requirements in met if requirements in self._groups)
             if own not in self._heaps:
-                self._heaps[own] = self._open(own)
+                groups = chain.from_iterable(self._groups[requirements] for requirements in own)
+                self._heaps[own] = [(group.rank, group.number, group) for group in groups if not group.is_served]
+                heapify(self._heaps[own])
             heap = self._heaps[met] = self._heaps[own]
         aside, answer = [], None
         while heap and answer is None:
@@ -100,9 +156,3 @@ class PendingIndex(Generic[Found]):
         for entry in aside:
             heappush(heap, entry)
         return answer
-
-    def _open(self, met: tuple[Requirements, ...]) -> list[tuple[Rank, int, PendingGroup]]:
-        groups = (group for requirements in met for group in self._groups[requirements])
-        heap = [(group.rank, group.number, group) for group in groups if not group.is_served]
-        heapify(heap)
-        return heap

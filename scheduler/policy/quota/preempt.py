@@ -1,20 +1,116 @@
-"""Preemption: a reservation at a better level takes the slot of worse work and pays its cost. Source: qscheduler.
+"""Running work under quota moves to the level that its account can pay, and better work preempts it.
 
-The account of the victim gets the whole cost back, the account of the newcomer pays it, and the newcomer's lease starts
-with that cost, so that a later preemptor pays for the whole chain. The sum of the balances stays.
+A reservation with several leases moves as a whole, ordered by the cost of all its leases. With a `charge_by` other than
+`lease`, a lease counts by its cost per second.
+
+A preemption gives the account of the victim its whole cost back. The account of the newcomer pays it, and the lease of
+the newcomer starts with that cost, so that a later preemptor pays for the whole chain. The sum of the balances stays.
+The victims on a slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a
+slot has one lease.
 """
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from math import comb
+from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.accounts import Levels
-from scheduler.model.decisions import Preempt
+from scheduler.model.accounts import FREE, NOTHING, Levels, add
+from scheduler.model.decisions import Preempt, Relevel
 from scheduler.model.labels import has_labels
+from scheduler.model.resources import Resources
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex
-from scheduler.policy.quota.run import QuotaRun, make_leases
-from scheduler.policy.quota.running import RunningWork
-from scheduler.policy.quota.victims import choose_victims, sum_costs
+from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
+from scheduler.policy.quota.running import RunningIndex, RunningWork
+
+OVERDRAWN: Final = -600.0
+SAVED: Final = 600.0
+"""Balances (worker-seconds) between which, both included, a lease keeps its level."""
+
+
+def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
+    """Move running work of each account at one paid level.
+
+    If the account is overdrawn there and spends more than it earns, its cheapest leases at the level move one level
+    down until it earns as much as it spends. If it has saved and earns more than it spends, its most expensive leases
+    at worse levels move up to this level, as many as it can pay.
+    """
+    for name, account in sorted(cycle.balances.accounts.items()):
+        balance = cycle.balances.left[name][level]
+        if OVERDRAWN <= balance <= SAVED or name not in running.of_account:
+            continue
+        runs = list(running.list_metered(name))
+        net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
+        movable = [run for run in runs if run.state == "held"]
+        if balance < OVERDRAWN and net < 0:
+            cheapest = [run for run in movable if run.level == level]
+            _move(cycle, _choose(cheapest, lambda run: run.rank, -net), level + 1)
+        elif balance > SAVED and net > 0:
+            dearest = [run for run in movable if run.level > level]
+            _move(cycle, _choose(dearest, lambda run: (*(-each for each in run.cost), *run.rank[1:]), net), level)
+
+
+def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted: float) -> Iterable[RunningWork]:
+    """Yield runs in this order until their weights reach `wanted`."""
+    weight = 0.0
+    for run in sorted(runs, key=rank):
+        if weight >= wanted:
+            return
+        weight += run.weight
+        yield run
+
+
+def _move(cycle: CycleState, runs: Iterable[RunningWork], to: int) -> None:
+    for run in runs:
+        cycle.decide(Relevel(reservation=run.reservation.id, source=run.level, to=min(to, FREE)))
+        run.level = to
+
+
+MOST_SETS: Final = 2_000
+"""The most sets of one size that are compared; if there are more, the cheapest work goes until the newcomer fits."""
+
+
+def choose_victims(
+    slot_info: SlotInfo,
+    runs: Sequence[RunningWork],
+    given: Sequence[Resources],
+    wanted: Sequence[Resources],
+    *,
+    at_once: bool,
+) -> list[RunningWork] | None:
+    """Return the running work that has to go so that instances with the amounts `wanted` fit; None if they never fit.
+
+    Fewest first, then the least cost together, then the order of `runs` (cheapest first). `given`: the amounts that
+    this cycle has assigned there. With a grace (not `at_once`) the newcomer begins when revoking leases have ended.
+    """
+
+    def makes_room(victims: Iterable[RunningWork]) -> bool:
+        gone = {run.reservation.id for run in victims}
+        staying = [lease for (owner, _), lease in slot_info.leases.items() if owner not in gone]
+        return fits_beside(slot_info, staying, given, wanted, at_once=at_once)
+
+    if not makes_room(runs):
+        return None
+    for size in range(1, len(runs)):
+        if comb(len(runs), size) > MOST_SETS:
+            chosen = list(runs)
+            while len(chosen) > 1 and makes_room(chosen[:-1]):
+                chosen.pop()
+            return chosen
+        if sets := [each for each in combinations(runs, size) if makes_room(each)]:
+            return list(min(sets, key=sum_costs))
+    return list(runs)
+
+
+def sum_costs(runs: Iterable[RunningWork]) -> Levels:
+    """Return the cost of several pieces of running work together."""
+    cost = NOTHING
+    for run in runs:
+        cost = add(cost, run.cost)
+    return cost
 
 
 def preempt(quota_run: QuotaRun, level: int) -> None:
@@ -49,7 +145,10 @@ def _list_preemptors(quota_run: QuotaRun, level: int) -> list[PendingGroup]:
 
 
 def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
-    """Return (possible victims, cheapest first; their slot), ordered by the cheapest victim."""
+    """Return (possible victims, cheapest first; their slot), ordered by the cheapest victim.
+
+    Work is not preempted before all its leases are `min_run_time` old (0: at any time).
+    """
     slot_infos = {
         slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos if not slot_info.pool.recycle_unclean
     }
@@ -57,7 +156,8 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
     for run in quota_run.running.runs.values():
         if run.level <= level or run.state != "held" or not run.reservation.request.preemptible:
             continue
-        earliest = _find_earliest_end(quota_run.cycle, run)
+        least = quota_run.cycle.settings_of(run.reservation).min_run_time
+        earliest = max(lease.assigned_at for lease in run.leases) + least if least else 0.0
         if not quota_run.cycle.is_due(earliest):
             quota_run.cycle.timers.add(earliest)
             continue
@@ -71,15 +171,9 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
     )
 
 
-def _find_earliest_end(cycle: CycleState, run: RunningWork) -> float:
-    """Return when all its leases are `min_run_time` old; it is not preempted before. 0: any time."""
-    least = cycle.settings_of(run.reservation).min_run_time
-    return max(lease.assigned_at for lease in run.leases) + least if least else 0.0
-
-
 class _Preemption:
     def __init__(self, quota_run: QuotaRun, groups: list[PendingGroup], level: int) -> None:
-        self._tick, self._level = quota_run, level
+        self._run, self._level = quota_run, level
         self._left = quota_run.cycle.balances.left
         self._pending: PendingIndex[list[RunningWork]] = PendingIndex(
             ((group.required, group) for group in groups), self._is_out
@@ -93,19 +187,20 @@ class _Preemption:
         self._least = runs[0].cost
         if all(self._left[name] <= self._least for name in self._payers):
             return False
-        runs = [run for run in runs if run.state == "held" and run.reservation.id in self._tick.running.runs]
-        met = self._tick.requirements_index.list_met(slot_info, slot_info.capacity)
+        # Work on several slots that was preempted on another one ended, or stands there with revoking leases now.
+        runs = [run for run in runs if self._run.running.runs.get(run.reservation.id) is run]
+        met = self._run.requirements_index.list_met(slot_info, slot_info.capacity)
         if runs and met:
             found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))
             if found is not None:
                 group, victims = found
-                _carry_out(self._tick, group, slot_info, victims, self._level)
+                _carry_out(self._run, group, slot_info, victims, self._level)
         return True
 
     def _is_out(self, group: PendingGroup) -> bool:
         if group.account is None or self._least is None:
             return True
-        return self._left[group.account.id] <= self._least or self._tick.limits.is_fanned_out(group)
+        return self._left[group.account.id] <= self._least or self._run.limits.is_fanned_out(group)
 
     def _find_victims(
         self, group: PendingGroup, slot_info: SlotInfo, runs: list[RunningWork]
@@ -115,10 +210,10 @@ class _Preemption:
             return None
         if not all(has_labels(slot_info.labels, need.component.labels) for need in demand.needs):
             return None
-        if self._tick.limits.refuses(group.account, [slot_info] * len(demand.needs)):
+        if self._run.limits.refuses(group.account, [slot_info] * len(demand.needs)):
             return None
         wanted = [need.given[slot_info.slot.pool] for need in demand.needs]
-        given, at_once = self._tick.given_on(slot_info), not demand.settings.preemption_grace
+        given, at_once = self._run.given.get(slot_info, ()), not demand.settings.preemption_grace
         victims = choose_victims(slot_info, runs, given, wanted, at_once=at_once)
         if victims is None or sum_costs(victims) >= self._left[group.account.id]:
             return None
@@ -149,22 +244,17 @@ def _carry_out(
     )
     cycle.decide(decision)
     if revoke_by is not None:
-        for victim in victims:
-            _revoke(quota_run, victim)
+        for victim in victims:  # it keeps its leases until the grace ends, and is not charged any more
+            leaving = (msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
+            cycle.returning[victim.reservation.id] = victim.reservation
+            quota_run.hold(victim.reservation, tuple(leaving))
         claims = tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases)
         quota_run.hold(reservation, claims)
         names = ", ".join(decision.victims)
-        told = f"takes the place of {names} on {slot_info.slot.id}, at the end of the grace at the latest"
-        cycle.wait(reservation.id, "no_capacity", told)
+        detail = f"takes the place of {names} on {slot_info.slot.id}, at the end of the grace at the latest"
+        cycle.wait(reservation.id, "no_capacity", detail)
     else:
         for victim in victims:
             quota_run.end(victim)
         quota_run.hold(reservation, leases)
-        cycle.assign(reservation, name_placements(leases), level)
-
-
-def _revoke(quota_run: QuotaRun, victim: RunningWork) -> None:
-    """Let preempted work keep its leases until the grace ends; it is not charged any more."""
-    leases = tuple(msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
-    quota_run.cycle.returning[victim.reservation.id] = victim.reservation
-    quota_run.hold(victim.reservation, leases)
+        cycle.assign(reservation, leases, level)

@@ -18,13 +18,12 @@ import msgspec
 from scheduler.model.accounts import FREE
 from scheduler.model.decisions import Claim
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Resources, total
 from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import CycleState, name_placements
-from scheduler.policy.elastic.decisions import RECLAIMING, make_revoke
-from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable, is_served
-from scheduler.policy.elastic.utilisation import MORE, weigh_use
+from scheduler.policy.cycle.state import make_revoke, name_placements
+from scheduler.policy.elastic.instances import MORE, RECLAIMS, is_reclaimable, weigh_use
+from scheduler.policy.elastic.step import RECLAIMING
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.pending_groups import PendingGroup
 from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
@@ -50,61 +49,42 @@ def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> 
     Only instances that stand in the way are reclaimed: last in rank first, highest index first. With a
     `preemption_grace` their holders have until then, and the newcomer claims the slots meanwhile.
     """
-    heap = (
-        [(group.rank, group.number, group) for group in groups if _may_take(group)]
-        if quota_run.cycle.view.stretching
-        else []
-    )
+    if not quota_run.cycle.view.stretching:
+        return
+    takers = (group for group in groups if not group.is_served and group.demand.settings.elastic in RECLAIMS)
+    heap = [(group.rank, group.number, group) for group in takers]
     if not heap:
         return
     heapify(heap)
-    reclaimable = _ReclaimableLeases(quota_run)
-    while heap and reclaimable.left:
+    reclaimable = _list_reclaimable(quota_run)
+    while heap and reclaimable:
         rank, number, group = heap[0]
         found = None
         if not group.is_served and (level == FREE or not quota_run.limits.is_fanned_out(group)):
             if rank != group.rank:
                 heapreplace(heap, (group.rank, number, group))
                 continue
-            found = _Trial(quota_run, reclaimable.left, group).run()
+            found = _Trial(quota_run, reclaimable, group).run()
         if found is None:
             heappop(heap)
         else:
             _carry_out(quota_run, group, *found, level)
-            reclaimable.forget(found[1])
+            reclaimable = [part for part in reclaimable if part not in found[1]]
 
 
-def _may_take(group: PendingGroup) -> bool:
-    return not group.is_served and group.demand.settings.elastic in RECLAIMS
-
-
-class _ReclaimableLeases:
-    """All leases that may be reclaimed, last in rank first."""
-
-    def __init__(self, quota_run: QuotaRun) -> None:
-        cycle, slot_infos = quota_run.cycle, {slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos}
-        self.left: list[ReclaimableLease] = []
-        for holder in _list_holders(cycle):
-            instances = [instance.name for instance in cycle.demand_of(holder).shape.elastic]
-            held = {lease.component: lease for lease in holder.leases if lease.kind == "elastic"}
-            mine = [held[name] for name in instances if name in held]
-            found = [
-                ReclaimableLease(holder, lease, slot_infos[lease.slot]) for lease in mine if lease.slot in slot_infos
-            ]
-            self.left += [part for part in found if is_reclaimable(cycle, part.slot_info, holder, part.lease)]
-        self.left.reverse()
-
-    def forget(self, gone: Sequence[ReclaimableLease]) -> None:
-        """Leave out leases that were reclaimed."""
-        self.left = [part for part in self.left if part not in gone]
-
-
-def _list_holders(cycle: CycleState) -> list[Reservation]:
-    """Return the leased reservations with elastic components whose queue is `quota` and allows reclaim, by rank."""
-    found = [each for each in cycle.view.stretching.values() if is_served(cycle, each)]
-    settings = map(cycle.settings_of, found)
-    may_give = [each.queue == "quota" and each.elastic in RECLAIMS for each in settings]
-    return sort_queue(cycle, compress(found, may_give)).reservations
+def _list_reclaimable(quota_run: QuotaRun) -> list[ReclaimableLease]:
+    """Return all leases that may be reclaimed in queues that are `quota` and allow reclaim, last in rank first."""
+    cycle, slot_infos = quota_run.cycle, {slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos}
+    leased = [each for each in cycle.view.stretching.values() if cycle.stays_leased(each)]
+    may_give = [each.queue == "quota" and each.elastic in RECLAIMS for each in map(cycle.settings_of, leased)]
+    found: list[ReclaimableLease] = []
+    for holder, demand in sort_queue(cycle, compress(leased, may_give)):
+        held = {lease.component: lease for lease in holder.leases if lease.kind == "elastic"}
+        for lease in [held[each.name] for each in demand.shape.elastic if each.name in held]:
+            slot_info = slot_infos.get(lease.slot)
+            if slot_info is not None and is_reclaimable(cycle, slot_info, holder, lease):
+                found.append(ReclaimableLease(holder, lease, slot_info))
+    return found[::-1]
 
 
 @dataclass(slots=True)
@@ -165,13 +145,15 @@ class _Trial:
         gone = {part.key for part in self.gone}
         staying = [lease for key, lease in slot_info.leases.items() if key not in gone]
         at_once = at_once or not self.group.demand.settings.preemption_grace
-        return fits_beside(slot_info, staying, self.quota_run.given_on(slot_info), wanted, at_once=at_once)
+        return fits_beside(slot_info, staying, self.quota_run.given.get(slot_info, ()), wanted, at_once=at_once)
 
     def _is_worth_it(self) -> bool:
         if self.group.demand.settings.elastic == "yielding":
             return True
         slot_infos = [*self.taken, *(part.slot_info for part in self.gone)]
-        have = {name: self.quota_run.sum_capacity(name) for name in {slot_info.slot.pool for slot_info in slot_infos}}
+        have: dict[str, Resources] = {}
+        for name in {slot_info.slot.pool for slot_info in slot_infos}:
+            have[name] = total(each.capacity or {} for each in self.quota_run.slot_infos if each.slot.pool == name)
         given = sum(weigh_use(slot_info, each, have) for slot_info, taken in self.taken.items() for each in taken)
         return given > sum(weigh_use(part.slot_info, part.lease.resources, have) for part in self.gone) + MORE
 
@@ -182,7 +164,7 @@ def _carry_out(
     cycle, newcomer = quota_run.cycle, group.first
     revoke_by = cycle.find_revoke_by(group.demand.settings)
     for part in gone:
-        cycle.decide(make_revoke(part.holder.id, part.lease, revoke_by, newcomer.id))
+        cycle.decide(make_revoke(part.holder.id, part.lease, "reclaimed", revoke_by, newcomer.id))
         if revoke_by is None:
             cycle.end_instance(part.holder, part.lease.component, part.lease.slot)
             quota_run.give_up(part.holder, part.lease, None)

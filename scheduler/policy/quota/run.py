@@ -12,13 +12,11 @@ from scheduler.policy.capacity.fits import find_obstacle, measure
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState, name_placements
-from scheduler.policy.queueing.account_levels import count_required
-from scheduler.policy.quota.lease_cost import weigh
-from scheduler.policy.quota.limits import AccountLimits, find_likeness
-from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.requirements import Requirements, RequirementsIndex
-from scheduler.policy.quota.running import RunningIndex, RunningWork
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.queueing.order import count_required
+from scheduler.policy.quota.accounting import weigh
+from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
+from scheduler.policy.quota.running import AccountLimits, RunningIndex, RunningWork, find_likeness
 
 
 class QuotaRun:
@@ -30,15 +28,21 @@ class QuotaRun:
         self.requirements_index = RequirementsIndex()
         self.groups: list[list[PendingGroup]] = [[] for _ in range(FREE + 1)]
         """By the level that the account can pay; in the order of their first reservations."""
-        self.slot_infos = [slot_info for slot_info in cycle.all_slots() if _is_open(cycle, slot_info)]
-        """Slots in service, full ones too, in slot order."""
+        settings_of = cycle.rules.settings_of
+        self.slot_infos = [
+            slot_info
+            for slot_info in cycle.slot_infos.values()
+            if slot_info.takes_leases and settings_of(slot_info.slot.pool, None).queue == "quota"
+        ]
+        """Slots in service in pools whose queue is `quota`, full ones too, in slot order."""
         self.idle = [slot_info for slot_info in self.slot_infos if slot_info.has_place]
         """Those that can take one more lease, apart from resources."""
         self.preempted: set[SlotInfo] = set()
         """Slots with a preemption in this cycle: at most one each."""
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
-        self._given: dict[SlotInfo, list[Resources]] = {}
+        self.given: dict[SlotInfo, list[Resources]] = {}
+        """By slot: the amounts that this cycle has assigned there."""
         self._has_filled = False
         """Whether a slot may have become full since `drop_full`."""
         self._required: dict[Demand, tuple[int, Requirements, Requirements | None]] = {}
@@ -47,25 +51,20 @@ class QuotaRun:
     def _open_groups(self, waiters: Queue) -> None:
         groups = self.cycle.group_waiters()
         if groups is None or len(groups[1]) != len(waiters.ids):
-            alike = self._group(waiters)
+            account_of, found = self.cycle.balances.account_of, dict[tuple[str | None, Demand], list[Reservation]]()
+            for reservation, demand in waiters:
+                payer = account_of(reservation)
+                found.setdefault((payer.id if payer else None, demand), []).append(reservation)
+            alike = [(demand, rows) for (_, demand), rows in found.items()]
         else:
             alike = [(self.cycle.demand_of(rows[0]), rows) for rows in groups[0]]
         for number, (demand, rows) in enumerate(alike):
-            self._open_group(number, demand, rows)
-
-    def _group(self, waiters: Queue) -> list[tuple[Demand, list[Reservation]]]:
-        account_of, found = self.cycle.balances.account_of, dict[tuple[str | None, Demand], list[Reservation]]()
-        for reservation, demand in waiters:
-            account = account_of(reservation)
-            found.setdefault((account.id if account else None, demand), []).append(reservation)
-        return [(demand, rows) for (_, demand), rows in found.items()]
-
-    def _open_group(self, number: int, demand: Demand, rows: list[Reservation]) -> None:
-        if demand not in self._required:
-            self._required[demand] = (count_required(demand.shape), *self._find_requirements(demand))
-        account, level = self.cycle.balances.account_of(rows[0]), self.cycle.balances.level_of(rows[0])
-        likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
-        self.groups[level].append(PendingGroup(number, account, demand, level, likeness, *self._required[demand], rows))
+            if demand not in self._required:
+                self._required[demand] = (count_required(demand.shape), *self._find_requirements(demand))
+            account, level = self.cycle.balances.account_of(rows[0]), self.cycle.balances.level_of(rows[0])
+            likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
+            required = self._required[demand]
+            self.groups[level].append(PendingGroup(number, account, demand, level, likeness, *required, rows))
 
     def _find_requirements(self, demand: Demand) -> tuple[Requirements, Requirements | None]:
         need = demand.needs[0]
@@ -87,9 +86,13 @@ class QuotaRun:
         self.limits.note(group, slot_infos)
         leases = make_leases(self.cycle, group.demand, slot_infos, level)
         for slot_info, lease in zip(slot_infos, leases, strict=True):
-            self._spend(slot_info, lease.resources)
+            slot_info.given += 1
+            slot_info.wanted = self._has_filled = True
+            if slot_info.free is not None:
+                slot_info.free = subtract(slot_info.free, lease.resources)
+                self.given.setdefault(slot_info, []).append(lease.resources)
         self.running.add(reservation, leases)
-        self.cycle.assign(reservation, name_placements(leases), level)
+        self.cycle.assign(reservation, leases, level)
 
     def serve(self, group: PendingGroup) -> Reservation:
         """Note that the first reservation of a group is served; return it. The next one follows."""
@@ -97,13 +100,6 @@ class QuotaRun:
         group.served += 1
         self.served.add(reservation.id)
         return reservation
-
-    def _spend(self, slot_info: SlotInfo, amounts: Resources) -> None:
-        slot_info.given += 1
-        slot_info.wanted = self._has_filled = True
-        if slot_info.free is not None:
-            slot_info.free = subtract(slot_info.free, amounts)
-            self._given.setdefault(slot_info, []).append(amounts)
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         """Set the leases of a reservation: held, revoking or claimed."""
@@ -135,16 +131,8 @@ class QuotaRun:
     def recount(self, slot_info: SlotInfo) -> None:
         """Work out the free amounts of a slot after its leases have changed."""
         slot_info.count_free()
-        if slot_info.free is not None and slot_info in self._given:
-            slot_info.free = subtract(slot_info.free, total(self._given[slot_info]))
-
-    def given_on(self, slot_info: SlotInfo) -> Sequence[Resources]:
-        """Return the amounts that this cycle has assigned there."""
-        return self._given.get(slot_info, ())
-
-    def sum_capacity(self, pool: str) -> Resources:
-        """Return the sum of the slots in service of a pool."""
-        return total(slot_info.capacity or {} for slot_info in self.slot_infos if slot_info.slot.pool == pool)
+        if slot_info.free is not None and slot_info in self.given:
+            slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
         """Revoke one elastic lease of a reservation; `left` is the revoking lease, None if it ends at once."""
@@ -161,11 +149,6 @@ class QuotaRun:
         if self._has_filled:  # speed: without a new lease no slot became full
             self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
             self._has_filled = False
-
-
-def _is_open(cycle: CycleState, slot_info: SlotInfo) -> bool:
-    """Return whether a slot is in service and its pool's queue is `quota`."""
-    return cycle.is_offered(slot_info) and cycle.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
 
 
 def fits_beside(

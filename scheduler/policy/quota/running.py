@@ -1,17 +1,21 @@
-"""Running work under quota: cost, level and slots of each reservation's leases. Source: qscheduler.
+"""Running work under quota: cost, level and slots of each reservation's leases, and the limits of accounts.
 
 Leases that are assigned in this cycle count at once. A reservation with several leases is one piece of work: it has one
-level, and its cost is the cost of all its leases.
+level, and its cost is the cost of all its leases. Source: qscheduler; for the limits, the releases that enforced them.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from scheduler.model.accounts import NOTHING, Account, Levels, add
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.labels import Labels, shape_of
+from scheduler.model.reservations import Lease, Reservation, Shape
+from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.quota.accounting import settle
+from scheduler.policy.quota.pending_groups import PendingGroup
 
 RunState = Literal["held", "leaving", "claimed"]
 
@@ -46,11 +50,6 @@ class RunningWork:
         """Cheapest first, then by slot."""
         return (self.cost, self.order, self.reservation.sequence)
 
-    @property
-    def rank_down(self) -> tuple[tuple[float, ...], int, int]:
-        """Most expensive first, then by slot."""
-        return (tuple(-amount for amount in self.cost), self.order, self.reservation.sequence)
-
 
 class RunningIndex:
     """All running work under `queue: quota`, with the changes of this cycle so far."""
@@ -70,13 +69,17 @@ class RunningIndex:
             self.end(reservation.id)
         cycle = self._cycle
         account = cycle.balances.account_of(reservation)
+        is_leaving = reservation.phase == "revoking" or reservation.id in cycle.returning
+        state: RunState = "leaving" if is_leaving else "held"
+        if leases[0].state == "claimed":
+            state = "claimed"
         run = RunningWork(
             reservation=reservation,
             account=account,
             level=leases[0].level,
             leases=leases,
             order=self._order_of(leases[0]) if len(leases) == 1 else min(map(self._order_of, leases)),
-            state=_state_of(cycle, reservation, leases),
+            state=state,
             now=cycle.now,
             weight=leases[0].weight if len(leases) == 1 else sum(lease.weight for lease in leases),
         )
@@ -93,7 +96,11 @@ class RunningIndex:
 
     def list_metered(self, account: str) -> Iterator[RunningWork]:
         """Return the work that counts for the levels of an account; preempted work uses nothing in its grace."""
-        return (run for run in self.of_account.get(account, ()) if run.state != "leaving" or _is_metered(run))
+        return (
+            run
+            for run in self.of_account.get(account, ())
+            if run.state != "leaving" or any(each.charged_at is not None for each in run.leases)
+        )
 
     def has_worse(self, account: str, level: int) -> bool:
         """Return whether the account has a lease at a worse level."""
@@ -111,12 +118,65 @@ def _list_holders(cycle: CycleState) -> Iterator[Reservation]:
     return (each for each in found if each.leases and cycle.settings_of(each).queue == "quota")
 
 
-def _state_of(cycle: CycleState, reservation: Reservation, leases: tuple[Lease, ...]) -> RunState:
-    if leases[0].state == "claimed":
-        return "claimed"
-    is_leaving = reservation.phase == "revoking" or reservation.id in cycle.returning
-    return "leaving" if is_leaving else "held"
+def find_likeness(account: Account | None, shape: Shape) -> Hashable:
+    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`."""
+    return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
 
 
-def _is_metered(run: RunningWork) -> bool:
-    return any(lease.charged_at is not None for lease in run.leases)
+class AccountLimits:
+    """The number of leases of each account, by key of equal reservations and by label that the account limits.
+
+    `max_fanout` limits the paid leases of equal reservations, `per_label_task_limits` the leases on slots with a label.
+
+    Both count the leases that run as placing begins, at any level, and those that are assigned in the cycle. Leases
+    that a preemption ends are not counted from the next cycle on.
+    """
+
+    def __init__(self, cycle: CycleState, running: RunningIndex) -> None:
+        self._alike: Counter[Hashable] = Counter()
+        self._labelled: Counter[tuple[str, str, str]] = Counter()
+        for run in running.runs.values():
+            account = run.account
+            if account is None:
+                continue
+            if account.max_fanout:
+                likeness = find_likeness(account, cycle.view.shapes[run.reservation.id])
+                self._alike[likeness] += len(run.leases)
+            if account.per_label_task_limits:
+                for lease in run.leases:
+                    if lease.slot in cycle.slot_infos:
+                        self._note_labels(account, cycle.slot_infos[lease.slot].labels)
+
+    def is_fanned_out(self, group: PendingGroup) -> bool:
+        """Return whether its equals have `max_fanout` leases: it gets no paid lease and preempts nothing."""
+        account = group.account
+        return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
+
+    def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
+        """Return whether leases on all these slots would exceed a limit of the account by label."""
+        if account is None or not account.per_label_task_limits:
+            return False
+        limits, taken = account.per_label_task_limits, Counter[tuple[str, str, str]]()
+        for slot_info in slot_infos:
+            for name in limits.keys() & slot_info.labels.keys():
+                key = (account.id, name, slot_info.labels[name])
+                taken[key] += 1
+                if self._labelled[key] + taken[key] > limits[name]:
+                    return True
+        return False
+
+    def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
+        """Count the leases that a reservation of a group gets on these slots."""
+        account = group.account
+        if account is None:
+            return
+        for slot_info in slot_infos:
+            if account.max_fanout:
+                self._alike[group.likeness] += 1
+            if account.per_label_task_limits:
+                self._note_labels(account, slot_info.labels)
+
+    def _note_labels(self, account: Account, labels: Labels) -> None:
+        for name in account.per_label_task_limits:
+            if name in labels:
+                self._labelled[account.id, name, labels[name]] += 1

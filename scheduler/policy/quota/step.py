@@ -1,28 +1,135 @@
-"""Placing under `queue: quota`: accounts that have saved come first, and no slot stays idle while a reservation fits.
+"""The steps of quota in a cycle: the charge of the accounts, and placing under `queue: quota`.
 
-For each paid level: idle slots take reservations that prefer them, then all others; elastic instances are reclaimed;
-running work moves to the level that its account can pay; better work preempts worse. At last the free level takes what
-is left. A reservation that cannot be placed blocks no other one, and an idle slot is never kept for a better one.
-Source: qscheduler.
+Accounts that have saved come first, and no slot stays idle while a reservation fits. For each paid level: idle slots
+take reservations that prefer them, then all others; elastic instances are reclaimed; running work moves to the level
+that its account can pay; better work preempts worse. At last the free level takes what is left. A reservation that
+cannot be placed blocks no other one, and an idle slot is never kept for a better one. Source: qscheduler.
 """
 
 from collections.abc import Iterable
 from itertools import chain, repeat
+from math import fsum
+from typing import cast
 
-from scheduler.model.accounts import FREE, PAID
+from scheduler.model.accounts import FREE, PAID, Account, Levels, find_account
 from scheduler.model.reservations import Lease, Reservation
+from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.cycle.state import Balances, CycleState
+from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import sort_queue
-from scheduler.policy.quota.block_reasons import BlockReasons, report_no_quota
+from scheduler.policy.quota.accounting import charge as charge_account
 from scheduler.policy.quota.match_idle import match_idle
-from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.preempt import preempt
+from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
+from scheduler.policy.quota.preempt import preempt, relevel
 from scheduler.policy.quota.reclaim import reclaim
-from scheduler.policy.quota.reprioritize import relevel
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.running import RunningIndex
+
+
+def charge(cycle: Healed) -> Charged:
+    """Charge every account up to now, if any queue is `quota`; one that was charged at this instant is unchanged.
+
+    Leases that ended earlier in this cycle are paid for: they ran until now. The plan decides on these balances. The
+    commit charges the same accounts again, on the rows as they are then.
+    """
+    if not cycle.rules.has_quota:
+        return Charged(cycle)
+    used = _sum_used(cycle)
+    found = sorted(cycle.view.accounts.items())
+    accounts = {
+        name: charge_account(account, used.get(name, (0.0, 0.0, 0.0, 0.0, 0.0)), cycle.now)
+        for name, account in found
+        if not account.forgotten
+    }
+    cycle.balances = Balances(accounts)
+    cycle.charged = tuple(name for name in accounts if cycle.view.accounts[name].charged_at < cycle.now)
+    return Charged(cycle)
+
+
+def _sum_used(cycle: CycleState) -> dict[str, Levels]:
+    """Return by account what all leases have used since its last charge; `fsum` makes it independent of their order."""
+    view, now = cycle.view, cycle.now
+    reservations, accounts = view.reservations, view.accounts
+    parts: dict[str, list[list[float]]] = {}
+    for leases in view.leases_on.values():
+        for (owner, _), lease in leases.items():
+            if lease.charged_at is None or lease.level >= FREE:
+                continue
+            row = reservations[owner]
+            account = find_account(accounts, row.request.account, row.sequence)
+            if account is not None:
+                seconds = now - max(account.charged_at, lease.charged_at)
+                if seconds > 0:
+                    used = parts.setdefault(account.id, [[] for _ in PAID])
+                    used[lease.level].append(lease.weight * seconds)
+    return {name: cast("Levels", tuple(map(fsum, used))) for name, used in parts.items()}
+
+
+CodeAndSentence = tuple[str, str]
+"""A waiting code, and the sentence."""
+
+
+def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
+    """Return whether the account of a reservation has nothing left and runs nothing free; only under `queue: quota`."""
+    if cycle.settings_of(reservation).queue != "quota":
+        return False
+    account = cycle.balances.account_of(reservation)
+    return account is not None and account.disable_free_tasks and cycle.balances.level_of(reservation) == FREE
+
+
+def report_no_quota(cycle: CycleState, reservation: Reservation) -> bool:
+    """Report `no_quota` for a reservation that lacks quota; return whether it does."""
+    lacks = lacks_quota(cycle, reservation)
+    if lacks:
+        cycle.wait(reservation.id, *_describe_no_quota(cycle.balances.account_of(reservation)))
+    return lacks
+
+
+def _describe_no_quota(account: Account | None) -> CodeAndSentence:
+    name = account.id if account else ""
+    return "no_quota", f"account {name} has nothing left at any level, and runs nothing for free"
+
+
+class BlockReasons:
+    """The reasons for which accounts block reservations that were not placed."""
+
+    def __init__(self, quota_run: QuotaRun) -> None:
+        self._run = quota_run
+        self._idle_by_requirements: dict[Requirements, list[SlotInfo]] = {}
+        self._known: dict[tuple[str, Requirements], str | None] = {}
+        waiting = (group for group in chain.from_iterable(quota_run.groups) if not group.is_served)
+        has_limits = any(group.account and group.account.per_label_task_limits for group in waiting)
+        for slot_info in quota_run.idle if has_limits else ():
+            for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.free):
+                self._idle_by_requirements.setdefault(requirements, []).append(slot_info)
+
+    def find(self, group: PendingGroup) -> CodeAndSentence | None:
+        """Return code and sentence for the rest of a group; None if the account does not block it."""
+        account = group.account
+        if account is None:
+            return None
+        if account.disable_free_tasks and group.level == FREE:
+            return _describe_no_quota(account)
+        if account.disable_free_tasks and self._run.limits.is_fanned_out(group):
+            sentence = (
+                f"account {account.id} pays for {account.max_fanout} leases of its like, and runs nothing for free"
+            )
+            return "account_limit", sentence
+        slot = self._find_refused(account, group) if account.per_label_task_limits else None
+        if slot is None:
+            return None
+        return "account_limit", f"account {account.id} has as many leases as it may on slots with a label of {slot}"
+
+    def _find_refused(self, account: Account, group: PendingGroup) -> str | None:
+        """Return an idle slot that meets the requirements, if a limit of the account refuses all such slots."""
+        key = (account.id, group.required)
+        if key not in self._known:
+            idle = self._idle_by_requirements.get(group.required, [])
+            refused = bool(idle) and all(self._run.limits.refuses(account, [slot_info]) for slot_info in idle)
+            self._known[key] = idle[0].slot.id if refused else None
+        return self._known[key]
 
 
 def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
@@ -32,16 +139,23 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
     """
     if not cycle.rules.has_quota:
         return waiters
-    claimants, others = _part_claimants(cycle, waiters)
+    claimants = cycle.list_claimants()
+    others = waiters.filter([not each.leases for each in waiters.reservations]) if claimants else waiters
     quota_run = QuotaRun(cycle, RunningIndex(cycle), others)
-    _assign_claims(quota_run, claimants)
+    _assign_claims(quota_run, [each for each in waiters.reservations if each.leases] if claimants else [])
     for level in PAID:
         match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=True)
         match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=False)
         reclaim(quota_run, list(quota_run.list_open(level)), level)
         relevel(cycle, quota_run.running, level)
         preempt(quota_run, level)
-    free = [group for group in chain.from_iterable(quota_run.groups) if _runs_free(quota_run, group)]
+    # A group may run free if its account has nothing left, or pays for no more of its equals.
+    free = [
+        group
+        for group in chain.from_iterable(quota_run.groups)
+        if not (group.is_served or (group.account is not None and group.account.disable_free_tasks))
+        and (group.level == FREE or quota_run.limits.is_fanned_out(group))
+    ]
     match_idle(quota_run, free, FREE, preferring=True)
     match_idle(quota_run, free, FREE, preferring=False)
     reclaim(quota_run, free, FREE)
@@ -53,7 +167,7 @@ def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> Non
 
     def hold(reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         quota_run.hold(reservation, leases)
-        quota_run.cycle.assign(reservation, name_placements(leases), leases[0].level)
+        quota_run.cycle.assign(reservation, leases, leases[0].level)
 
     ordered = sorted(claimants, key=lambda each: (each.leases[0].assigned_at, each.sequence))
     quota_run.served.update(each.id for each in ordered)
@@ -70,28 +184,13 @@ def split_by_queue(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
     return waiters.filter(is_by_quota), waiters.filter([not each for each in is_by_quota])
 
 
-def _part_claimants(cycle: CycleState, waiters: Queue) -> tuple[list[Reservation], Queue]:
-    """Split reservations into those with a claim and the others."""
-    if not cycle.list_claimants():
-        return [], waiters
-    claimants = [each for each in waiters.reservations if each.leases]
-    return claimants, waiters.filter([not each.leases for each in waiters.reservations])
-
-
-def _runs_free(quota_run: QuotaRun, group: PendingGroup) -> bool:
-    """Return whether a group may run free: its account has nothing left, or pays for no more of its equals."""
-    if group.is_served or (group.account is not None and group.account.disable_free_tasks):
-        return False
-    return group.level == FREE or quota_run.limits.is_fanned_out(group)
-
-
 def _list_unplaced(quota_run: QuotaRun, waiters: Queue) -> Queue:
     """Return the reservations that may cause a launch: not placed and not blocked, or preempted in this cycle."""
     cycle, reasons, blocked = quota_run.cycle, BlockReasons(quota_run), set[str]()
     for group in chain.from_iterable(quota_run.groups):
         reason = None if group.is_served else reasons.find(group)
         if reason is not None:
-            names = [each.id for each in group.rest]
+            names = [each.id for each in group.reservations[group.served :]]
             cycle.wait_all(names, repeat(reason))
             blocked.update(names)
     done = quota_run.served | blocked

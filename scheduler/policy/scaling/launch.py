@@ -8,13 +8,79 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
-from scheduler.model.reservations import Reservation
+from scheduler.policy.capacity.gang import fill, has_room, has_room_for_some
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_index import SlotIndex
+from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import ElasticShortage, Healed, Shortfall, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN, find_payer
-from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.trial_launch import TrialLaunch
+from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits
+
+
+@dataclass
+class TrialLaunch:
+    """The launches for one demand. The caller undoes them if `fill` returns None."""
+
+    cycle: CycleState
+    limits: LaunchLimits
+    demand: Demand
+    there: list[SlotIndex]
+    """Where its instances may go without a launch, including slots that are kept for it."""
+    launched: list[tuple[str, Choice, SlotInfo]] = field(default_factory=list)
+    held: str = ""
+    """The code of what holds back the launch that it lacked; "" if no launch would serve it."""
+    lacks_one: bool = False
+    """Whether it lacked a launch. If not, its instances exclude each other on what there is."""
+
+    def fill(self) -> list[SlotInfo] | None:
+        """Launch what it lacks, and return a slot for each instance; None if that fails: undo the launches then."""
+        return fill(self.demand, self._list_indexes(), self._launch)
+
+    def foresee_code(self) -> str:
+        """Return the code with which it would wait if its launches were decided now; "" if they would serve it. Undo
+        all of them.
+        """
+        is_served = has_room(self.demand, self._list_indexes(), extend=self._launch)
+        self.undo()
+        return "" if is_served else self.find_code()
+
+    def _list_indexes(self) -> list[SlotIndex]:
+        return [*self.there, self.cycle.launched]
+
+    def _launch(self, need: InstanceRequest) -> SlotInfo | None:
+        """Launch a slot for one instance in the first pool that can, and return it; None keeps the code."""
+        found = self.limits.find_launch(self.demand, need)
+        if isinstance(found, str):
+            self.held, self.lacks_one = found, True
+            return None
+        slot_info = self.limits.launch(*found, "demand")
+        self.launched.append((*found, slot_info))
+        self.cycle.launched.add(slot_info)
+        return slot_info
+
+    def undo(self) -> None:
+        """Take the launches back, last one first."""
+        for name, _, slot_info in reversed(self.launched):
+            self.cycle.launched.remove(slot_info)
+            self.limits.undo(name, slot_info)
+
+    def probe(self) -> None:
+        """Launch one slot alone as a test after a quota back-off: a gang that needs several begins with the first."""
+        if self.held != "at_quota" or not self.launched:
+            return
+        name, choice, _ = self.launched[0]
+        if self.limits.may_probe(name, choice.market):
+            self.limits.launch(name, choice, "demand").wanted = True
+
+    def find_code(self) -> str:
+        """Return the code with which it waits. Call it after `undo`."""
+        if self.held:
+            return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
+        if not self.lacks_one or has_room_for_some(self.demand, self._list_indexes()):
+            return "gang_incomplete"
+        return "cordoned" if all(map(self.limits.has_cordoned_room, self.demand.needs)) else "no_capacity"
+
 
 WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
 """With one of these codes the launch lacks nothing but a slot within `max_slots` or EC2's quota."""
@@ -31,7 +97,7 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
     """
     cycle.turns.begin_launches(cycle.count_steps())
     withheld = _launch_for_all(cycle, unplaced, limits)
-    launch_for_elastic(cycle, unplaced.elastic, limits)
+    _launch_for_elastic(cycle, unplaced.elastic, limits)
     return Shortfall(withheld, unplaced.protected.kept)
 
 
@@ -53,7 +119,8 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
         refusal = refused.get(kind)
         if refusal is None or (refusal.launches != limits.launches and not refusal.still_holds(limits)):
             launches = limits.launches
-            if len(demand.needs) > 1 and _is_postponed(cycle, queue.reservations[tried - 1]):
+            if len(demand.needs) > 1 and cycle.turns.must_wait(queue.reservations[tried - 1], cycle.count_steps()):
+                cycle.wait(name, "behind_queue", NEXT_TURN)
                 continue
             held, code = _launch_for(cycle, name, demand, unplaced, limits)
             if limits.launches != launches:
@@ -62,13 +129,9 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
                 continue
             if refusal is not None:
                 cycle.wait_all(refusal.ids, repeat(refusal.reason))
-            refusal = refused[kind] = _Refusal(
-                demand,
-                held,
-                (code, limits.describe(code, demand.pools)),
-                limits.launches,
-                limits.count_launches(demand.pools),
-            )
+            reason = (code, limits.describe(code, demand.pools))
+            own_launches = limits.count_launches(demand.pools)
+            refusal = refused[kind] = _Refusal(demand, held, reason, limits.launches, own_launches)
         if name in unplaced.protected.gangs:
             limits.reserve(demand)
         open_demands.discard(demand)
@@ -86,15 +149,7 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
     return withheld
 
 
-def _is_postponed(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether the work budget of its principal is spent; the reservation then waits for a later cycle."""
-    if not cycle.turns.must_wait(reservation, cycle.count_steps()):
-        return False
-    cycle.wait(reservation.id, "behind_queue", NEXT_TURN)
-    return True
-
-
-def launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
+def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
     """Launch for elastic instances without capacity, in rank order, in pools with `launch_for_elastic`.
 
     For a pending reservation only if its essential instances wait for slots in flight alone. Elastic instances use
@@ -147,9 +202,8 @@ def _launch_for(
     """
     if len(demand.needs) == 1 and name not in unplaced.deferred:
         return _launch_for_one(cycle, name, demand, limits)
-    there = [cycle.ready, cycle.coming]
-    if name in unplaced.protected.kept:
-        there.insert(1, unplaced.protected.kept[name])
+    kept = unplaced.protected.kept
+    there = [cycle.ready, *([kept[name]] if name in kept else []), cycle.coming]
     attempt = TrialLaunch(cycle, limits, demand, there)
     slot_infos = attempt.fill()
     if slot_infos is None:

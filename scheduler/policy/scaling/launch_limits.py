@@ -1,15 +1,18 @@
-"""What holds launches back: `max_slots`, EC2's refusals and failed boots.
+"""What a new slot could be, and what holds launches back: `max_slots`, EC2's refusals and failed boots.
 
-Sources: the autoscaler's tick (counting), Arvados (back-offs).
+Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Final
 
 from scheduler.model.decisions import Launch
+from scheduler.model.labels import Labels
 from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.resources import Resources
 from scheduler.model.rules import Pool
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import has_room
@@ -18,7 +21,52 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
-from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One offering of a pool. `key` is None if the pool has none."""
+
+    key: str | None
+    market: str
+    price: float
+    capacity: Resources | None
+    labels: Labels
+
+    @property
+    def rank(self) -> tuple[float, float, float, str]:
+        """Sort key: cheapest first, then more memory, then more cpus, then by name."""
+        held = self.capacity or {}
+        return (self.price, -held.get("memory_mib", 0), -held.get("cpus", 0), self.key or "")
+
+
+def list_choices(pool: Pool) -> list[Choice]:
+    """Return what a new slot of this pool could be, in the order in which it is tried.
+
+    A pool without offerings counts as one offering.
+    """
+    if not pool.offerings:
+        return [Choice(None, "", 0.0, pool.resources, pool.labels)]
+    choices = [
+        Choice(
+            key=key,
+            market=offering.market,
+            price=offering.price,
+            capacity=pool.resources if offering.resources is None else offering.resources,
+            labels={**pool.labels, **(offering.labels or {})},
+        )
+        for key, offering in pool.offering_by_key.items()
+    ]
+    return sorted(choices, key=lambda choice: choice.rank)
+
+
+def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
+    """Return those that cost at most `price_factor` times as much as the cheapest, which is the first of them. The
+    cheapest one counts even while a back-off holds it.
+    """
+    most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
+    return [choice for choice in choices if choice.price <= most]
+
 
 DETAILS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -55,7 +103,6 @@ class LaunchLimits:
         self._active = {
             name: sum(p.state not in INACTIVE for p in slot_infos) for name, slot_infos in cycle.pools.items()
         }
-        self._active_at_first = dict(self._active)
         self._choices = {name: list_choices(cycle.rules.pools[name]) for name in cycle.pools}
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
@@ -149,37 +196,31 @@ class LaunchLimits:
     def _find_eligible(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
         wanted = (need, demand.impatient)
         if wanted not in self._eligible:
-            self._eligible[wanted] = list(self._list_eligible(demand, need))
+            found = self._eligible[wanted] = []
+            for name in demand.pools:
+                pool = self._cycle.rules.pools[name]
+                fitting = self.list_fitting(name, need) if pool.is_elastic else []
+                eligible = list_eligible(fitting, pool)
+                eligible += self._list_fallback(name, demand, fitting, eligible)
+                found += [(name, choice) for choice in eligible]
         return self._eligible[wanted]
 
     def list_fitting(self, name: str, need: InstanceRequest) -> list[Choice]:
         """Return what a new slot of that pool could be and still hold one instance, cheapest first."""
         return [each for each in self._choices[name] if need.could_hold(name, each.capacity, each.labels)]
 
-    def _list_eligible(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice]]:
-        for name in demand.pools:
-            pool = self.pool(name)
-            fitting = self.list_fitting(name, need) if pool.is_elastic else []
-            eligible = list_eligible(fitting, pool)
-            yield from ((name, choice) for choice in eligible)
-            yield from ((name, choice) for choice in self._list_fallback(name, demand, fitting, eligible))
-
     def _list_fallback(self, name: str, demand: Demand, fitting: list[Choice], eligible: list[Choice]) -> list[Choice]:
         """Return on-demand offerings beyond `price_factor`: allowed after `on_demand_after` interruptions of the
         reservation, or after as many capacity errors in a row on each eligible spot offering.
         """
-        most = self.pool(name).on_demand_after
+        most = self._cycle.rules.pools[name].on_demand_after
         spot = [choice for choice in eligible if choice.market == "spot"]
         if not most or not spot:
             return []
-        if name not in demand.impatient and any(self._count_refusals(name, each) < most for each in spot):
+        holds = [self._cycle.view.holds.get(hold_id(name, "capacity", choice.key or "")) for choice in spot]
+        if name not in demand.impatient and any(hold is None or hold.streak < most for hold in holds):
             return []
         return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
-
-    def _count_refusals(self, name: str, choice: Choice) -> int:
-        """Return how many capacity errors in a row that offering had."""
-        hold = self._cycle.view.holds.get(hold_id(name, "capacity", choice.key or ""))
-        return hold.streak if hold else 0
 
     def launch(self, name: str, choice: Choice, reason: str) -> SlotInfo:
         """Decide a launch of this choice on the first empty slot of that pool, and return the slot, now in flight."""
@@ -207,20 +248,17 @@ class LaunchLimits:
         slot_info.state = "empty"
 
     def choose_code(self, demand: Demand, code: str) -> str:
-        """The code to report for a reservation that no launch serves: `cordoned` instead of `at_max_slots` if cordoned
-        slots have room for all its instances. Source: Arvados.
+        """Return the code to report for a reservation that no launch serves: `cordoned` instead of `at_max_slots` if
+        cordoned slots have room for all its instances. Source: Arvados.
         """
-        return "cordoned" if code == "at_max_slots" and self._could_stand_on_cordoned(demand) else code
-
-    def _could_stand_on_cordoned(self, demand: Demand) -> bool:
-        if not all(map(self.has_cordoned_room, dict.fromkeys(demand.needs))):
-            return False
+        if code != "at_max_slots" or not all(map(self.has_cordoned_room, dict.fromkeys(demand.needs))):
+            return code
         if len(demand.needs) == 1:
-            return True
+            return "cordoned"
         slot_index = SlotIndex([slot_info for name in demand.pools for slot_info in self._cordoned[name]])
         found = has_room(demand, (slot_index,))
         slot_index.close()
-        return found
+        return "cordoned" if found else code
 
     def has_cordoned_room(self, need: InstanceRequest) -> bool:
         """Return whether one instance would fit on a cordoned slot."""
@@ -231,10 +269,6 @@ class LaunchLimits:
                 for slot_info in self._cordoned[name]
             )
         return self._cordoned_room[need]
-
-    def pool(self, name: str) -> Pool:
-        """Return the rules of a pool."""
-        return self._cycle.rules.pools[name]
 
     def find_bound(self, name: str) -> int:
         """Return the lowest `max_slots` that limits this pool."""
@@ -302,7 +336,9 @@ class LaunchLimits:
 
     def is_probing(self, name: str, market: str) -> bool:
         """Return whether the single launch that tests the quota after a back-off is not answered yet."""
-        return self.may_probe(name, market) and self._is_probed(name, market)
+        return self.may_probe(name, market) and any(
+            each.state == "launching" and each.market == market for each in self._cycle.pools[name]
+        )
 
     def may_probe(self, name: str, market: str) -> bool:
         """Return whether a quota back-off is over and no launch succeeded since: the next one goes alone as a test."""
@@ -310,12 +346,8 @@ class LaunchLimits:
         return hold is not None and self._is_quota_over(name, hold)
 
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
-        fewer = hold.active > 0 and self._active_at_first[name] < hold.active
+        fewer = hold.active > 0 and self._active[name] - self._launches_in[name] < hold.active
         return fewer or not self._lasts(hold.until)
-
-    def _is_probed(self, name: str, market: str) -> bool:
-        slot_infos = self._cycle.pools[name]
-        return any(slot_info.state == "launching" and slot_info.market == market for slot_info in slot_infos)
 
 
 def first_code(codes: Iterable[str | None]) -> str:

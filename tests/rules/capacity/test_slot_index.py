@@ -1,5 +1,6 @@
 """The slot index: taking n leases at once equals taking one lease n times, and putting them back restores it."""
 
+from itertools import islice
 from random import Random
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.policy.capacity.candidate_queue import RemainingCapacity
+from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.gang import Shortage, fill, has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -57,6 +58,14 @@ def test_taking_several_leases_equals_taking_one_after_the_other(seed: int, most
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_taking_one_lease_after_the_other_until_nothing_is_left_equals_searching_for_each(seed: int) -> None:
+    cycle, waiting = a_draft(seed)
+    [need] = cycle.demand_of(waiting).needs
+    found = list(islice(cycle.ready.take_each(need, lambda slot_info: slot_info.slot.id), 40))
+    assert found == take_one_by_one(seed, 40)
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_capacity_that_is_put_back_is_found_as_if_it_had_not_been_taken(seed: int) -> None:
     cycle, waiting = a_draft(seed)
     [need] = cycle.demand_of(waiting).needs
@@ -67,6 +76,47 @@ def test_capacity_that_is_put_back_is_found_as_if_it_had_not_been_taken(seed: in
     for slot_info, remaining, count in reversed(taken):
         cycle.ready.put_back(slot_info, remaining, count)
     assert list_names(cycle.ready.take_run(need, 40)) == take_one_by_one(seed, 40)
+
+
+@pytest.mark.parametrize("most", [1, 3, 40])
+@pytest.mark.parametrize("seed", range(20))
+def test_as_many_instances_fit_as_can_be_taken_from_the_slots_that_were_not_removed(seed: int, most: int) -> None:
+    cycle, waiting = a_draft(seed)
+    [need] = cycle.demand_of(waiting).needs
+    cycle.ready.remove(next(cycle.ready.list_slot_infos()))
+    count = cycle.ready.count_fits(need, most)
+    assert count == sum(given for _, given in cycle.ready.take_run(need, most))
+
+
+def an_index_of_large_slots(slots: int, count: int) -> tuple[CycleState, Demand]:
+    """Slots of 25 cores, and a gang of instances of one core."""
+    rows = [a_slot(f"linux-{number}") for number in range(1, slots + 1)]
+    gang = a_reservation("r1", components=(a_component(count=count, resources={"cpus": 1}),))
+    cycle = CycleState(View([*rows, gang]), some_rules({"pools": {"linux": {"resources": {"cpus": 25}}}}), NOW)
+    cycle.open_indexes()
+    return cycle, cycle.demand_of(gang)
+
+
+@pytest.mark.parametrize(("most", "count"), [(1, 1), (3, 3), (40, 25)])
+def test_a_slot_takes_as_many_instances_at_once_as_are_wanted_and_fit(most: int, count: int) -> None:
+    cycle, demand = an_index_of_large_slots(1, 2)
+    [slot_info] = cycle.slot_infos.values()
+    assert cycle.ready.take_often(slot_info, demand.needs[0], most) == count
+    assert slot_info.load == count
+
+
+def test_a_slot_that_is_added_for_a_request_has_one_instance() -> None:
+    cycle, demand = an_index_of_large_slots(1, 2)
+    [slot_info] = cycle.slot_infos.values()
+    cycle.launched.add(slot_info, demand.needs[0])
+    assert (slot_info.load, slot_info.free) == (1, {"cpus": 24})
+
+
+@pytest.mark.parametrize(("slots", "fits"), [(4, True), (3, False)])
+def test_a_gang_of_a_hundred_instances_is_placed_if_all_of_them_fit(slots: int, fits: bool) -> None:
+    cycle, demand = an_index_of_large_slots(slots, 100)
+    placed = fill(demand, [cycle.ready])
+    assert (placed is not None) is fits
 
 
 def find_by_looking_at_all(

@@ -5,10 +5,16 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.decisions import Cores
+from scheduler.model.view import View
+from scheduler.policy.plan import plan
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from scheduler.simulation.snapshot import make_snapshot
+from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.playing import Document, Played, act, play_out, tick, ticks
+from tests.rules.quotas import a_host as quota_host
+from tests.rules.quotas import an_account, quota_rules, runs, waits
 from tests.rules.zoe import submitted
 
 POOL: Document = {
@@ -217,3 +223,30 @@ def test_the_state_shows_the_figures_and_a_snapshot_keeps_them() -> None:
     made = make_snapshot(rows, document["config"], rules, {}, 0)
     again = play_out(json.loads(json.dumps(made)))
     assert (shown(again), again.cores) == ([3.5, 4.5], [])
+
+
+def test_two_preemptions_of_one_tick_share_the_spare_cores_of_both_slots() -> None:
+    rules = quota_rules({"resources": {"cpus": 4}, "max_leases_per_slot": 1}, share_cores=True)
+    lease = {"level": 5, "resources": {"cpus": 1}, "charged_at": NOW, "confirmed_at": NOW}
+    running = [runs(f"r{number}", a_lease(f"hosts-{number}", cores=4, **lease)) for number in (1, 2)]
+    newcomers = [waits(f"r{number}", "A", resources={"cpus": 3}) for number in (3, 4)]
+    view = View([quota_host(1), quota_host(2), *running, *newcomers, an_account("A", 100)])
+    limits = [each for each in plan(view, rules, NOW).decisions if isinstance(each, Cores)]
+    assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r3", "hosts-1", 4), ("r4", "hosts-2", 4)]
+
+
+def test_the_cores_of_an_elastic_instance_are_shared_as_soon_as_it_ends() -> None:
+    """The holder gave the instance back, so it gets no other one; its grace is over in this tick."""
+    components = (a_component(resources={"cpus": 1}), a_component("more", kind="elastic", resources={"cpus": 1}))
+    main = a_lease("linux-2", resources={"cpus": 1}, cores=4, confirmed_at=NOW)
+    more = a_lease(component="more", kind="elastic", state="revoking", revoke_by=NOW, resources={"cpus": 1}, cores=2)
+    both = {"components": components, "leases": (main, more), "declined": ("more",)}
+    beside = a_lease(resources={"cpus": 1}, cores=2, confirmed_at=NOW)
+    rows = [
+        a_reservation("r1", phase="leased", leased_at=NOW, **both),
+        a_reservation("r2", phase="leased", leased_at=NOW, leases=(beside,), resources={"cpus": 1}, sequence=2),
+    ]
+    rules = some_rules({"pools": {"linux": {"resources": {"cpus": 4}}}, "scheduler": {"share_cores": True}})
+    found = plan(View([a_slot("linux-1"), a_slot("linux-2"), *rows]), rules, NOW)
+    limits = [each for each in found.decisions if isinstance(each, Cores)]
+    assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r2", "linux-1", 4)]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.rules import Pool, SchedulerKeys
-from scheduler.policy.quota.lease_cost import weigh
+from scheduler.policy.quota.accounting import weigh
 from tests.builders import SYSTEM, a_slot
 
 SIZED: dict[str, Any] = {"resources": {"cpus": 8, "memory_mib": 1000}}

@@ -8,6 +8,7 @@ from tests.rules.playing import Document, act, play_out, tick
 from tests.rules.zoe import a_lab, an_application, component, decided, on_slot, submitted
 
 ACCOUNTS: Document = {"rich": {"balance": [100]}, "capped": {"per_label_task_limits": {"rack": 1}}, "poor": {}}
+ACCOUNTS["one"] = {"balance": [100], "max_fanout": 1}
 GRACE = {"preemption_grace": 30}
 
 
@@ -46,6 +47,13 @@ CASES: dict[str, tuple[Document, list[str]]] = {
     "the better level is first": (
         stretched(1, submitted(5, an_application("r1", 1), an_application("r2", 1, account="rich"))),
         ["5 revoke low more lab-1 reclaimed", "5 assign r2 lab-1 at 0"],
+    ),
+    "an account pays for as many leases as it may, and the next one is free": (
+        stretched(2, submitted(5, an_application("r1", 1, account="one"), an_application("r2", 1, account="one"))),
+        [
+            *("5 revoke low more.1 lab-1 reclaimed", "5 assign r1 lab-1 at 0"),
+            *("5 revoke low more.0 lab-1 reclaimed", "5 assign r2 lab-1 at 5"),
+        ],
     ),
     "an idle slot is used before anything is reclaimed": (
         stretched(

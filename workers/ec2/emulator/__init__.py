@@ -6,9 +6,9 @@ controls. A process can have one emulator, because moto's state is global. Calls
 EventBridge, STS) go to moto unchanged.
 """
 
-from workers.imports import without_collecting
+from scheduler.operations.paused_gc import PausedGC
 
-with without_collecting():
+with PausedGC():
     from workers.ec2.emulator.server import EmulatorServer, make_server, run_emulator
     from workers.ec2.emulator.settings import EmulatorSettings, FaultRule
 

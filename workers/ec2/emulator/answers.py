@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
-import msgspec
 from werkzeug.wrappers import Response
 
 from workers.ec2.emulator.settings import FaultRule
@@ -20,6 +19,10 @@ LONGEST_WAIT: Final = 600.0
 """Time limit in seconds for a caller that waits for its answer without a timeout."""
 WINDOW: Final = 300.0
 """Seconds between signing time and arrival. AWS documents 5 minutes for signatures, 15 for requests to EC2."""
+_EXPIRED: Final = FaultRule(code="RequestExpired", message="Request has expired.", status=400)
+_NOT_YET_CURRENT: Final = FaultRule(
+    code="AuthFailure", message="AWS was not able to validate the provided access credentials", status=401
+)
 _HEAD: Final = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _REQUEST: Final = "00000000-0000-0000-0000-000000000000"
 
@@ -82,28 +85,14 @@ def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
     raise ConnectionResetError("the emulator loses this answer")
 
 
-class SigningError(msgspec.Struct, frozen=True):
-    """EC2's refusal of such a request."""
-
-    code: str
-    message: str
-    status: int
-
-
-_EXPIRED: Final = SigningError("RequestExpired", "Request has expired.", 400)
-_NOT_YET_CURRENT: Final = SigningError(
-    "AuthFailure", "AWS was not able to validate the provided access credentials", 401
-)
-
-
-def find_signing_error(signed_at: float | None, now: float) -> SigningError | None:
+def find_signing_error(signed_at: float | None, now: float) -> FaultRule | None:
     """Return EC2's error for a signature of this time; None if it is accepted or the request is not signed."""
     if signed_at is None or abs(now - signed_at) <= WINDOW:
         return None
     return _EXPIRED if signed_at < now else _NOT_YET_CURRENT
 
 
-def answer_outside_window(error: SigningError, content_type: str) -> Response:
+def answer_outside_window(error: FaultRule, content_type: str) -> Response:
     """Return the refusal of a service other than EC2, in the protocol of the request."""
     message = "Signature expired" if error is _EXPIRED else "Signature not yet current"
     if "json" in content_type:

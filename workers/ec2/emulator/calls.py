@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
+
+from workers.ec2.signing_time import read_timestamp
 
 LAUNCHES: Final = frozenset({"RunInstances", "CreateFleet"})
 
 _OVERRIDE: Final = re.compile(r"LaunchTemplateConfigs\.(\d+)\.Overrides\.(\d+)\.(.+)")
 _IDENTIFIER: Final = re.compile(r"InstanceId\.\d+")
 _TARGET: Final = "TargetCapacitySpecification.TotalTargetCapacity"
-_TIMESTAMP: Final = "%Y%m%dT%H%M%SZ"
 _ATTEMPT: Final = re.compile(r"attempt=(\d+)")
 
 
@@ -144,7 +144,7 @@ def read_signing_time(environ: Mapping[str, Any]) -> float | None:
     if "HTTP_AUTHORIZATION" not in environ:
         return None
     try:
-        return datetime.strptime(environ.get("HTTP_X_AMZ_DATE", ""), _TIMESTAMP).replace(tzinfo=UTC).timestamp()
+        return read_timestamp(environ.get("HTTP_X_AMZ_DATE", ""))
     except ValueError:
         return None
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from scheduler.model.validation import InvalidInputError
 from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.lives import Lives
-from workers.ec2.emulator.settings import EmulatorSettings, FaultRule, load_settings, read_settings
+from workers.ec2.emulator.instances import Lives
+from workers.ec2.emulator.settings import EmulatorSettings, load_settings, read_settings
 
 
 class Control:
@@ -27,7 +27,7 @@ class Control:
         self.lives = Lives(settings)
         self.file_error: str | None = None
         """Why the last change of the file was not applied; the earlier settings stay in force."""
-        self._file, self._stamp, self._clock = file, _stamp(file), clock
+        self._file, self._stamp, self.clock = file, _stamp(file), clock
         self.settings = settings
         self.apply(load_settings(file) if file else settings)
 
@@ -35,7 +35,7 @@ class Control:
         """Apply these settings; their faults start now and replace all others."""
         self.settings = settings
         self.lives.change(settings, restart=True)
-        self.faults.replace(settings.faults, self._clock())
+        self.faults.replace(settings.faults, self.clock())
 
     def change(self, document: object) -> None:
         """Change the settings that a partial document names; raises InvalidInputError if one of its keys is wrong."""
@@ -44,24 +44,16 @@ class Control:
         self.settings = self.settings.model_copy(update=changes)
         self.lives.change(self.settings, restart=bool(changes.keys() & {"random_seed", "boot_failures"}))
         if "faults" in given.model_fields_set:
-            self.replace_faults(given.faults)
-
-    def replace_faults(self, rules: tuple[FaultRule, ...]) -> None:
-        """Replace all faults by these."""
-        self.faults.replace(rules, self._clock())
+            self.faults.replace(given.faults, self.clock())
 
     def restart(self) -> None:
         """Remove all faults, and start random choices and counts of boot failures again."""
-        self.replace_faults(())
+        self.faults.replace((), self.clock())
         self.lives.change(self.settings, restart=True)
-
-    def add_faults(self, rules: tuple[FaultRule, ...]) -> None:
-        """Add these faults."""
-        self.faults.add(rules, self._clock())
 
     def show(self) -> dict[str, Any]:
         """Return the settings in force with the remaining faults, as JSON values."""
-        now = self._clock()
+        now = self.clock()
         faults = [rule.model_dump(exclude_none=True) for rule in self.faults.rules(now)]
         return {**self.settings.model_dump(mode="json"), "faults": faults}
 

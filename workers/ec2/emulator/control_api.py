@@ -93,9 +93,9 @@ class ControlApi:
             case "PUT", "settings":
                 control.change(_read(request))
             case "PUT", "faults":
-                control.replace_faults(read_settings({"faults": _read(request)}).faults)
+                control.faults.replace(read_settings({"faults": _read(request)}).faults, control.clock())
             case "POST", "faults":
-                control.add_faults(read_settings({"faults": [_read(request)]}).faults)
+                control.faults.add(read_settings({"faults": [_read(request)]}).faults, control.clock())
             case "POST", "reset":
                 self._middleware.reset()
             case _:

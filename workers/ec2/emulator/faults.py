@@ -1,12 +1,17 @@
-"""Injected faults: which rule applies to a call, and when a rule is used up."""
+"""Refused calls: injected faults, and EC2's throttling by token buckets.
 
-from collections.abc import Iterable, Iterator
+Every call takes a token of its kind's bucket; a launch or a termination also takes one for each instance. If one
+bucket has too few tokens, the call is refused and no bucket changes. The emulator has one account.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 from workers.ec2.emulator.calls import Call, Place
-from workers.ec2.emulator.settings import FaultRule
+from workers.ec2.emulator.settings import Bucket, FaultRule, Throttling
 from workers.ec2.errors import classify
 
+READING: Final = ("Describe", "Get", "List", "Search")
 ABOUT_PLACES: Final = frozenset({"capacity", "quota"})
 
 
@@ -75,17 +80,17 @@ class FaultTable:
         """Return the rules whose time is not over."""
         return (fault.rule for fault in self._faults if not fault.has_ended(now))
 
-    def take_for_request(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault of the whole request, and reduce its count."""
-        return self._take("request", call, now)
+    def take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
+        """Return the first fault of this kind that meets the call, and reduce its count.
 
-    def take_short(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault that lets a launch get fewer instances, and reduce its count."""
-        return self._take("short", call, now)
-
-    def take_lost(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault that loses the answer to this call, and reduce its count."""
-        return self._take("lost", call, now)
+        `request`: it fails the whole request. `short`: a launch gets fewer instances. `lost`: the answer is lost.
+        """
+        places = call.places or (None,)
+        for fault in self._faults:
+            if fault.kind == kind and any(fault.meets(call, place, now) for place in places):
+                fault.spend(call)
+                return fault.rule
+        return None
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
         """Return the first fault for each place of a launch; the count of each fault is reduced once."""
@@ -99,10 +104,59 @@ class FaultTable:
             fault.spend(call)
         return {place: fault.rule for place, fault in met.items()}
 
-    def _take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
-        places = call.places or (None,)
-        for fault in self._faults:
-            if fault.kind == kind and any(fault.meets(call, place, now) for place in places):
-                fault.spend(call)
-                return fault.rule
-        return None
+
+class TokenBucket:
+    """Holds at most `size` tokens, is full at first, and gains `refill` tokens a second. Times are in seconds."""
+
+    def __init__(self, bucket: Bucket, now: float) -> None:
+        self.bucket = bucket
+        self._tokens, self._at = float(bucket.size), now
+
+    def level(self, now: float) -> float:
+        """Return the tokens in it now. A clock that was set back adds none."""
+        gained = max(0.0, now - self._at) * self.bucket.refill
+        return min(float(self.bucket.size), self._tokens + gained)
+
+    def take(self, tokens: int, now: float) -> None:
+        """Take this number of tokens."""
+        self._tokens, self._at = self.level(now) - tokens, max(now, self._at)
+
+
+class Throttle:
+    """The buckets of all regions. Not thread-safe; the middleware uses it under its lock."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[tuple[str, str], TokenBucket] = {}
+
+    def admits(self, call: Call, throttling: Throttling | None, now: float) -> bool:
+        """Return whether every bucket has enough tokens for the call; if so, take them."""
+        if throttling is None:
+            return True
+        taken = [
+            (self._find(call.region, name, getattr(throttling, name), now), tokens)
+            for name, tokens in find_costs(call).items()
+        ]
+        if any(bucket.level(now) < tokens for bucket, tokens in taken):
+            return False
+        for bucket, tokens in taken:
+            bucket.take(tokens, now)
+        return True
+
+    def clear(self) -> None:
+        """Fill all buckets."""
+        self._buckets.clear()
+
+    def _find(self, region: str, name: str, bucket: Bucket, now: float) -> TokenBucket:
+        found = self._buckets.get((region, name))
+        if found is None or found.bucket != bucket:
+            found = self._buckets[region, name] = TokenBucket(bucket, now)
+        return found
+
+
+def find_costs(call: Call) -> Mapping[str, int]:
+    """Return the tokens that a call takes from each bucket of `Throttling`."""
+    if call.is_launch:
+        return {"launch": 1, "launched_instances": 0 if call.is_dry_run else call.wanted[1]}
+    if call.action == "TerminateInstances":
+        return {"terminate": 1, "terminated_instances": 0 if call.is_dry_run else len(call.instances)}
+    return {"describe" if call.action.startswith(READING) else "mutate": 1}

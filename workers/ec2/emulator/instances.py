@@ -1,22 +1,114 @@
-"""Emulated instances: moto's instances with boots, status checks and ends that take time."""
+"""Emulated instances: moto's instances with boots, status checks and ends that take time.
+
+The fate of an instance is drawn at its launch. A record of its life stays when EC2 no longer describes it.
+"""
 
 import copy
 import math
 import os
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import msgspec
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.ec2.models import instances as moto_instances
 
 from workers.ec2.emulator.calls import Place
-from workers.ec2.emulator.lives import Cause, Fate, Life, Lives
 from workers.ec2.emulator.settings import EmulatorSettings
 
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = 0, 16, 32, 48
+
+
+Kind = Literal["stuck", "terminated", "impaired", "unreachable"]
+Cause = Literal["call", "interrupted", "lost", "boot_failure"]
+HOUR = 3600.0
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What will happen to an instance: how its boot fails, and after how many seconds it is interrupted."""
+
+    failure: Kind | None = None
+    interrupted_after: float | None = None
+
+
+class Life(msgspec.Struct, kw_only=True):
+    """The record of one instance; times in seconds since the epoch."""
+
+    id: str
+    region: str
+    type: str
+    zone: str
+    market: Literal["spot", "on-demand"]
+    launched_at: float
+    token: str | None = None
+    boot_failure: str | None = None
+    warned_at: float | None = None
+    deadline: float | None = None
+    """The end that a warning has announced."""
+    end_asked_at: float | None = None
+    terminated_at: float | None = None
+    """The end of shutting down, after which it costs nothing. May be in the future."""
+    cause: Cause | None = None
+    """What ended it: a call, or an event of EC2."""
+
+
+class Lives:
+    """All instances since the start or the last reset, and the random generators for the next ones.
+
+    The same seed and the same launches in the same order give the same fates. Not thread-safe; the middleware uses it
+    under its lock.
+    """
+
+    def __init__(self, settings: EmulatorSettings) -> None:
+        self.all: dict[str, Life] = {}
+        self.change(settings, restart=True)
+
+    def change(self, settings: EmulatorSettings, *, restart: bool) -> None:
+        """Use these settings from now on. `restart`: the random generators and counts of boot failures start again."""
+        self.settings = settings
+        if restart:
+            # Repeatable random numbers are intended; nothing here is secret.
+            self._fates = random.Random(settings.random_seed)  # noqa: S311
+            self._notices = random.Random(settings.random_seed)  # noqa: S311
+            self._left = [failure.count for failure in settings.boot_failures]
+
+    def begin(self, life: Life) -> Fate:
+        """Record an instance that is being launched, and draw its fate."""
+        # Each instance takes the same number of draws, so that one setting does not change the others' random numbers.
+        boot, interruption = self._fates.random(), self._fates.expovariate(1.0)
+        rate = self.settings.interruption_rate
+        fate = Fate(
+            failure=self._choose_failure(life, boot),
+            interrupted_after=interruption / rate * HOUR if rate and life.market == "spot" else None,
+        )
+        life.boot_failure = fate.failure
+        self.all[life.id] = life
+        return fate
+
+    def count_notices(self) -> int:
+        """Return how often the next notice is sent: 0, 1 or 2 times."""
+        dropped, doubled = self._notices.random(), self._notices.random()
+        if dropped < self.settings.dropped_notices:
+            return 0
+        return 2 if doubled < self.settings.doubled_notices else 1
+
+    def _choose_failure(self, life: Life, drawn: float) -> Kind | None:
+        """Return the first failure that applies and is not used up, by its share of the drawn number."""
+        before = 0.0
+        for index, failure in enumerate(self.settings.boot_failures):
+            concerns = failure.type in {None, life.type} and failure.zone in {None, life.zone}
+            if self._left[index] == 0 or not concerns or failure.market not in {None, life.market}:
+                continue
+            if before <= drawn < before + failure.share:
+                left = self._left[index]
+                self._left[index] = None if left is None else left - 1
+                return failure.kind
+            before += failure.share
+        return None
 
 
 class EmulatedInstance(moto_instances.Instance):
@@ -27,10 +119,12 @@ class EmulatedInstance(moto_instances.Instance):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         now, settings = time.monotonic(), self.lives.settings
         self._settings, self._began_at = settings, now
-        self._running_at = now + settings.boot_seconds
+        self.runs_at = now + settings.boot_seconds
+        """The end of its boot, by the monotonic clock."""
         self._ends_at: float | None = None
         self._seen_until: tuple[float, moto_instances.InstanceState] | None = None
-        self._fate = Fate()
+        self.fate = Fate()
+        """The drawn outcome of its boot and the time of its interruption."""
         super().__init__(*args, **kwargs)
         spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
         self.life = Life(
@@ -41,25 +135,15 @@ class EmulatedInstance(moto_instances.Instance):
             market="spot" if spot else "on-demand",
             launched_at=time.time(),
         )
-        self._fate = self.lives.begin(self.life)
-        if self._fate.failure == "stuck":
-            self._running_at = math.inf
-
-    @property
-    def fate(self) -> Fate:
-        """The drawn outcome of its boot and the time of its interruption."""
-        return self._fate
-
-    @property
-    def runs_at(self) -> float:
-        """The end of its boot, by the monotonic clock."""
-        return self._running_at
+        self.fate = self.lives.begin(self.life)
+        if self.fate.failure == "stuck":
+            self.runs_at = math.inf
 
     @property
     def real_state(self) -> moto_instances.InstanceState:
         """Its state by the clock: running only after the boot, terminated only after shutting down."""
         now = time.monotonic()
-        if self._held.code == RUNNING and now < self._running_at:
+        if self._held.code == RUNNING and now < self.runs_at:
             return moto_instances.InstanceState("pending", PENDING)
         if self._held.code == TERMINATED and self._ends_at is not None and now < self._ends_at:
             return moto_instances.InstanceState("shutting-down", SHUTTING_DOWN)
@@ -106,7 +190,7 @@ class EmulatedInstance(moto_instances.Instance):
         """None at first, if so configured; an unreachable address after such a boot; else the configured or moto's."""
         if self._has_no_address:
             return None
-        if self._fate.failure == "unreachable":
+        if self.fate.failure == "unreachable":
             return self._settings.dead_address
         return self._settings.address or super().private_ip_address
 
@@ -147,7 +231,7 @@ class EmulatedInstance(moto_instances.Instance):
         self.life.cause, self.life.end_asked_at, self.life.terminated_at = cause, now, now + seconds
         self._ends_at = time.monotonic() + seconds
         # The boot no longer counts: the state follows moto's record and the end.
-        self._running_at = 0.0
+        self.runs_at = 0.0
         volumes = [device.volume_id for _, device in self.get_block_device_mapping]
         super().terminate()
         for volume in volumes:
@@ -161,9 +245,9 @@ class EmulatedInstance(moto_instances.Instance):
     def _check(self, status: dict[str, Any]) -> dict[str, Any]:
         if status["Status"] != "ok":
             return status
-        if time.monotonic() < self._running_at + self._settings.status_seconds:
+        if time.monotonic() < self.runs_at + self._settings.status_seconds:
             return {"Status": "initializing", "Details": [{"Name": "reachability", "Status": "initializing"}]}
-        if self._fate.failure == "impaired":
+        if self.fate.failure == "impaired":
             return {"Status": "impaired", "Details": [{"Name": "reachability", "Status": "failed"}]}
         return status
 

@@ -1,17 +1,15 @@
 """Launches: the instances and places that faults and quota allow are forwarded to moto."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from werkzeug.wrappers import Response
 
-from workers.ec2.emulator.answers import add_fleet_errors, answer_empty_fleet, answer_error
 from workers.ec2.emulator.calls import Call, Place
 from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.lives import Life, Lives
+from workers.ec2.emulator.instances import Life, Lives
 from workers.ec2.emulator.settings import FaultRule, Quota
 
 NO_CAPACITY: Final = "InsufficientInstanceCapacity"
@@ -26,19 +24,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     out: Mapping[Place, FaultRule]
     errors: list[FaultRule]
     faults: list[str]
-
-
-def launch(call: Call, grant: Grant, forward: Callable[[Call], Response]) -> Response:
-    """Return the answer to a launch; `forward` carries out the granted part."""
-    if grant.count == 0:
-        if call.action == "CreateFleet":
-            return answer_empty_fleet(str(call.market), grant.errors)
-        first = grant.errors[0]
-        return answer_error(str(first.code), first.message, first.http_status)
-    answer = forward(call.without(list(grant.out)).asking_for(grant.count))
-    if call.action == "CreateFleet" and grant.errors:
-        add_fleet_errors(answer, str(call.market), grant.errors)
-    return answer
 
 
 def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Grant:
@@ -59,7 +44,7 @@ def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Gra
         # Fewer than requested: report the error of the nearest limit.
         errors.append(min(rooms, key=lambda found: found[0])[1])
         faults.append(f"quota:{errors[-1].code}")
-    short = table.take_short(call, now) if count else None
+    short = table.take("short", call, now) if count else None
     if short is not None and short.deliver is not None and short.deliver < count:
         count = short.deliver
         errors += [short] if short.code else []

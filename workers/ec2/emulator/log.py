@@ -5,6 +5,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Final, Literal
 
@@ -63,16 +64,6 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """For a warning or recommendation: how often it was sent (0: dropped, 2: doubled)."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call."""
-
-    status: int
-    answer: str
-    replayed: bool = False
-    lost: bool = False
-    faults: Sequence[str] = ()
-
-
 class CallLog:
     """EC2 calls and events in order: the newest ones in memory, all of them in a file of JSON lines if there is one.
 
@@ -84,14 +75,14 @@ class CallLog:
         self._path = path
         self._calls: deque[CallRecord] = deque(maxlen=MOST_KEPT)
         self._events: deque[EventRecord] = deque(maxlen=MOST_KEPT)
-        self._last = 0
+        self._numbers = count(1)
 
-    def append(self, call: Call, outcome: Outcome) -> CallRecord:
-        """Record a call with its result."""
+    def append(self, call: Call, status: int, answer: str, *, replayed: bool, lost: bool, faults: list[str]) -> None:
+        """Record a call with the status and the text of its answer."""
         # Most answers are long and have no code: the search for a plain text is faster.
-        code = _CODE.search(outcome.answer) if "Code>" in outcome.answer else None
+        code = _CODE.search(answer) if "Code>" in answer else None
         record = CallRecord(
-            number=self._count(),
+            number=next(self._numbers),
             time=datetime.now(UTC).timestamp(),
             action=call.action,
             region=call.region,
@@ -99,17 +90,16 @@ class CallLog:
             types=[place.type for place in call.places if place.type],
             zones=[place.zone for place in call.places if place.zone],
             market=call.market,
-            status=outcome.status,
+            status=status,
             code=code[1] if code else None,
-            instances=find_instances(outcome.answer) if call.is_launch else call.instances,
-            replayed=outcome.replayed,
+            instances=find_instances(answer) if call.is_launch else call.instances,
+            replayed=replayed,
             attempt=call.attempt,
-            lost=outcome.lost,
-            faults=list(outcome.faults),
+            lost=lost,
+            faults=faults,
         )
         self._calls.append(record)
         self._write(record)
-        return record
 
     def append_event(
         self,
@@ -123,7 +113,7 @@ class CallLog:
     ) -> EventRecord:
         """Record a background event of EC2."""
         record = EventRecord(
-            number=self._count(),
+            number=next(self._numbers),
             time=datetime.now(UTC).timestamp(),
             event=event,
             region=region,
@@ -148,10 +138,6 @@ class CallLog:
         """Remove the records in memory. Numbers continue, and the file stays."""
         self._calls.clear()
         self._events.clear()
-
-    def _count(self) -> int:
-        self._last += 1
-        return self._last
 
     def _write(self, record: CallRecord | EventRecord) -> None:
         if self._path is not None:

@@ -14,11 +14,18 @@ from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
-from workers.ec2.emulator.answers import answer_error, answer_outside_window, find_signing_error, lose
+from workers.ec2.emulator.answers import (
+    add_fleet_errors,
+    answer_empty_fleet,
+    answer_error,
+    answer_outside_window,
+    find_signing_error,
+    lose,
+)
 from workers.ec2.emulator.background_events import BackgroundEvents
-from workers.ec2.emulator.buckets import Throttle
 from workers.ec2.emulator.calls import Call, credential_scope, read_call, read_signing_time
 from workers.ec2.emulator.control import Control
+from workers.ec2.emulator.faults import Throttle
 from workers.ec2.emulator.instances import (
     find_instance,
     forget_terminated,
@@ -28,8 +35,8 @@ from workers.ec2.emulator.instances import (
     without_hidden,
     zone_of,
 )
-from workers.ec2.emulator.launching import grant_launch, launch
-from workers.ec2.emulator.log import CallLog, Outcome, find_instances
+from workers.ec2.emulator.launching import grant_launch
+from workers.ec2.emulator.log import CallLog, find_instances
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.settings import FaultRule
 
@@ -99,15 +106,15 @@ class Middleware:
             call = msgspec.structs.replace(call, places=tuple(places))
             reply = self._answer(call, environ)
             is_ok = reply.answer.status_code == 200  # noqa: PLR2004 - HTTP status OK
-            lost = self.control.faults.take_lost(call, time.monotonic()) if is_ok else None
-            outcome = Outcome(
-                status=reply.answer.status_code,
-                answer=reply.answer.get_data(as_text=True),
+            lost = self.control.faults.take("lost", call, time.monotonic()) if is_ok else None
+            self.log.append(
+                call,
+                reply.answer.status_code,
+                reply.answer.get_data(as_text=True),
                 replayed=reply.replayed,
                 lost=lost is not None,
                 faults=[*reply.faults, *([f"lost:{lost.lost}"] if lost else [])],
             )
-            self.log.append(call, outcome)
         return lose(lost, environ) if lost else reply.answer
 
     def locked(self, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -149,10 +156,10 @@ class Middleware:
     def _answer(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
         now = time.monotonic()
         if late := find_signing_error(call.signed_at, time.time()):
-            return _Reply(answer_error(late.code, late.message, late.status), faults=[f"error:{late.code}"])
+            return _Reply(_refuse(late), faults=[f"error:{late.code}"])
         if not self._throttle.admits(call, self.control.settings.throttling, now):
             return _Reply(_refuse(FaultRule(code="RequestLimitExceeded", message=_THROTTLED)), faults=["throttled"])
-        if fault := self.control.faults.take_for_request(call, now):
+        if fault := self.control.faults.take("request", call, now):
             return _Reply(_refuse(fault), faults=[f"error:{fault.code}"])
         if call.is_dry_run:
             return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))
@@ -169,7 +176,13 @@ class Middleware:
         if known:
             return _Reply(Response(known.body, status=200, content_type=known.content_type), replayed=True)
         grant = grant_launch(call, self.control.faults, self.control.lives, time.monotonic())
-        answer = launch(call, grant, lambda granted: self._forward(granted, environ))
+        is_fleet, market = call.action == "CreateFleet", str(call.market)
+        if grant.count:
+            answer = self._forward(call.without(list(grant.out)).asking_for(grant.count), environ)
+            if is_fleet and grant.errors:
+                add_fleet_errors(answer, market, grant.errors)
+        else:
+            answer = answer_empty_fleet(market, grant.errors) if is_fleet else _refuse(grant.errors[0])
         given = [find_instance(name) for name in find_instances(answer.get_data(as_text=True))]
         self.background_events.add([instance for instance in given if instance], call.token)
         if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK

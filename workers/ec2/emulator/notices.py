@@ -15,10 +15,9 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.events.models import events_backends
 from moto.sqs.models import sqs_backends
 
-from workers.ec2.emulator.lives import Life
+from workers.ec2.emulator.instances import Life
+from workers.ec2.interruptions import INTERRUPTION, REBALANCE
 
-INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
-REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
 NOTICE_SECONDS: Final = 120.0
 """Time from an interruption notice to the end, as AWS promises."""
 RULE: Final = "leasehold-interruptions"

@@ -1,17 +1,18 @@
-"""Steps 6 and 8, headroom: where EC2's quota or `max_slots` withholds launches, unneeded slots make way for them.
+"""Steps 6 to 8: the minimum and the warm reserve of each pool, headroom for withheld launches, and scale-in.
 
-Source: Arvados' "at quota". There the pass stops at the first reservation over quota and all idle machines are shut
-down; here only unneeded slots go, and only as many as launches are withheld.
+Sources: the autoscaler's tick; for headroom Arvados' "at quota". There the pass stops at the first reservation over
+quota and all idle machines are shut down; here only unneeded slots go, and only as many as launches are withheld.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 from typing import Final
 
 from scheduler.model.decisions import Drain, Terminate
+from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import fill
@@ -19,9 +20,72 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Headroom, Healed, Scaled, ScaledIn, Shortfall
-from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.offerings import Choice
+from scheduler.policy.cycle.step_values import Headroom, Healed, Scaled, ScaledIn, Shortfall, Warm
+from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices, list_eligible
+
+
+def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
+    """Launch what each pool lacks of `min_slots`, then of `target_warm_slots`, within its limits.
+
+    A pool whose launches for reservations are withheld gets none: such a slot would be the first to make headroom.
+    """
+    for name, slot_infos in cycle.pools.items():
+        pool = cycle.rules.pools[name]
+        if pool.is_elastic and not headroom.launches.get(name):
+            if pool.min_slots:
+                _launch(limits, pool, name, "minimum", pool.min_slots - count_serving(slot_infos))
+            if pool.target_warm_slots:
+                _launch(limits, pool, name, "warm", pool.target_warm_slots - count_reserve(slot_infos))
+    return Warm(cycle)
+
+
+def count_serving(slot_infos: list[SlotInfo]) -> int:
+    """Count the slots that are ready or in flight and not cordoned; `min_slots` is compared with this number."""
+    return sum(slot_info.is_serving for slot_info in slot_infos)
+
+
+def count_reserve(slot_infos: list[SlotInfo]) -> int:
+    """Count the idle ready slots and the slots in flight without a reservation that waits for them; cordoned ones do
+    not count. `target_warm_slots` is compared with this number.
+    """
+    return sum(
+        slot_info.is_idle or (slot_info.is_serving and slot_info.is_coming and not slot_info.wanted)
+        for slot_info in slot_infos
+    )
+
+
+def _launch(limits: LaunchLimits, pool: Pool, name: str, reason: str, lacking: int) -> None:
+    """Launch `lacking` slots, each of the first offering that nothing holds back; stop when there is none."""
+    if lacking <= 0:
+        return
+    choices = list_eligible(list_choices(pool), pool)
+    for _ in range(lacking):
+        free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
+        if free is None:
+            return
+        limits.launch(name, free, reason)
+
+
+def scale_in(cycle: Warm) -> ScaledIn:
+    """Drain ready slots without leases that were idle for longer than `idle_scale_down` seconds, strictly.
+
+    A pool keeps `min_slots` slots in service and `target_warm_slots` in reserve. The slot that was idle longest goes
+    first, then slot order.
+    """
+    for name, slot_infos in cycle.pools.items():
+        pool = cycle.rules.pools[name]
+        idle = [slot_info for slot_info in slot_infos if slot_info.is_idle] if pool.is_elastic else []
+        if not idle:
+            continue
+        idle.sort(key=lambda slot_info: (slot_info.idle_since, slot_info.order))
+        spare = min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)
+        for slot_info in idle[: max(0, spare)]:
+            if cycle.is_past(slot_info.idle_since, pool.idle_scale_down):
+                cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="idle"))
+            else:
+                cycle.timers.add_after(slot_info.idle_since, pool.idle_scale_down)
+    return ScaledIn(cycle)
+
 
 _MOST: Final = 1 << 32
 """More slots than any pool has."""
@@ -36,10 +100,10 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
     """
     if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
         return Headroom({}, frozenset())
-    wanted = {slot_info.slot.id for slot_info in cycle.all_slots() if slot_info.wanted}
+    wanted = {slot_info.slot.id for slot_info in cycle.slot_infos.values() if slot_info.wanted}
     launches = _imagine_launches(cycle, shortfall, limits)
     spared = set()
-    for slot_info in cycle.all_slots():
+    for slot_info in cycle.slot_infos.values():
         if slot_info.wanted and slot_info.slot.id not in wanted:
             slot_info.wanted = False
             spared.add(slot_info.slot.id)
@@ -58,14 +122,12 @@ def make_headroom(cycle: ScaledIn, headroom: Headroom) -> Scaled:
             continue
         under_way = sum(slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
         unneeded = [each for each in slot_infos if _is_unneeded(each) and each.slot.id not in headroom.spared]
-        unneeded.sort(key=lambda slot_info: (not slot_info.is_coming, slot_info.idle_rank, slot_info.order))
+        unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))
         for slot_info in unneeded[: max(0, count - under_way)]:
             if slot_info.is_coming:
-                cycle.decide(Terminate(slot=slot_info.slot.id, reason="at_quota"))
-                slot_info.state = "terminating"
+                cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
             else:
-                cycle.decide(Drain(slot=slot_info.slot.id, reason="at_quota"))
-                slot_info.state = "draining"
+                cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
     return Scaled(cycle)
 
 
@@ -91,7 +153,8 @@ def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLim
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
     }
-    trial = _ImaginedLaunches(limits, {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}, most_launches)
+    orders = {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}
+    trial = _ImaginedLaunches(limits, cycle.rules.pools, orders, most_launches)
     there = [cycle.ready, *shortfall.kept.values(), cycle.coming, cycle.launched, trial.slot_index]
     most = {name: len(slot_infos) * _could_matter(slot_infos, limits) for name, slot_infos in cycle.pools.items()}
     done: set[Demand] = set()
@@ -120,6 +183,7 @@ class _ImaginedLaunches:
     """Launches as they would be made without `max_slots` and EC2's quota."""
 
     limits: LaunchLimits
+    pools: Mapping[str, Pool]
     orders: dict[str, int]
     """By pool: the `order` of its first imagined slot. Pools are in configured order, behind all slots."""
     most_launches: dict[str, int]
@@ -147,21 +211,17 @@ class _ImaginedLaunches:
             if self.made_in[name] >= self.most_launches.get(name, 0):
                 continue
             counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
-            slot_info = self._imagine(name, choice)
+            number = next(self.numbers)
+            slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
+            slot_info = make_slot_info(slot, self.pools[name], self.orders[name] + number)
+            slot_info.capacity = slot_info.free = choice.capacity
+            slot_info.labels, slot_info.idle_since = choice.labels, inf
             counter[name] += 1
             self.made.append((slot_info, counter))
             self.made_in[name] += 1
             self.slot_index.add(slot_info)
             return slot_info
         return None
-
-    def _imagine(self, name: str, choice: Choice) -> SlotInfo:
-        number = next(self.numbers)
-        slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
-        slot_info = make_slot_info(slot, self.limits.pool(name), self.orders[name] + number)
-        slot_info.capacity = slot_info.free = choice.capacity
-        slot_info.labels, slot_info.idle_since = choice.labels, inf
-        return slot_info
 
     def undo(self) -> None:
         """Take the launches of the present demand back: it cannot be served whole, so it would launch nothing."""

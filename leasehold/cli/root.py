@@ -1,0 +1,76 @@
+"""The `leasehold` command. The files of this package add their subcommands to `app`, see `leasehold.cli.app`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "A stack on this machine": ("up", "down", "logs", "demo", "emulate-ec2"),
+    "Reservations": (
+        *("reserve", "run", "list", "get", "explain", "wait", "priority", "cancel"),
+        *("renew", "surrender", "release", "confirm", "absent", "idle"),
+    ),
+    "Slots and hosts": ("slots", "cordon", "uncordon", "drain", "host"),
+    "Rules and accounts": ("config", "apply", "rules", "accounts"),
+    "Operations": ("status", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
+    "Planning": ("snapshot", "simulate"),
+}
+"""Title -> commands, in the order of `leasehold --help`."""
+
+
+class GroupedCommands(TyperGroup):
+    """Shows the commands in the groups of `GROUPS`. It needs no rich, whose import would slow each start."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as its base has it
+        """See TyperGroup.format_commands."""
+        longest = max(map(len, self.commands))
+        width = formatter.width - 6 - longest
+        left = dict(self.commands)
+        sections = {
+            title: [(name, left.pop(name)) for name in names if name in left] for title, names in GROUPS.items()
+        }
+        for title, commands in (*sections.items(), ("Other commands", list(left.items()))):
+            rows = [(name.ljust(longest), each.get_short_help_str(width)) for name, each in commands if not each.hidden]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+app = typer.Typer(
+    cls=GroupedCommands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Lease slots on elastic fleets of EC2 instances.",
+    epilog="To try it out: `leasehold up`; then, in a second terminal: `leasehold status`.",
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _begin(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as find_version
+
+        typer.echo(f"leasehold {find_version('leasehold')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def add_group(name: str, help_: str, line: str) -> typer.Typer:
+    """Add a group of commands, like `leasehold host`, and return it. `line` is the example in its help."""
+    group = typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(group, name=name, epilog=example(line))
+    return group
+
+
+def example(*lines: str) -> str:
+    """Return the epilogue of a command's help: lines to copy, which are not wrapped."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,210 @@
+"""Submissions: test the documents of new reservations, store them, and answer with notes on what has no effect."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from scheduler.model.accounts import Account
+from scheduler.model.command_schemas import ReservationDocument
+from scheduler.model.decisions import Reason
+from scheduler.model.events import Event
+from scheduler.model.reservations import Component, Request, Reservation
+from scheduler.model.rights import owns
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.validation import Document, Fault, InvalidInputError, fault, show, suggest
+from scheduler.operations.admission import Admission, KnownSlots, find_excess, foresee_misfits
+from scheduler.operations.commands.reports import Nobody
+from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.policy.cycle.deadlines import expiry_of_pending
+from scheduler.policy.queueing.order import find_ignored
+from scheduler.ports import Store
+
+Answer = dict[str, Any]
+Item = Document | InvalidInputError
+"""One document of a request, or the error for which it is refused."""
+
+
+def refuse_unservable(item: Item, rules: Rules) -> Item:
+    """Refuse a reservation for an unknown pool or system, or one that exceeds a limit on a single reservation.
+
+    An unknown pool is a typing error. A reservation whose pool is removed later waits.
+    """
+    if not isinstance(item, ReservationDocument):
+        return item
+    known = rules.pools if item.pool is not None else rules.pools_of_system
+    field, asked = ("pool", item.pool) if item.pool is not None else ("system", item.system)
+    if asked not in known:
+        choices = ", ".join(list(known)[:10]) or "none is configured"
+        return fault(field, f"one of: {choices}{suggest(asked or '', known)}", asked)
+    excess = find_excess(item, rules.limits)
+    return item if excess is None else InvalidInputError([excess])
+
+
+def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]) -> dict[str, Reason]:
+    """Return, by reservation id, the reasons why no slot could hold a reservation at present. Only one of several equal
+    requests is tested, because lists may be long.
+    """
+    good = {item.id: item for item in reversed(items) if isinstance(item, ReservationDocument)}
+    alike: dict[Hashable, list[str]] = {}
+    for name, item in good.items():
+        components = str(item.components) if item.components else ""
+        key = item.system, item.pool, tuple(item.resources.items()), tuple(item.labels.items()), components
+        alike.setdefault(key, []).append(name)
+    rows = [new_reservation(good[names[0]], rules, 0.0) for names in alike.values()]
+    found = foresee_misfits(store, known, rules, rows)
+    return {name: found[names[0]] for names in alike.values() if names[0] in found for name in names}
+
+
+def submit(
+    work: UnitOfWork,
+    rules: Rules,
+    items: Sequence[Item],
+    misfits: Mapping[str, Reason] | None = None,
+    admission: Admission | None = None,
+) -> tuple[list[Answer], ChangeSet]:
+    """Store new reservations, and return their answers and the changes. A reservation whose id already exists, in any
+    phase, changes nothing.
+
+    `misfits` has, by id, the reasons why no slot could hold a reservation at present; such reservations are stored as
+    well, and their answers contain the reason. `admission` refuses reservations that exceed a limit on pending ones;
+    None: no limit applies.
+    """
+    good = [item for item in items if isinstance(item, ReservationDocument)]
+    rows = {item.id: new_reservation(item, rules, work.now, work.sender) for item in reversed(good)}
+    order = dict.fromkeys(item.id for item in good)
+    if admission is not None and good:
+        refused = admission.admit(work.transaction, rules.limits, [rows[name] for name in order])
+        items = [refused.get(item.id, item) if isinstance(item, ReservationDocument) else item for item in items]
+        good = [item for item in good if item.id not in refused]
+        order = dict.fromkeys(item.id for item in good)
+    inserted = work.transaction.insert_reservations([rows[name] for name in order])
+    events = [
+        work.sign(Event(at=work.now, name="reservation_submitted", cause=work.cause, reservation=row.id))
+        for row in inserted
+    ]
+    work.transaction.append_events(events)
+    present = {row.id: row for row in inserted}
+    # Of several documents with one id the first one is stored.
+    first = {id(item) for item in {item.id: item for item in reversed(good)}.values() if item.id in present}
+    present |= work.transaction.load_reservations(order.keys() - present.keys())
+    alike = {name for name, row in present.items() if row.request == rows[name].request}
+    warned = {name: reason for name, reason in (misfits or {}).items() if name in alike}
+    results = [
+        _answer(work, rules, item, present[item.id], warned, index, is_known=id(item) not in first)
+        if isinstance(item, ReservationDocument)
+        else refuse_item(item, index)
+        for index, item in enumerate(items)
+    ]
+    return results, ChangeSet(rows=list(inserted), events=events, is_change=bool(inserted))
+
+
+def _answer(
+    work: UnitOfWork,
+    rules: Rules,
+    item: ReservationDocument,
+    row: Reservation,
+    warned: Mapping[str, Reason],
+    index: int,
+    *,
+    is_known: bool,
+) -> Answer:
+    """Return the answer with the stored row of this id, unless another principal submitted the row.
+
+    `is_known`: the row existed before this document. Where their contents differ, those of the row hold.
+    """
+    if not owns(work.principal, row):
+        return refuse([Fault("id", "an id that no other principal has used", show(item.id))], index)
+    answer = describe_answer(row)
+    if row.phase == "pending" and row.id in warned:
+        code, detail = warned[row.id]
+        answer["waiting"] = {"code": code, "detail": detail}
+    notes = note_ignored(rules, row, item.priority, item.account)
+    add_notes(answer, notes | dict(_list_differences(item, row)) if is_known else notes)
+    return answer
+
+
+def new_reservation(item: ReservationDocument, rules: Rules, now: float, principal: str | None = None) -> Reservation:
+    """Return the pending reservation of a document, created now by this principal."""
+    request = item.to_request()
+    return Reservation(
+        id=item.id,
+        priority=item.priority,
+        request=request,
+        created_at=now,
+        changed_at=now,
+        expires_at=expiry_of_pending(request, rules, now),
+        principal=principal,
+        key_hash=item.key_hash,
+        instances=request.instances,
+    )
+
+
+def note_ignored(rules: Rules, row: Reservation, priority: float, account: str | None) -> dict[str, str]:
+    """Return sentences, by field, about fields of the request that the queue of this reservation ignores."""
+    queue = rules.settings_of(row.request.pool, row.request.system).queue
+    return find_ignored(queue, priority=priority, account=account)
+
+
+def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:
+    """Add `notes` to the answer: what an accepted request does not do, as `path` of the field and `text`."""
+    if notes:
+        answer["notes"] = [{"path": path, "text": text} for path, text in notes.items()]
+
+
+def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[tuple[str, str]]:
+    """Yield (field, sentence) for each field whose value differs. A missing field has its default value."""
+    asked, first = item.to_request(), row.request
+    for name in Request.__struct_fields__:
+        if (value := getattr(first, name)) == getattr(asked, name):
+            continue
+        field = name
+        if name == "components" and _is_plain(asked.components) and _is_plain(first.components):
+            # The document named `resources`, not `components`.
+            field, value = "resources", first.components[0].resources
+        yield field, f"{row.id} exists already and its first request stands: there it is {_show(value)}"
+    if item.priority != row.priority:
+        text = f"{row.id} exists already and its priority stays {row.priority:g}; the verb `priority` changes it"
+        yield "priority", text
+    if row.key_hash is not None and item.key_hash != row.key_hash:
+        yield "key_hash", f"{row.id} exists already and the key of its first request stands"
+
+
+def _is_plain(components: tuple[Component, ...]) -> bool:
+    """Return whether the components are those of a document without `components`."""
+    return len(components) == 1 and components[0] == Component(name="main", resources=components[0].resources)
+
+
+def _show(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "not set" if value is None else show(msgspec.to_builtins(value))
+
+
+def describe_answer(row: Reservation | Slot | Account | Nobody) -> Answer:
+    """Return the answer to a command that was carried out: the reservation, slot or account as it is now."""
+    if isinstance(row, Account):
+        return {"ok": True, "account": row.id, "balance": row.balance}
+    if isinstance(row, Slot):
+        return {"ok": True, "slot": row.id, "state": row.state, "cordoned": row.cordoned}
+    if isinstance(row, Nobody):
+        return {"ok": True, "reservation": row.id, **dict.fromkeys(("phase", "expires_at", "token", "deadline"))}
+    return {
+        "ok": True,
+        "reservation": row.id,
+        "phase": row.phase,
+        "expires_at": row.expires_at,
+        "token": row.token or None,
+        "deadline": row.revoke_by,
+    }
+
+
+def refuse_item(item: Item, index: int) -> Answer:
+    """Return the answer that refuses the document at this index of a list, with its faults."""
+    return refuse(item.faults if isinstance(item, InvalidInputError) else (), index)
+
+
+def refuse(faults: Sequence[Fault], index: int = 0) -> Answer:
+    """Return the answer to a document with these faults."""
+    return {"ok": False, "errors": [{"index": index, **msgspec.to_builtins(each)} for each in faults]}

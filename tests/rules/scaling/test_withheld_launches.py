@@ -1,0 +1,64 @@
+"""Slots that go because a launch is withheld, and the order in which offerings are launched."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.decisions import Drain
+from scheduler.model.view import View
+from scheduler.policy.plan import plan
+from scheduler.policy.scaling.launch_limits import list_choices
+from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
+
+GPU = {"gpu": "yes"}
+SIZE = {"cpus": 2}
+
+
+@pytest.mark.parametrize(
+    ("instances", "drained"),
+    [
+        ([1], ["linux-1"]),
+        ([4], ["linux-1", "linux-2"]),
+        # Five instances need three slots, of which two could go: the gang makes none go.
+        ([5], []),
+        # It does not fit beside the launch for the single instance either: what fails once is not tried again.
+        ([5, 1, 5], ["linux-1"]),
+    ],
+)
+def test_an_idle_slot_goes_for_each_launch_of_a_reservation_that_all_launches_together_would_serve(
+    instances: list[int], drained: list[str]
+) -> None:
+    """No slot is left within `max_slots`, and the idle slots have not the label that the reservations require."""
+    offerings = [
+        {"name": "plain", "price": 1, "resources": SIZE},
+        {"name": "gpu", "price": 1, "resources": SIZE, "labels": GPU},
+    ]
+    pool = {"max_slots": 2, "offerings": offerings}
+    slots = [a_slot(f"linux-{number}", offering="plain") for number in (1, 2)]
+    waiting = [
+        a_reservation(
+            f"r{number}", sequence=number, components=(a_component(count=count, resources={"cpus": 1}, labels=GPU),)
+        )
+        for number, count in enumerate(instances)
+    ]
+    found = plan(View([*slots, *waiting]), some_rules({"pools": {"linux": pool}}), NOW)
+    assert [each.slot for each in found.decisions if isinstance(each, Drain)] == drained
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ([{"memory_mib": 1}, {"memory_mib": 2}], ["b", "a"]),
+        ([{"cpus": 1, "memory_mib": 1}, {"cpus": 2, "memory_mib": 1}], ["b", "a"]),
+        ([{"cpus": 1}, {"cpus": 1}], ["a", "b"]),
+        # An offering without cpus has less than any other one.
+        ([{"disk": 1}, {"cpus": 0.5}], ["b", "a"]),
+        ([{"disk": 1}, {"memory_mib": 0.5}], ["b", "a"]),
+    ],
+)
+def test_offerings_of_one_price_are_ordered_by_memory_then_cpus_then_name(
+    sizes: list[dict[str, Any]], names: list[str]
+) -> None:
+    offerings = [{"name": name, "price": 1, "resources": size} for name, size in zip("ab", sizes, strict=True)]
+    pool = some_rules({"pools": {"linux": {"offerings": offerings}}}).pools["linux"]
+    assert [choice.key for choice in list_choices(pool)] == names
