@@ -34,7 +34,7 @@ class Share(msgspec.Struct, frozen=True):
     """
 
     left: float
-    """Tokens that it leaves in the common bucket, which gains 1 a second and holds 5."""
+    """Number of tokens that calls of this kind leave in the common bucket, which gains 1 a second and holds 5."""
     bucket: str | None = None
     gain: float = 0.0
     size: float = 0.0

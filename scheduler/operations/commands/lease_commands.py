@@ -76,7 +76,7 @@ def find_alive(work: UnitOfWork, word: HolderDocument) -> Reservation:
     """
     current = _find(work, word)
     if current.phase in ENDED:
-        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
     _check_key(work, current, word)  # promise: key-of-submitter
     _check_token(work, current, word)
     return current
@@ -138,7 +138,7 @@ def cancel(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
         return current
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
     if current.phase in ENDED and not waits_for_restart:
-        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
     return end_reservation(work, rules, current, "cancelled", word.reason)
 
 
@@ -195,7 +195,7 @@ def surrender(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservati
         return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
     if not parts or word.component is not None:
-        raise CommandRefused("reservation", "one that is being revoked", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a reservation that is being revoked", f"{current.id} is {current.phase}")
     for part in parts:
         current = _give_back(work, rules, current, part)
     return current
@@ -213,7 +213,7 @@ def decline(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation
     """
     current = find_alive(work, word)
     if current.phase != "leased":
-        raise CommandRefused("reservation", "one that is leased", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a leased reservation", f"{current.id} is {current.phase}")
     slots = tuple(dict.fromkeys(lease.slot for lease in current.leases))
     return return_to_queue(work, rules, current, "declined", declined=slots)
 
@@ -246,7 +246,7 @@ def set_priority(work: UnitOfWork, _rules: Rules, word: PriorityDocument) -> Res
     """
     current = _find(work, word)
     if current.phase in ENDED:
-        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
     if current.phase == "pending" and current.leases and word.priority == 0:
         current = drop_claims(work, current)
     changed = msgspec.structs.replace(current, priority=word.priority)
