@@ -38,7 +38,7 @@ MOST_IDLE_TICKS: Final = 50_000
 class Setbacks:
     """Counts events that bring no job forward, and raises InvalidInputError when there are too many.
 
-    So runs end that would never end: jobs lose their machines again and again, or get none.
+    A run in which jobs lose their machines again and again, or get none, would never end without it.
     """
 
     def __init__(self, most_setbacks: int = MOST_SETBACKS, most_idle_ticks: int = MOST_IDLE_TICKS) -> None:

@@ -1,4 +1,4 @@
-"""What every store does alike: marks of time, writes that were lost, and what a restore and the view keep."""
+"""Rules that every store shares: time marks, lost writes, and the constants of restores and of the view."""
 
 from typing import Final, TypeVar
 
@@ -20,7 +20,7 @@ RECENT_SECONDS: Final = 600.0
 
 
 class WholeOrNothing:
-    """A transaction that remembers its first lost write: a block that caught the error must not commit."""
+    """The base of each transaction. It remembers a lost write: a block that caught the error must not commit."""
 
     _lost: StaleWriteError | DeposedError | None = None
 
