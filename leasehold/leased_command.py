@@ -29,9 +29,7 @@ LEASE_LOST: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
-"""Exit status of a command that a signal ended, less the number of the signal. The statuses follow `timeout` and
-shells.
-"""
+"""Added to the number of a signal, this is the exit status of a command that the signal ended, as in shells."""
 CLOCK_SECONDS: Final = 1.0
 """Tolerance between the local cluster time and that of the stack when a lease ends at its deadline, in seconds."""
 RETRY_SECONDS: Final = 1.0

@@ -139,7 +139,7 @@ class Rows:
 
 
 class AsyncWatch:
-    """A watch over the present row of one reservation, for one task: `async with client.watch(id) as watch:`."""
+    """A watch over the present row of one reservation, for use in one task: `async with client.watch(id) as watch:`."""
 
     def __init__(self, notices: Notices, rows: Rows, reservation: str) -> None:
         self._notices, self._rows, self.reservation = notices, rows, reservation

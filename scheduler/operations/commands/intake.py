@@ -77,11 +77,11 @@ MOST_ITEMS = 10_000
 MOST_LIST_FAULTS = 1000
 """Approximate maximum number of faults in the answer to a list of documents. Each refused document has at least one."""
 TRUSTED = frozenset({"renew", "confirm"})
-"""Verbs whose answer contains `ttl`: the seconds for which the holder has the lease at least, or None if it has no
-expiry.
+"""Verbs whose answer contains `ttl` and `cores`. `ttl` is the number of seconds for which the holder has the lease at
+least, or None if it has no expiry.
 
-The holder counts these seconds from the time when it sent the command, so its deadline is before the scheduler's. The
-answer also contains `cores`, the number of CPUs of its slot that each component may use.
+The holder counts these seconds from the time when it sent the command, so its deadline is before the scheduler's.
+`cores` has the number of CPUs of its slot that each component may use.
 """
 
 
