@@ -57,7 +57,7 @@ class Pending:
         return self.sent_at is not None and time.monotonic() < self._held_until
 
     def hold(self) -> None:
-        """Delay the next copy, because the newest one still waits in the queue."""
+        """Delay the next copy of the request, because the newest one still waits in the queue."""
         self.due = time.monotonic() + shorten(RESEND_SECONDS)
 
     def note_shed(self, seconds: float) -> None:

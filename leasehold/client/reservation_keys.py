@@ -65,7 +65,7 @@ class Keys:
         return self._keep(fresh, replace=False)
 
     def put(self, name: str, key: str) -> None:
-        """Store a key that the caller made."""
+        """Store a key of a reservation that the caller made."""
         self._keep({name: key}, replace=True)
 
     def hide(self, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def _hide_key(document: dict[str, Any], keys: Mapping[str, str]) -> dict[str, An
 
 
 def _create(path: Path) -> None:
-    """Create the file with mode 0600 if it does not exist."""
+    """Create the file for keys with mode 0600 if it does not exist."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def _check_private(path: Path) -> None:
 
 
 def _write(database: sqlite3.Connection, fresh: dict[str, str], *, replace: bool) -> dict[str, str]:
-    """Store the keys and return the keys that are stored now."""
+    """Store keys of reservations and return the keys that are stored now."""
     now, names = time.time(), list(fresh)
     database.execute("BEGIN IMMEDIATE")
     database.execute("CREATE TABLE IF NOT EXISTS keys (reservation TEXT PRIMARY KEY, key TEXT, used_at REAL)")

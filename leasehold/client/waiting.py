@@ -73,7 +73,7 @@ class Keepalive:
         self._due: float | None = None
 
     def note(self, row: Reservation | None) -> None:
-        """Read the ttl from the first pending row that has an expiry."""
+        """Read the ttl of the reservation from the first pending row that has an expiry."""
         if row is None or row.phase != "pending" or row.expires_at is None:
             self._due = None
         elif self._due is None:

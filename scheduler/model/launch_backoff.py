@@ -38,7 +38,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     decided_at: float = 0.0
     """Time at which the refused launch was decided. Equal refusals of launches of one tick count as one refusal."""
     streak: int = 1
-    """Number of refusals of this kind in a row."""
+    """Number of refusals of launches of this kind in a row."""
 
 
 def hold_id(pool: str, kind: Kind, subject: str = "") -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MOST_MESSAGES: Final = 10
-"""Messages in one answer of SQS."""
+"""Maximum number of messages in one answer of SQS."""
 HIDDEN_SECONDS: Final = 30
 """Time after which a received message is delivered again if it was not deleted. It overrides the queue's setting."""
 
