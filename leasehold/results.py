@@ -1,4 +1,6 @@
-"""Values that the client returns, under the module name of earlier versions; see `leasehold.client.models`."""
+"""The values that the client returns, importable under the module name of earlier versions. They are defined in
+`leasehold.client.models`.
+"""
 
 from leasehold.client.models import (
     Answer,

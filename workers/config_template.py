@@ -92,19 +92,19 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Section:
-    """One table of the file. `is_list`: an array of tables."""
+    """One table of `leasehold.toml`. `is_list`: it is an array of tables."""
 
     path: str
     model: type[Document]
     meaning: str
     is_list: bool = False
     is_example: bool = False
-    """Whether the file has it as a comment, because the table itself would create something."""
+    """Whether the table is commented out in the template, because the table itself would create something."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a table. `default`: as TOML; "": none; REQUIRED: the key must be given."""
+    """One key of a table of `leasehold.toml`. `default`: as TOML; "": none; REQUIRED: the key must be given."""
 
     section: Section
     name: str

@@ -192,7 +192,9 @@ def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
 
 
 def measure_queues(queues: Mapping[str, WaitingMessages]) -> Iterator[Family]:
-    """Yield the gauges. An age that could not be read is missing."""
+    """Yield the gauges of the queues: number of waiting messages and age of the oldest one. An age that could not be
+    read is missing.
+    """
     counts = {(queue,): waiting.count for queue, waiting in queues.items()}
     yield make_gauge("leasehold_queue_messages", "Messages that wait in a queue for a worker", ["queue"], counts)
     ages = {(queue,): age for queue, waiting in queues.items() if (age := waiting.oldest_seconds) is not None}

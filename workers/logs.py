@@ -27,7 +27,7 @@ _AUTHORIZATION: Final = re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*)\S.*")
 _LINES: Final = frozenset({"exception", "stack"})
 """Keys whose values may have several lines."""
 MOST_TEXT: Final = 4000
-"""Characters of one value; a longer value is cut."""
+"""Maximum number of characters of one value in a log line; a longer value is cut."""
 _QUIET: Final = {
     "celery.worker.strategy": logging.WARNING,
     "celery.app.trace": logging.WARNING,

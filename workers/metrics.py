@@ -54,10 +54,10 @@ class Sources:
     store: Store
     read_counts: Callable[[], Tally]
     read_report: Callable[[], Mapping[str, Any]] = dict
-    """See ViewCache.read_report."""
+    """Return the report of the last tick from the view cache."""
     read_queues: Callable[[], Mapping[str, WaitingMessages]] = dict
     read_clocks: Callable[[], Sequence[ProcessOffset]] = list
-    """See ClockWatch.read."""
+    """Return the offsets of the processes' wall clocks from cluster time."""
 
 
 def collect(sources: Sources) -> Iterator[Family]:
@@ -120,7 +120,7 @@ class LeaseholdCollector(Collector):
         self._sources, self._check, self._refuse = sources, check, refuse
 
     def collect(self) -> Iterator[Family]:
-        """See `collect`."""
+        """Yield all metric families of one scrape, for the Prometheus client library."""
         try:
             self._check()
         except ForeignClusterError as error:

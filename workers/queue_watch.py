@@ -40,7 +40,9 @@ class QueueWatch:
     def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
         self._client, self._clock = client, clock
         self._seen: dict[str, tuple[int, float]] = {}
-        """List -> hash of its next message without a time, and since when it is the next."""
+        """List name -> hash of its oldest message, which has no time of sending, and the time since when it is the
+        oldest.
+        """
 
     @redis_errors()
     def read(self) -> dict[str, WaitingMessages]:

@@ -44,16 +44,16 @@ class BrokerSettings(Document):
     """The Redis that carries Celery's messages."""
 
     url: RedisUrl | None = None
-    """URL of the Redis; default: that of the running stack (`leasehold up`)."""
+    """URL of the broker's Redis; default: that of the running stack (`leasehold up`)."""
 
 
 class ViewSettings(Document):
     """The view of the cluster, the leader lock and kicks, in Redis."""
 
     url: RedisUrl | None = None
-    """URL of the Redis; default: the broker's."""
+    """URL of the view's Redis; default: the broker's."""
     prefix: Text = "leasehold:"
-    """Prefix of all keys; clusters that share a Redis need different ones."""
+    """Prefix of all keys in Redis; clusters that share a Redis need different ones."""
     tombstones: Period = 600.0
     """How long removed rows and ended reservations stay in the view."""
 
@@ -62,13 +62,15 @@ class AccessSettings(Document):
     """Signatures of messages: whether they are required, and the principal of the commands on this host."""
 
     mode: Literal["open", "warn", "signed"] = "open"
-    """Unsigned messages are accepted (`open`), accepted and counted (`warn`), or refused (`signed`)."""
+    """Treatment of unsigned messages: they are accepted (`open`), accepted and counted (`warn`), or refused
+    (`signed`).
+    """
     principal: Name | None = None
     """Principal of the signatures of commands on this host; default: the one that the key file names."""
     key_file: Text | None = None
-    """File with one line, `NAME:KEY` or `KEY`; only its owner may have the right to read it."""
+    """Key file with one line, `NAME:KEY` or `KEY`; only its owner may have the right to read it."""
     key: Secret | None = None
-    """The key itself; it overrides `key_file`."""
+    """The content of a key file; it overrides `key_file`."""
 
 
 class DatabaseSettings(Document):
@@ -82,17 +84,19 @@ class AwsSettings(Document):
     """EC2, or the emulator instead. Credentials come from boto3's own chain unless keys are set."""
 
     region: Name | None = None
-    """The region; default: boto3's own (environment, profile)."""
+    """AWS region; default: boto3's own (environment, profile)."""
     endpoint_url: EndpointUrl | None = None
     """URL of EC2; default: AWS, or the emulator under `leasehold up`."""
     profile: Name | None = None
     """Profile of boto3's configuration with credentials or a role; default: boto3's own choice."""
     cluster: Name = "leasehold"
-    """Value of the cluster tag: machines without it are never touched."""
+    """Value of the cluster tag. Machines without this tag and value are never touched."""
     interruption_queue: QueueUrl | None = None
     """URL of the SQS queue, for this cluster only, to which EventBridge sends spot notices; default: none."""
     interruption_interval: Period = 5.0
-    """Interval in which that queue is read; each read waits for a message until a second before the next one."""
+    """Interval in which the interruption queue is read; each read waits for a message until a second before the next
+    one.
+    """
     calls_per_second: Amount | None = None
     """EC2 calls a second of all processes together; default: 20, no limit with `endpoint_url`; 0: no limit."""
     access_key_id: Secret | None = None
@@ -102,14 +106,16 @@ class AwsSettings(Document):
 
 
 class IntakeSettings(Document):
-    """Treatment of requests while too many wait."""
+    """Overload protection of the intake: requests that would wait too long are refused."""
 
     longest_wait: Period = 1.0
-    """Questions and registrations that would wait longer are answered "come again later"; others at 5 and 15 times."""
+    """Queries and registrations that would wait longer are answered "come again later"; others at 5 and 15
+    times this.
+    """
 
 
 class TickSettings(Document):
-    """The ticks of the scheduler."""
+    """When ticks run, and how long one process leads."""
 
     interval: Period = 5.0
     """Longest time between two ticks."""
@@ -128,59 +134,61 @@ class KeepSettings(Document):
     """How long records of the past are kept."""
 
     events_days: Days = 30.0
-    """Events, in days."""
+    """Days for which events are kept."""
     ended_days: Days = 7.0
-    """Rows of ended reservations, in days."""
+    """Days for which rows of ended reservations are kept."""
     requests: Period = 3600.0
-    """Requests and their answers, in seconds; a repeated request gets the stored answer within this time."""
+    """Time for which requests and their answers are kept; a repeated request gets the stored answer within
+    this time.
+    """
 
 
 class LogSettings(Document):
-    """The log of the processes."""
+    """The log lines that the processes write."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest level that is written."""
+    """Lowest level of the log lines that are written."""
     format: Literal["text", "json"] = "text"
-    """`text` for people, `json` for a log collector."""
+    """Format of log lines: `text` for people, `json` for a log collector."""
 
 
 class MetricsSettings(Document):
     """The metrics process, which serves Prometheus."""
 
     host: Host = "127.0.0.1"
-    """Address to listen on."""
+    """Address on which the metrics process listens."""
     port: Port = 9108
-    """Port to listen on."""
+    """Port on which the metrics process listens."""
 
 
 class FlowerSettings(Document):
     """Flower, Celery's web page. It can stop workers: keep it on loopback or behind a password."""
 
     host: Host = "127.0.0.1"
-    """Address to listen on."""
+    """Address on which Flower listens."""
     port: Port = 5555
-    """Port to listen on."""
+    """Port on which Flower listens."""
     basic_auth: BasicAuth | None = None
-    """`user:password`; required outside the local stack and on every address except loopback."""
+    """Login for Flower, `user:password`; required outside the local stack and on every address except loopback."""
 
 
 class ConcurrencySettings(Document):
-    """Tasks that a worker of each queue runs at once."""
+    """Number of tasks that a worker of each queue runs at once."""
 
     reservations: Positive = 2
-    """Processes of intake: one checks documents while another one writes."""
+    """Number of intake processes: one checks documents while another one writes."""
     ticks: Positive = 1
-    """Processes of ticks; more than one has no use, because one process holds the lock."""
+    """Number of tick processes; more than one has no use, because one process holds the leader lock."""
     launch: Positive = 8
-    """Threads that launch machines."""
+    """Number of threads that launch machines."""
     health: Positive = 8
-    """Threads that check machines."""
+    """Number of threads that check machines."""
     terminate: Positive = 4
-    """Threads that terminate machines."""
+    """Number of threads that terminate machines."""
 
 
 class CelerySettings(Document):
-    """The workers."""
+    """The Celery workers: time limits and number of tasks."""
 
     visibility_timeout: Period = 300.0
     """Time after which a message of a dead worker is delivered again; more than 2 × `hard_time_limit`."""
@@ -189,11 +197,11 @@ class CelerySettings(Document):
     soft_time_limit: Period = 100.0
     """Time after which a task (in a process pool) is stopped by an exception."""
     soft_shutdown: Period = 5.0
-    """How long a worker that stops waits for its tasks; use 30 in containers."""
+    """Time that a stopping worker waits for its tasks; use 30 in containers."""
     beat_file: Text | None = None
     """File that beat writes with each task, for `leasehold alive beat`; default: that of `leasehold up`, or none."""
     concurrency: ConcurrencySettings = ConcurrencySettings()
-    """Tasks that a worker of each queue runs at once."""
+    """Number of tasks that a worker of each queue runs at once."""
 
 
 class Settings(Document):
@@ -212,23 +220,23 @@ class Settings(Document):
     database: DatabaseSettings = DatabaseSettings()
     """The database with all durable state."""
     access: AccessSettings = AccessSettings()
-    """Signatures of messages."""
+    """Whether messages must be signed, and the principal of the commands on this host."""
     aws: AwsSettings = AwsSettings()
     """EC2, or the emulator instead."""
     intake: IntakeSettings = IntakeSettings()
-    """Treatment of requests while too many wait."""
+    """Overload protection of the intake."""
     ticks: TickSettings = TickSettings()
-    """The ticks of the scheduler."""
+    """When ticks run, and how long one process leads."""
     keep: KeepSettings = KeepSettings()
     """How long records of the past are kept."""
     log: LogSettings = LogSettings()
-    """The log of the processes."""
+    """The log lines that the processes write."""
     metrics: MetricsSettings = MetricsSettings()
     """The metrics process, which serves Prometheus."""
     flower: FlowerSettings = FlowerSettings()
     """Flower, Celery's web page."""
     celery: CelerySettings = CelerySettings()
-    """The workers."""
+    """The Celery workers."""
 
     @property
     def broker_url(self) -> str | None:
@@ -246,7 +254,7 @@ class Settings(Document):
         return reveal(self.database.url)
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse settings that contradict each other: times, keys, or Flower's address without a password."""
         if faults := [*_timing_conflicts(self), *_access_conflicts(self)]:
             raise conflicts(faults)
 

@@ -1,1 +1,1 @@
-"""The agent of a host of a static pool. Public names: `HostAgent`, `HostSpec`."""
+"""The agent that runs on a host of a static pool. Public names: `HostAgent`, `HostSpec`."""

@@ -1,7 +1,7 @@
 """Limit how many cores of this machine the processes of each lease may use.
 
-With a delegated folder of cgroup v2 the limit is exact (`cpu.max`). Without one it is the cpu affinity of each process,
-in whole cores. On a system without both nothing is limited, and the agent reports that.
+The best available way is chosen: `cpu.max` of cgroup v2, which is exact; CPU affinity, in whole cores; or no limit,
+which is reported.
 """
 
 import hashlib
@@ -16,43 +16,50 @@ from leasehold.agent.processes import list_threads
 
 PERIOD: Final = 100_000
 LEAST_QUOTA: Final = 1_000
-"""Microseconds of `cpu.max`; the kernel refuses less."""
+"""Smallest quota of `cpu.max` that the kernel accepts, in microseconds."""
 
 
 class Limits(Protocol):
-    """One way to limit processes. `lease` is a unique name of a lease; raises OSError."""
+    """One way to limit the cores of processes. `lease` is a unique name of a lease. Methods raise OSError."""
 
     name: str
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:
-        """Limit these processes and their children to this number of cores together.
+        """Limit these processes and their children together to this number of cores.
 
-        `before`: how many cores earlier leases have, so that leases get different ones. Ended processes are ignored.
+        `before` is the number of cores of the leases before this one, so that leases get different cores. Processes
+        that have ended are skipped.
         """
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:
-        """Remove the limit."""
+        """Remove the limit of these processes."""
 
 
 class Cgroups:
-    """A group for each lease in a folder of cgroup v2 that was delegated to us, with `cpu.max`."""
+    """Limits cores exactly: one cgroup v2 with `cpu.max` for each lease, in a folder that was delegated to
+    the agent.
+    """
 
     def __init__(self, root: Path) -> None:
-        """Raises OSError if `root` is no folder of cgroup v2 with a cpu controller, or cannot be written."""
+        """Prepare the cgroup folder `root`. Raise OSError if it is no cgroup folder, has no cpu controller, or is not
+        writable.
+        """
         self.name, self._root = f"cgroup {root}", root
         if "cpu" not in (root / "cgroup.controllers").read_text(encoding="utf-8").split():
             raise OSError(f"{root} has no cpu controller")
         _write(root / "cgroup.subtree_control", "+cpu")
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
-        """See Limits."""
+        """Limit these processes by the cgroup of the lease, see Limits.apply."""
         group = self._group(lease)
         group.mkdir(exist_ok=True)
         _write(group / "cpu.max", f"{max(round(cores * PERIOD), LEAST_QUOTA)} {PERIOD}")
         self._move(pids, group)
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
-        """See Limits. Only an empty group can be removed, so its processes are moved to a group without a limit."""
+        """Remove the cgroup of the lease. Its processes are moved to a group without a limit, because only an empty
+        group can be removed.
+        """
         group, free = self._group(lease), self._root / "leasehold-free"
         free.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
@@ -70,7 +77,10 @@ class Cgroups:
 
 
 class Affinity:
-    """Limits processes to whole cores, rounded up, at least one. Leases get different cores while there are enough."""
+    """Limits processes to whole cores by CPU affinity. The number is rounded up, and is at least one.
+
+    The cores of different leases are separate as long as there are enough.
+    """
 
     name = "affinity"
 
@@ -78,12 +88,12 @@ class Affinity:
         self._cpus = sorted(os.sched_getaffinity(0))
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
-        """See Limits."""
+        """Limit these processes to whole cores, see Limits.apply."""
         first, count = floor(before), max(ceil(cores - 1e-9), 1)
         self._set(pids, {self._cpus[(first + number) % len(self._cpus)] for number in range(count)})
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
-        """See Limits."""
+        """Let these processes use all cores of the machine again."""
         self._set(pids, set(self._cpus))
 
     @staticmethod
@@ -95,9 +105,8 @@ class Affinity:
 
 
 def find_limits(cgroup: Path | None) -> Limits | None:
-    """Return limits by cgroups if a folder is given, else by affinity; None on a system without affinity.
-
-    Raises OSError if the folder cannot be used.
+    """Return the way to limit cores: cgroups if a folder is given, else affinity if the system supports it, else None.
+    Raise OSError for an unusable folder.
     """
     if cgroup is not None:
         return Cgroups(cgroup)

@@ -1,6 +1,5 @@
-"""The client of producers and holders: submit, wait, hold a lease, read the view.
-
-Public names: `Client`, `AsyncClient`, `Lease`. Each is imported when it is first used.
+"""The client for producers and holders: submit reservations, wait for them, hold leases and read the view. Public
+names: `Client`, `AsyncClient`, `Lease`. Each is imported when it is first used.
 """
 
 from importlib import import_module
@@ -17,7 +16,7 @@ _MODULES = {"AsyncClient": "async_client", "Client": "client", "Lease": "lease"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use: redis and kombu take longer to import than most commands run."""
+    """Import a public name on first use, because importing redis and kombu takes longer than most commands run."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

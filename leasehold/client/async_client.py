@@ -1,6 +1,6 @@
-"""The client for asyncio: the methods of `Client`, each to be awaited, with the same rules and errors.
+"""The asyncio client: the methods of `Client` as coroutines, with the same rules and errors.
 
-Requests and reads are the blocking client's own, in a bounded number of threads; a wait takes none of them.
+Requests and reads of the blocking client run in a limited number of threads. A wait occupies no thread.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
 
 REQUESTS_AT_ONCE: Final = 32
-"""How many requests of one client are on their way at once, each in a thread; the others wait for their turn."""
+"""Maximum number of concurrent requests of one client. Each uses a thread; further requests wait."""
 READS_AT_ONCE: Final = 4
 
 P = ParamSpec("P")
@@ -35,7 +35,7 @@ R = TypeVar("R")
 def _asks(
     method: Callable[Concatenate[Client, P], R],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
-    """The same request, to be awaited."""
+    """Return a coroutine function that runs a request of the blocking client in a thread."""
 
     async def ask(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
         return await self._run(self._requests, partial(method, self._client, *args, **keywords))
@@ -47,7 +47,9 @@ def _asks(
 def _reads(
     method: Callable[Concatenate[Client, P], R],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
-    """The same look at the view, to be awaited; it waits behind no request."""
+    """Return a coroutine function that runs a read of the blocking client in a thread. Reads have threads of their own
+    and do not wait behind requests.
+    """
 
     async def read(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
         return await self._run(self._readers, partial(method, self._client, *args, **keywords))
@@ -57,10 +59,10 @@ def _reads(
 
 
 class AsyncClient:
-    """Talks to one stack from one event loop. Its arguments and methods are those of `Client`.
+    """A client of one stack for one event loop. Its arguments and methods are those of `Client`.
 
-    Cancelling a request does not take it back: it may still be carried out, as after NotAnswered. Cancelling a `wait`
-    ends the wait alone; cancelling `lease` while it waits gives the reservation up, as Ctrl-C does with `Client`.
+    Cancelling a request does not withdraw it: it may still be carried out, as after NotAnswered. Cancelling `wait` only
+    ends the wait. Cancelling `lease` while it waits also cancels the reservation, as Ctrl-C does with `Client`.
     """
 
     def __init__(
@@ -101,20 +103,22 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of all connections and threads. Leases that are held run out unless they are left first."""
+        """Close all connections and threads. Leases that are still held expire after their ttl."""
         self._client.close()
         loop = asyncio.get_running_loop()
         for end in (self._notices.close, self._requests.shutdown, self._readers.shutdown):
             await loop.run_in_executor(None, end)
 
     def now(self) -> float:
-        """See Client.now. It asks nothing, so it is not awaited."""
+        """Return cluster time in seconds since the epoch, like `Client.now`. The method does not wait and is no
+        coroutine.
+        """
         return self._client.now()
 
     def __repr__(self) -> str:
         return show_line(self, show_url(self.url))
 
-    # What changes something.
+    # Requests that change something.
 
     reserve = _asks(Client.reserve)
     submit = _asks(Client.submit)
@@ -139,7 +143,7 @@ class AsyncClient:
     forget_account = _asks(Client.forget_account)
     find_key = _reads(Client.find_key)
 
-    # What a worker answers, and what is read from the view.
+    # Queries that a worker answers, and reads of the view.
 
     recall = _asks(Client.recall)
     suggest = _asks(Client.suggest)
@@ -161,7 +165,7 @@ class AsyncClient:
         *,
         renew: bool = False,
     ) -> Reservation:
-        """See Client.wait."""
+        """Wait until a reservation is in one of these phases, like `Client.wait`."""
         waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew, now=self.now)
         steps = waiting.steps()
         async with self.watch(reservation) as watch:
@@ -179,7 +183,7 @@ class AsyncClient:
                 return found
 
     def watch(self, reservation: str) -> AsyncWatch:
-        """A watch over one reservation: `async with client.watch(id) as watch:`, then `await watch.read()`."""
+        """Return a watch over one reservation: `async with client.watch(id) as watch:`, then `await watch.read()`."""
         return AsyncWatch(self._notices, self._rows, reservation)
 
     def lease(
@@ -190,7 +194,9 @@ class AsyncClient:
         on_lost: Callable[[AsyncLease], object] | None = None,
         **fields: Unpack[ReservationFields],
     ) -> AsyncLease:
-        """A lease to hold: `async with client.lease(system="x86_64-linux") as lease:`. See AsyncLease, Client.lease."""
+        """Return a lease for use as `async with client.lease(system="x86_64-linux") as lease:`. See AsyncLease and
+        Client.lease.
+        """
         lease = AsyncLease(self, with_id(fields), wait)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
             if callback is not None:
@@ -220,6 +226,6 @@ class AsyncClient:
         try:
             future = asyncio.get_running_loop().run_in_executor(executor, act)
         except RuntimeError as error:
-            # An executor that was shut down.
+            # The executor was shut down.
             raise Unavailable("the client is closed") from error
         return await future

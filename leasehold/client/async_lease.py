@@ -1,4 +1,4 @@
-"""A lease for asyncio: the rules of `Lease`, with tasks of the event loop where that has threads."""
+"""A lease for asyncio. It has the rules of `Lease`, with tasks of the event loop in place of threads."""
 
 import asyncio
 import builtins
@@ -20,23 +20,26 @@ if TYPE_CHECKING:
 
 
 class AsyncLost(asyncio.Event):
-    """Set when the lease is not ours any more; also true once its time is over, before the loop has set it."""
+    """An event that is set when the lease is lost. `is_set` is also true when the lease has expired by the local clock
+    and the event loop has not set the event yet.
+    """
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         super().__init__()
         self._is_over = is_over
 
     def is_set(self) -> bool:
-        """Whether the lease is lost, by an answer, by the row, or by the clock of this process."""
+        """Return whether the lease is lost, by an answer, by its row, or by the clock of this process."""
         return super().is_set() or self._is_over()
 
 
 class AsyncLease(HeldLease):
-    """`async with client.lease(...) as lease:`. The properties, `revoking` and `lost` are those of `Lease`; both events
-    are asyncio's. The body must not block the event loop, on which the renewals run. Callbacks are called on the loop;
-    one that gives a coroutine has it run as a task.
+    """A lease for use as `async with client.lease(...) as lease:`. Properties and events are those of `Lease`;
+    `revoking` and `lost` are asyncio events.
 
-    Cancelled while it waits for the lease, it gives the reservation up before CancelledError goes on.
+    The body must not block the event loop, because the renewals run on it. Callbacks are called on the loop; if one
+    returns a coroutine, it runs as a task. If the task is cancelled while it waits for the lease, the reservation is
+    cancelled before CancelledError continues.
     """
 
     revoking: asyncio.Event
@@ -50,7 +53,9 @@ class AsyncLease(HeldLease):
         self.lost = AsyncLost(self._is_overdue)
         self._left = asyncio.Event()
         self._news = asyncio.Event()
-        """Replaced when it is set: each waits for the next news."""
+        """Event that is set at the next change of the lease. It is then replaced by a new one, so that each waiting
+        task waits for a change of its own.
+        """
         self._tasks: set[asyncio.Task[Any]] = set()
         self._callbacks: set[asyncio.Future[Any]] = set()
 
@@ -58,7 +63,7 @@ class AsyncLease(HeldLease):
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the iteration ends then; nothing is raised
     ) -> AsyncIterator[Change]:
-        """See Lease.changes: `async for change in lease.changes():`."""
+        """Yield the changes of the lease's instances, like `Lease.changes`: `async for change in lease.changes():`."""
         until = None if timeout is None else time.monotonic() + timeout
         number = 0
         while True:
@@ -78,7 +83,7 @@ class AsyncLease(HeldLease):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Lease
     ) -> Answer:
-        """See Lease.surrender."""
+        """Give elastic instances of the lease back, like `Lease.surrender`."""
         return await self._client.surrender(self.id, self.token, component=component, timeout=timeout)
 
     async def __aenter__(self) -> Self:
@@ -86,7 +91,7 @@ class AsyncLease(HeldLease):
         try:
             await asyncio.shield(asking)
         except asyncio.CancelledError:
-            # It may be accepted yet: it is given up after its answer.
+            # The request may still be accepted. Cancel the reservation after the answer.
             await asyncio.wait([asking])
             await self._say_goodbye(None)
             raise
@@ -114,7 +119,9 @@ class AsyncLease(HeldLease):
         await self._say_goodbye(self.token)
 
     async def _take(self) -> None:
-        """Wait for the lease, and say the holder's first word; start again if it was taken in between."""
+        """Wait for the lease and confirm it with a first renewal. Wait again if the lease was taken back before the
+        renewal.
+        """
         until = None if self._wait is None else time.monotonic() + self._wait
         while self._row is None:
             left = None if until is None else max(until - time.monotonic(), 0.0)
@@ -143,7 +150,7 @@ class AsyncLease(HeldLease):
             except Refused as refused:
                 self._lose(str(refused))
             except (NotAnswered, Unavailable):
-                # Again, after the pause, until our time is over.
+                # Try again after the pause, until the lease has expired.
                 continue
 
     async def _keep_watch(self) -> None:
@@ -158,7 +165,7 @@ class AsyncLease(HeldLease):
                     await watch.wait_for_hint(watching.POLL_SECONDS)
 
     async def _keep_time(self) -> None:
-        """Set `lost` at the moment our time is over, even while the stack does not answer."""
+        """Set `lost` when the lease expires by the local clock, even if the stack does not answer."""
         while not self._is_done():
             news, left = self._news, self.seconds_left
             if left is None or left > 0:
@@ -180,11 +187,13 @@ class AsyncLease(HeldLease):
         self._tasks.add(asyncio.create_task(work))
 
     async def _say_goodbye(self, token: int | None) -> None:
-        """Give it back, also when this task is cancelled meanwhile: the goodbye then goes on beside it."""
+        """Give the lease back. If the present task is cancelled meanwhile, this continues in a task of its own."""
         await asyncio.shield(asyncio.ensure_future(self._give_back(token)))
 
     async def _give_back(self, token: int | None) -> None:
-        """Release it; where it is another's by now, or not leased yet, cancel it."""
+        """Release the lease. Cancel the reservation if the release is refused, because the token is stale or it is not
+        leased yet.
+        """
         try:
             await self._client.release(self.id, token, timeout=GOODBYE_SECONDS)
         except Refused as refused:
@@ -197,12 +206,12 @@ class AsyncLease(HeldLease):
         try:
             await self._client.cancel(self.id, timeout=GOODBYE_SECONDS)
         except LeaseholdError:
-            # It has ended already, or no worker answers: it runs out by itself.
+            # The reservation has already ended, or no worker answers and it expires after its ttl.
             return
 
 
 async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    """Return when it is set, or when `seconds` have passed."""
+    """Return when the event is set or when `seconds` have passed."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,6 +1,7 @@
-"""Many watches in one event loop: one connection for all notices, one read for all rows that are due.
+"""Watches over many reservations in one event loop: one connection receives all notices, and one read fetches all due
+rows.
 
-A wait takes neither a thread nor a connection of its own, so that thousands of them may go on at the same time.
+A wait uses neither a thread nor a connection of its own, so thousands of waits can run at the same time.
 """
 
 import asyncio
@@ -18,24 +19,24 @@ from leasehold.client.view_reader import Joined, ViewReader
 from leasehold.errors import LeaseholdError
 
 _LOOK_SECONDS: Final = 0.1
-"""How often the thread that hears notices looks for new watches."""
+"""Interval in which the thread that receives notices checks for new watches, in seconds."""
 
 
 class Notices:
-    """Hears the notices of all watches of one event loop, in a thread that begins with the first watch."""
+    """Receives the notices for all watches of one event loop, in a thread that starts with the first watch."""
 
     def __init__(self, wire: RequestTransport, channel_of: Callable[[str], str]) -> None:
         self._wire, self._channel_of = wire, channel_of
         self._loop: asyncio.AbstractEventLoop | None = None
         self._events: dict[str, set[asyncio.Event]] = {}
-        """By channel; for the thread of the loop alone."""
+        """Channel name -> events to set at a notice. Only the thread of the event loop uses this table."""
         self._wanted: frozenset[str] = frozenset()
-        """The channels, as the other thread reads them."""
+        """The names of the watched channels, for the thread that receives notices."""
         self._is_wanted = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, reservation: str, event: asyncio.Event) -> None:
-        """Set this event at each notice about this reservation."""
+        """Set `event` at each notice about this reservation."""
         self._loop = asyncio.get_running_loop()
         self._events.setdefault(self._channel_of(reservation), set()).add(event)
         self._take_over()
@@ -44,7 +45,7 @@ class Notices:
             self._thread.start()
 
     def remove(self, reservation: str, event: asyncio.Event) -> None:
-        """Set it no more."""
+        """Stop setting `event` at notices about this reservation."""
         channel = self._channel_of(reservation)
         events = self._events.get(channel, set())
         events.discard(event)
@@ -53,7 +54,7 @@ class Notices:
         self._take_over()
 
     def close(self) -> None:
-        """End the thread, once the wire is closed."""
+        """End the thread. The transport must be closed before."""
         self._is_wanted.set()
         if self._thread is not None:
             self._thread.join()
@@ -77,12 +78,14 @@ class Notices:
                 channel.close()
 
     def _listen(self, connection: PubSub) -> None:
-        """Until nothing is watched any more. Raises RedisError."""
+        """Receive notices until no reservation is watched or the transport is closed. Raise RedisError if
+        Redis fails.
+        """
         subscribed: frozenset[str] = frozenset()
         while (wanted := self._wanted) and not self._wire.is_closed:
             if new := wanted - subscribed:
                 connection.subscribe(*new)
-                # What came before is not heard: these rows are looked at again.
+                # Earlier notices were missed, so these rows are read again.
                 self._pass_on(new)
             if old := subscribed - wanted:
                 connection.unsubscribe(*old)  # type: ignore[no-untyped-call]
@@ -102,7 +105,7 @@ class Notices:
 
 
 class Rows:
-    """Reads the rows that are wanted while another read is on its way with the next one, all at once."""
+    """Reads rows of reservations. All rows requested during a read are fetched together by the next read."""
 
     def __init__(self, reader: ViewReader, run: Callable[..., Coroutine[Any, Any, list[Joined]]]) -> None:
         self._reader, self._run = reader, run
@@ -110,7 +113,9 @@ class Rows:
         self._reading: asyncio.Task[None] | None = None
 
     async def read(self, reservation: str) -> Joined:
-        """The row as it is now, with its machines. Raises Unavailable."""
+        """Return the present row of a reservation with the machines of its leases. Raise Unavailable without a valid
+        view.
+        """
         found = self._wanted.get(reservation)
         if found is None:
             found = self._wanted[reservation] = asyncio.get_running_loop().create_future()
@@ -126,7 +131,7 @@ class Rows:
             except LeaseholdError as error:
                 for future in wanted.values():
                     future.set_exception(error)
-                    # Read it: every reader may have been cancelled, and asyncio warns of errors that are never read.
+                    # Retrieve the error: if every reader was cancelled, asyncio would warn that it was never retrieved.
                     future.exception()
             else:
                 for future, row in zip(wanted.values(), rows, strict=True):
@@ -134,7 +139,7 @@ class Rows:
 
 
 class AsyncWatch:
-    """The present row of one reservation, again and again: `async with client.watch(id) as watch:`, for one task."""
+    """A watch over the present row of one reservation, for use in one task: `async with client.watch(id) as watch:`."""
 
     def __init__(self, notices: Notices, rows: Rows, reservation: str) -> None:
         self._notices, self._rows, self.reservation = notices, rows, reservation
@@ -150,15 +155,19 @@ class AsyncWatch:
         self._notices.remove(self.reservation, self._hinted)
 
     async def read(self) -> Reservation | None:
-        """The row as it is now; None when a valid view has none. Raises Unavailable."""
+        """Return the present row of the reservation, or None if the view does not contain it. Raise Unavailable without
+        a valid view.
+        """
         return (await self.read_joined()).row
 
     async def read_joined(self) -> Joined:
-        """The same, with the slots of leases whose machine the view does not have. Raises Unavailable."""
+        """Return the present row of the reservation, and the slots of its leases whose machine is missing in the view.
+        Raise Unavailable without a valid view.
+        """
         return await self._rows.read(self.reservation)
 
     async def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice came or when `seconds` have passed, whichever is first."""
+        """Return when a notice arrives or when `seconds` have passed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._hinted.wait()

@@ -1,6 +1,7 @@
-"""Pauses between attempts: each twice as long as the one before, up to a limit, and each a little shorter by chance.
+"""Pauses between repeated attempts. Each pause is twice as long as the one before, up to a limit, and is shortened by a
+random part.
 
-Without the chance, thousands of clients that failed at the same moment would try again at the same moment.
+Without the random part, thousands of clients that failed at the same moment would retry at the same moment.
 """
 
 import random
@@ -8,18 +9,18 @@ from collections.abc import Callable
 from typing import Final
 
 JITTER: Final = 0.25
-"""A pause is shorter than its nominal length by at most this share."""
+"""Largest part of a pause that is removed at random, as a fraction."""
 
 
 class Backoff:
-    """The pauses of one series of attempts. `draw` returns a number from 0 to 1."""
+    """The increasing pauses of one series of attempts. `draw` returns a random number from 0 to 1."""
 
     def __init__(self, first: float, most: float, draw: Callable[[], float] = random.random) -> None:
         self._first, self._most, self._draw = first, most, draw
         self._following = first
 
     def take(self) -> float:
-        """The next pause in seconds."""
+        """Return the next pause in seconds."""
         pause, self._following = self._following, min(2 * self._following, self._most)
         return shorten(pause, self._draw)
 
@@ -29,10 +30,10 @@ class Backoff:
 
 
 def shorten(seconds: float, draw: Callable[[], float] = random.random) -> float:
-    """This long, less a random part of at most JITTER."""
+    """Return these seconds less a random part of at most JITTER."""
     return seconds * (1 - JITTER * draw())
 
 
 def lengthen(seconds: float, draw: Callable[[], float] = random.random) -> float:
-    """This long, and up to half as long again."""
+    """Return these seconds plus a random part of at most half of them."""
     return seconds * (1 + draw() / 2)

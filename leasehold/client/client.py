@@ -1,7 +1,8 @@
-"""The producer's client: submits reservations, waits for them, holds their leases, explains why they wait.
+"""The blocking client for producers: submits reservations, waits for them, holds their leases, and explains why they
+wait.
 
-Changes travel as Celery messages and are accepted when they are committed; reads come from the view in Redis.
-It imports nothing of the application: a producer needs `leasehold`, Redis and no more.
+Changes are sent as Celery messages and are accepted when they are committed. Reads come from the view in Redis. A
+producer needs only the package `leasehold` and Redis.
 """
 
 import os
@@ -46,17 +47,17 @@ TIMEOUT_SECONDS: Final = 30.0
 
 
 class Client(Commands):
-    """Talks to one stack. For any number of threads; a forked child makes its own connections.
+    """A client of one stack. It can be used by any number of threads, and after a fork.
 
-    `url`: the Redis of the stack; left out it is LEASEHOLD_BROKER__URL, else that of the stack which runs in
-    this folder or above it. `view_url` and `prefix` matter where the view has a Redis or names of its own; left
-    out they are LEASEHOLD_VIEW__URL and LEASEHOLD_VIEW__PREFIX, else the broker's and `leasehold:`.
-    `timeout`: seconds for which an answer is waited for where none is given. `keys`: the file in which the keys of
-    reservations are kept; default: LEASEHOLD_KEYS, else `~/.local/state/leasehold/keys`.
+    `url`: the Redis of the stack; default: LEASEHOLD_BROKER__URL, else the stack that runs in this folder or in one
+    above it. `view_url` and `prefix`: a separate Redis and key prefix of the view; default: LEASEHOLD_VIEW__URL and
+    LEASEHOLD_VIEW__PREFIX, else the broker's Redis and `leasehold:`. `timeout`: default time limit of a request, in
+    seconds. `keys`: the file with the keys of reservations; default: LEASEHOLD_KEYS, else
+    `~/.local/state/leasehold/keys`.
 
-    With `key_file` (or `key`, its content) messages are signed as its principal; `principal` names it where the file
-    does not. Default: LEASEHOLD_ACCESS__KEY_FILE, LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL; without them
-    messages are not signed. Raises NoStack, Unavailable, BadCredentials.
+    With `key_file` (or `key`, its content) messages are signed as the principal that it names; `principal` names it if
+    the file does not. Default: LEASEHOLD_ACCESS__KEY_FILE, LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL;
+    without them messages are not signed. Raises NoStack, Unavailable, BadCredentials.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Client(Commands):
         return show_line(self, show_url(self.url))
 
     def close(self) -> None:
-        """Let go of all connections. Leases that are held run out unless they are left first."""
+        """Close all connections. Leases that are still held expire after their ttl."""
         self._wire.close()
 
     def ping(self) -> None:
@@ -98,43 +99,51 @@ class Client(Commands):
         self._reader.check()
 
     def now(self) -> float:
-        """Cluster time in seconds since the epoch: the clock of all times that this client gives. It is kept right by
-        requests and reads, and carried by a monotonic clock; this host's clock may be wrong.
+        """Return cluster time in seconds since the epoch. All times that this client returns are cluster time.
+
+        Requests and reads correct the time, and a monotonic clock advances it in between. The wall clock of this host
+        may be wrong.
         """
         return self._wire.clock.now()
 
     def _check_open(self) -> None:
-        """Raise Unavailable once `close` was called."""
+        """Raise Unavailable if the client was closed."""
         if self._wire.is_closed:
             raise Unavailable("the client was closed while it waited")
 
     @property
     def probe(self) -> Probe:
-        """For operators: whether the stack is alive."""
+        """Health checks of the stack, for operators."""
         return Probe(self._wire)
 
     @property
     def hosts(self) -> Hosts:
-        """For hosts of static pools: register, send heartbeats, leave, and learn of leases."""
+        """Messages of static hosts: register, send heartbeats, leave, and read the leases of a host."""
         return Hosts(self._wire, self._reader, self.timeout)
 
-    # What changes something.
+    # Requests that change something.
 
     def reserve(self, *, timeout: float | None = None, **fields: Unpack[ReservationFields]) -> Reservation:
-        """Ask for a reservation; it is accepted, durably, when this returns. The same id again changes nothing.
+        """Submit a reservation and return it after it is stored durably. A second request with the same id changes
+        nothing.
 
-        `waiting`: nothing there could ever hold it. Raises Refused, NotAnswered (ask again, same id), Unavailable.
+        If no slot or offering could hold it at present, `waiting` has the reason. Raise Refused, NotAnswered (safe to
+        repeat with the same id) or Unavailable.
         """
         return self.submit(fields, timeout=timeout)
 
     def submit(self, document: Mapping[str, Any], *, timeout: float | None = None) -> Reservation:
-        """The same with the fields as a document, whatever is in it: what is wrong is refused."""
+        """Submit a reservation whose fields are given as a document, like `reserve`. Raise Refused for
+        invalid fields.
+        """
         (hidden,) = self._keys.hide([with_id(document)])
         return self._describe(self._ask("submit", hidden, timeout))
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> Table[Answer]:
-        """Ask for many at once, a thousand a message; the answers by index: good ones are accepted, bad ones
-        carry `errors`. Raises NotAnswered and Unavailable; what was accepted until then stays accepted.
+        """Submit many reservations, a thousand in a message, and return the answers by index. Invalid ones have
+        `errors`.
+
+        Raise NotAnswered or Unavailable; reservations that were accepted until then stay accepted.
         """
         sizes: list[int] = []
 
@@ -151,34 +160,35 @@ class Client(Commands):
         )
 
     def find_key(self, reservation: str) -> str | None:
-        """The key of a reservation that a client of this user on this host submitted; None for any other. A holder on
-        another host needs it: every command of a holder takes `key`.
+        """Return the key of a reservation that this user submitted on this host, or None for other reservations.
+
+        A holder on another host needs the key: every command of a holder has a parameter `key`.
         """
         return self._keys.find(reservation)
 
-    # What reads. All of it raises Unavailable while there is no Redis or no valid view.
+    # Reads. Each raises Unavailable while Redis is unreachable or the view is not valid.
 
     def get(self, reservation: str) -> Reservation | None:
-        """The reservation with its leases and their machines; None for an id that the view does not know.
+        """Return a reservation with its leases and their machines, or None if the view does not contain it.
 
-        One that has ended stays in the view for ten minutes; `recall` finds older ones.
+        An ended reservation stays in the view for ten minutes; `recall` also finds older ones.
         """
         return self._reader.find_reservations([reservation])[0]
 
     def recall(self, *reservations: str, timeout: float | None = None) -> Table[Reservation]:
-        """Reservations as the database has them, however long ago they ended; unknown ids are left
-        out. A worker answers this, so it needs one. Raises NotAnswered, Unavailable.
+        """Return reservations from the database, including those that ended long ago. Unknown ids are omitted. A worker
+        must run to answer this. Raise NotAnswered or Unavailable.
         """
         found = self._query(reservations, timeout)
         return Table(each.row for each in found if each.row is not None)
 
     def _query(self, reservations: Iterable[str], timeout: float | None) -> tuple[Joined, ...]:
-        """The rows that `recall` gives, each with the slots of leases whose machine the worker does not know."""
+        """Return rows of reservations from the database, each with the slots of its leases whose machine is unknown."""
         answer = self._wire.ask("query", {"ids": list(reservations)}, self._timeout(timeout))
         if not answer.get("ok"):
             raise Refused(read_faults(answer.get("errors", [])))
         return tuple(
-            # A worker that knows the machine of a lease names its instance id, if only as null.
+            # A worker that knows the machine of a lease sends an instance id, which may be null.
             Joined(
                 msgspec.convert(row, Reservation),
                 frozenset(lease["slot"] for lease in row.get("leases", ()) if "instance_id" not in lease),
@@ -187,18 +197,18 @@ class Client(Commands):
         )
 
     def slots(self, *, pool: str | None = None, state: str | None = None) -> Table[Slot]:
-        """The slots of the view, those of a pool, or those in a state, in order of their names."""
+        """Return the slots of the view, optionally only those of one pool or in one state, in order of their names."""
         found = (
             slot for slot in self._reader.scan_slots() if pool in {None, slot.pool} and state in {None, slot.state}
         )
         return Table(sorted(found, key=lambda slot: (slot.pool, len(slot.id), slot.id)))
 
     def slot(self, slot: str) -> Slot | None:
-        """The slot of this id; None for one that the view does not know."""
+        """Return the slot with this id, or None if the view does not contain it."""
         return self._reader.find_slots([slot])[0]
 
     def accounts(self) -> Table[Account]:
-        """The quota accounts of the view by name, with what each had when it was last charged."""
+        """Return the quota accounts of the view by name. Each has the balance of its last charge."""
         found = {row.id: row for row in self._reader.scan_accounts() if not row.forgotten}
         return Table(found[name] for name in sorted(found))
 
@@ -207,7 +217,9 @@ class Client(Commands):
         return self._reader.read_report()
 
     def explain(self, reservation: str) -> Explanation:
-        """Why it is where it is, and what it waits for. Raises Unknown."""
+        """Return the state of a reservation and the reason why it waits. Raise Unknown if the view does not
+        contain it.
+        """
         row = self.get(reservation)
         if row is None:
             raise Unknown(f"no reservation {reservation} is in the view")
@@ -227,8 +239,9 @@ class Client(Commands):
         )
 
     def suggest(self, reservation: str, *, timeout: float | None = None) -> Explanation:
-        """The same with the smallest change that would end its wait, found by the engine on the rows as they are now.
-        A worker answers this, so it needs one. Raises Refused for an unknown id, NotAnswered, Unavailable.
+        """Return the state of a reservation, why it waits, and the smallest change that would end its wait.
+
+        A worker computes the change from the present rows. Raise Refused for an unknown id, NotAnswered or Unavailable.
         """
         answer = self._wire.ask("explain", {"reservation": reservation}, self._timeout(timeout))
         if not answer.get("ok"):
@@ -236,8 +249,8 @@ class Client(Commands):
         return read_explanation(answer)
 
     def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
-        """Return the conditions of slots and pools beyond their states, as sentences. A worker answers this. Raises
-        NotAnswered, Unavailable.
+        """Return sentences about unusual conditions of slots and pools that their states do not show. A worker must run
+        to answer this. Raise NotAnswered or Unavailable.
         """
         asked = {} if pool is None else {"pool": pool}
         answer = self._wire.ask("conditions", asked, self._timeout(timeout))
@@ -253,10 +266,12 @@ class Client(Commands):
         *,
         renew: bool = False,
     ) -> Reservation:
-        """Return when it is in this phase (or one of several; `ended` is any end). `timeout` None: without a limit.
-        A leased one is returned with its machines. `renew`: while it is pending, renew it before its ttl runs out.
+        """Wait until a reservation is in one of these phases, and return it. `ended` stands for all phases in which it
+        has ended.
 
-        Raises Ended when it is over otherwise, Unknown, and NotAnswered or Unavailable when time runs out.
+        A leased reservation is returned with its machines. `timeout` is in seconds; None: no limit. `renew`: renew the
+        pending reservation before its ttl is over. Raise Ended if it ends in another phase, Unknown if the view does
+        not get it, and NotAnswered or Unavailable when the time is over.
         """
         phases, now = list_phases(phase) or frozenset(), self._wire.clock.now
         waiting = PhaseWait(reservation, phases, timeout, renew=renew, now=now)
@@ -279,7 +294,7 @@ class Client(Commands):
                 assert_never(step)
 
     def watch(self, reservation: str) -> Watch:
-        """A watch over one reservation, which reports every change; to be used as a context."""
+        """Return a watch that reports every change of one reservation. Use it as a context manager."""
         return Watch(self._wire, self._reader, reservation)
 
     def lease(
@@ -290,8 +305,10 @@ class Client(Commands):
         on_lost: Callable[[Lease], object] | None = None,
         **fields: Unpack[ReservationFields],
     ) -> Lease:
-        """A lease to hold: `with client.lease(system="x86_64-linux") as lease:` reserves, waits for `wait` seconds
-        at most (None: for ever), renews by itself and releases at the end. See Lease.
+        """Return a lease for use as `with client.lease(system="x86_64-linux") as lease:`.
+
+        Entering it submits a reservation and waits for the lease, at most `wait` seconds (None: no limit). The lease is
+        renewed in the background and released at the end. See Lease.
         """
         lease = Lease(self, with_id(fields), wait)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
@@ -308,7 +325,7 @@ class Client(Commands):
         system: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> Table[Reservation]:
-        """The reservations of the view that match all that is given, in order of submission."""
+        """Return the reservations of the view that match all given filters, in order of submission."""
         phases = list_phases(phase)
         wanted = {"account": account, "pool": pool, "system": system}
         found = [
@@ -318,7 +335,7 @@ class Client(Commands):
             and all(value in {None, getattr(row.request, name)} for name, value in wanted.items())
             and (tags or {}).items() <= row.request.tags.items()
         ]
-        # A scan meets a row twice when the hash grows under it.
+        # A scan may return a row twice if the hash grows meanwhile.
         rows = {row.id: row for row in found}
         ordered = sorted(rows.values(), key=lambda row: row.sequence)
         return Table(row for row in self._reader.with_machines(ordered) if row is not None)
@@ -333,7 +350,9 @@ class Client(Commands):
         return read_answer(answer)
 
     def _describe(self, answer: Answer) -> Reservation:
-        """Return the row that an answer is about; made from the answer if the view does not have it yet."""
+        """Return the reservation that an answer is about. It is made from the answer if the view does not have the row
+        yet.
+        """
         name, phase = answer.reservation or "", answer.phase or "pending"
         row = Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
         with suppress(Unavailable):

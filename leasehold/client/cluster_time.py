@@ -1,7 +1,7 @@
-"""The client's clock: cluster time, which is the time of Redis plus an offset that the leader publishes.
+"""The clock of a client: cluster time, which is the time of Redis plus an offset that the leader publishes.
 
 All times that the stack sends (`revoke_by`, `expires_at`, ages) are cluster time. The wall clock of this host may be
-wrong or jump; between two looks at Redis the time is advanced by the monotonic clock.
+wrong or jump. Between two readings of Redis the monotonic clock advances the time.
 """
 
 import logging
@@ -14,15 +14,15 @@ import redis
 from leasehold.common.clock import PublishedClock, read_monotonic
 
 LOOK_SECONDS: Final = 30.0
-"""Between two looks at the reference."""
+"""Interval between two readings of the cluster time, in seconds."""
 DOUBT_SECONDS: Final = 1.0
-"""Between two looks while the reference disagrees with the time that we have."""
+"""Interval between two readings while Redis disagrees with the time that the client has, in seconds."""
 _NEVER: Final = float("-inf")
 _log: Final = logging.getLogger("leasehold")
 
 
 class ClientClock:
-    """Cluster time for one client. For any number of threads."""
+    """Cluster time for one client. Safe for threads."""
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._redis, self._key = client, key
@@ -33,13 +33,17 @@ class ClientClock:
         self._may_read_offset = True
 
     def now(self) -> float:
-        """Seconds since the epoch. Redis is asked here only if it never was; without an answer it is the wall clock."""
+        """Return cluster time in seconds since the epoch. Redis is only asked if it has not answered before. Without an
+        answer the wall clock is used.
+        """
         if self._due == _NEVER:
             self.refresh()
         return self._clock.now() if self._clock.has_looked else time.time()
 
     def refresh(self) -> None:
-        """Ask Redis if it was not asked for a while. Without an answer the time that we have is carried on."""
+        """Read cluster time from Redis if the last reading is too old. Without an answer the monotonic clock advances
+        the known time.
+        """
         with self._guard:
             if read_monotonic() < self._due:
                 return
@@ -49,7 +53,7 @@ class ClientClock:
         except redis.exceptions.NoPermissionError as error:
             self._warn_once(error)
         except (redis.RedisError, ValueError, TypeError):
-            # The request or the read for which this was done reports a Redis that does not answer.
+            # The request or read that called this reports that Redis does not answer.
             return
         if self._clock.is_in_doubt:
             self._due = read_monotonic() + DOUBT_SECONDS
@@ -70,6 +74,6 @@ class ClientClock:
         try:
             return cast("bytes | None", self._redis.get(self._key))
         except redis.exceptions.NoPermissionError:
-            # With the rules of an older users.acl: the time of Redis is the best that this user has.
+            # An older users.acl does not permit reading the offset. Use the time of Redis without it.
             self._may_read_offset = False
             return None

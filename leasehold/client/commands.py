@@ -1,7 +1,7 @@
-"""The commands of a client that change something. Each is a request; an answer means that it was committed.
+"""The commands of a client: requests that change a reservation, a slot or an account. An answer means that the change
+was committed.
 
-Commands of holders, producers and operators, and commands for accounts: docs/reference/protocol.md, "The
-verbs".
+The verbs are described in docs/reference/protocol.md, "The verbs".
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from leasehold.client.reservation_keys import KEY_VERBS
 
 
 class AccountFields(TypedDict, total=False):
-    """What is to be changed of a quota account; lists have a number for each paid level, best first."""
+    """The fields of a quota account to change. Lists have one number for each paid level, best first."""
 
     charge_rate: Sequence[float]
     max_charge_seconds: float | str
@@ -25,18 +25,18 @@ class AccountFields(TypedDict, total=False):
 
 
 class Commands(ABC):
-    """The words but `submit`. Each raises Refused, NotAnswered (say it again) and Unavailable.
+    """The commands of a client, except `submit`. Each raises Refused, NotAnswered (safe to repeat) or Unavailable.
 
-    `key`: the key of the reservation; default: the one that `find_key` finds.
+    `key` is the key of the reservation; default: the result of `find_key`.
     """
 
     @abstractmethod
     def find_key(self, reservation: str) -> str | None:
-        """The key of a reservation, if it is known here."""
+        """Return the key of a reservation, or None if this client does not know it."""
 
     @abstractmethod
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
-        """The answer to one request."""
+        """Send one request and return its answer."""
 
     def renew(
         self,
@@ -46,7 +46,7 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Move its expiry to now + ttl; the holder's first renewal also confirms its lease."""
+        """Move the expiry of a reservation to now + ttl. A holder's first renewal also confirms the lease."""
         return self._tell("renew", reservation, token, timeout, key=key)
 
     def confirm(
@@ -59,13 +59,16 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """It runs where it was put, or on `slot`, whatever was believed: there it is leased from now on. `as_of`
-        (seconds since the epoch) dates the notice: one that is older than what is known changes nothing.
+        """Report that a reservation runs on its slot, or on `slot`. A different stored slot is corrected: the
+        reservation is leased on `slot` from now on.
+
+        `as_of` is the time of the report in seconds since the epoch. A report that is older than the known state
+        changes nothing.
         """
         return self._tell("confirm", reservation, token, timeout, slot=slot, as_of=as_of, key=key)
 
     def absent(self, reservation: str, *, as_of: float | None = None, timeout: float | None = None) -> Answer:
-        """It neither runs nor waits, whatever was believed: it has ended, and a lease of it with it."""
+        """Report that a reservation neither runs nor waits. The reservation and its leases end."""
         return self._tell("absent", reservation, None, timeout, as_of=as_of)
 
     def idle(
@@ -76,8 +79,8 @@ class Commands(ABC):
         as_of: float | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Nothing runs on that slot, whatever was believed; `labels` are its new ones. A lease that was given and not
-        confirmed yet is held all the same.
+        """Report that nothing runs on a slot. Confirmed reservations on it end, and `labels` are its new labels. A
+        lease that is not confirmed yet is kept.
         """
         return self._say("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
 
@@ -89,15 +92,17 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Its holder is done: the reservation ends. One that is pending needs no token."""
+        """End a reservation because its holder has finished. A pending reservation needs no token."""
         return self._tell("release", reservation, token, timeout, key=key)
 
     def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
-        """End a reservation in any phase; needs no token."""
+        """End a reservation in any phase. No token is needed."""
         return self._tell("cancel", reservation, None, timeout, reason=reason)
 
     def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
-        """Higher is served first under the queue `priority`; 0 puts one that waits on hold."""
+        """Change the priority of a reservation. Under the queue `priority` the highest is served first; 0 puts a
+        pending reservation on hold.
+        """
         return self._tell("priority", reservation, None, timeout, priority=priority)
 
     def fail(
@@ -110,7 +115,9 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """A component died, or the whole of it: it fails, and its restart policy decides what comes next."""
+        """Report that a component of a reservation, or all of it, has died. The reservation fails, and its restart
+        policy decides whether it is restarted.
+        """
         return self._tell("fail", reservation, token, timeout, component=component, reason=reason, key=key)
 
     def surrender(
@@ -122,7 +129,9 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Give back what is being revoked before its deadline; with an elastic component that one, wanted or not."""
+        """Give revoked leases back before their deadline. With `component`, give that elastic instance back, even if it
+        is not being revoked.
+        """
         return self._tell("surrender", reservation, token, timeout, component=component, key=key)
 
     def decline(
@@ -133,7 +142,9 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Its holder cannot use what it got: pending again, with its place in the queue; those slots are left out."""
+        """Give leases back because the holder cannot use the slots. The reservation becomes pending with its earlier
+        position in the queue, and is not placed on these slots next time.
+        """
         return self._tell("decline", reservation, token, timeout, key=key)
 
     def suspend(
@@ -144,35 +155,39 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Give its leases back and let it wait on hold, with its place in the queue."""
+        """Give the leases of a reservation back and keep it on hold. It keeps its position in the queue."""
         return self._tell("suspend", reservation, token, timeout, key=key)
 
     def resume(self, reservation: str, *, key: str | None = None, timeout: float | None = None) -> Answer:
-        """Undo a suspension."""
+        """Undo the suspension of a reservation, so that it can be placed again."""
         return self._tell("resume", reservation, None, timeout, key=key)
 
     def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """An operator's word: the slot takes no new leases."""
+        """Mark a slot so that it takes no new leases (for operators)."""
         return self._ask("cordon", {"slot": slot}, timeout)
 
     def uncordon(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """An operator's word: undo a cordon."""
+        """Undo the cordon of a slot (for operators)."""
         return self._ask("uncordon", {"slot": slot}, timeout)
 
     def drain(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """An operator's word: the slot's leases run on, then its machine goes."""
+        """Drain a slot (for operators): it takes no new leases, and its machine is terminated when its leases have
+        ended.
+        """
         return self._ask("drain", {"slot": slot}, timeout)
 
     def account(self, account: str, *, timeout: float | None = None, **fields: Unpack[AccountFields]) -> Answer:
-        """Create a quota account, or change what is named of it; its balance stays unless one is given."""
+        """Create a quota account, or change the given fields of one. Without `balance` its balance stays."""
         return self._say("account", {"account": account, **fields}, timeout)
 
     def reset_account(self, account: str, *, timeout: float | None = None) -> Answer:
-        """Its balance becomes 0 at every level."""
+        """Set the balance of a quota account to 0 at every level."""
         return self._ask("reset_account", {"account": account}, timeout)
 
     def forget_account(self, account: str, *, timeout: float | None = None) -> Answer:
-        """Its balance and rules go; what runs for it runs on, unpaid; what waits for it has no account from then on."""
+        """Delete the balance and the rules of a quota account. Its leases continue without payment; its pending
+        reservations have no account from now on.
+        """
         return self._ask("forget_account", {"account": account}, timeout)
 
     def _tell(self, verb: str, reservation: str, token: int | None, timeout: float | None, **more: Any) -> Answer:

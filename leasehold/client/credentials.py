@@ -1,4 +1,4 @@
-"""The principal as which a client signs its messages: from arguments, a key file, or the environment."""
+"""The credentials with which a client signs its messages, from arguments, a key file, or the environment."""
 
 import os
 import stat
@@ -17,7 +17,9 @@ KEY_FILE_VARIABLE: Final = "LEASEHOLD_ACCESS__KEY_FILE"
 
 @dataclass(frozen=True)
 class Credentials:
-    """A principal, its key, and the identity of its cluster (None: the cluster's Redis knows it)."""
+    """A principal, its key, and the identity of its cluster. If the identity is None, it is read from the cluster's
+    Redis.
+    """
 
     principal: str
     key: bytes = field(repr=False)
@@ -30,9 +32,8 @@ def find_credentials(
     key: str | None = None,
     key_file: str | os.PathLike[str] | None = None,
 ) -> Credentials | None:
-    """What was given, else what these variables of the environment contain; None where no key is named.
-
-    A key goes before a key file. Raises BadCredentials.
+    """Return the credentials from the arguments, else from environment variables. Return None if neither has a key. A
+    key has precedence over a key file. Raise BadCredentials.
     """
     if key is None and key_file is None:
         key, key_file = said.get(KEY_VARIABLE) or None, said.get(KEY_FILE_VARIABLE) or None
@@ -47,8 +48,10 @@ def find_credentials(
 
 
 def read_credentials(line: str, principal: str | None, origin: str) -> Credentials:
-    """The content of a key file: `NAME:KEY@CLUSTER`. Name and cluster may be missing; a name that is missing has to be
-    `principal`. Raises BadCredentials, which does not contain the key.
+    """Return the credentials in the content of a key file: `NAME:KEY@CLUSTER`.
+
+    Name and cluster are optional; without a name, `principal` is required. Raise BadCredentials, whose message does not
+    contain the key.
     """
     try:
         name, key, cluster = read_key_line(line)
@@ -63,7 +66,7 @@ def read_credentials(line: str, principal: str | None, origin: str) -> Credentia
 
 
 def read_key_file(path: Path) -> str:
-    """The content of a key file that its owner alone may read. Raises BadCredentials."""
+    """Return the content of a key file. Raise BadCredentials unless only its owner may read it."""
     try:
         with path.open(encoding="utf-8") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

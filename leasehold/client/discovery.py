@@ -1,10 +1,10 @@
-"""Where a stack runs: `.leasehold/run.json`, kept by `leasehold up` and looked for from the working folder upwards.
+"""Find the running stack of a folder by `.leasehold/run.json`, which `leasehold up` writes. The search goes from the
+working folder upwards.
 
-The supervisor holds a lock on the file beside it for as long as anything of the stack is alive; the kernel
-lets go of it when the last of them dies. So a stale run.json is recognised without guessing by pids.
-
-Commands obey run.json: they connect to its addresses and end the process that it names. So a folder that belongs to
-another user, or that other users may write to, is refused (leasehold/private_files.py).
+The processes of a stack hold a lock on a file beside run.json, and the kernel releases it when the last process ends. A
+stale run.json is recognised by the missing lock, without process ids. Commands connect to the addresses in run.json and
+end the process that it names. Therefore a folder that belongs to another user, or that other users may write to, is
+refused (leasehold/private_files.py).
 """
 
 import json
@@ -31,9 +31,9 @@ _HAS_LOCKS: Final = find_spec("fcntl") is not None
 
 @dataclass(frozen=True)
 class RunningStack:
-    """The contents of run.json: where the parts of a stack listen and which processes they are.
+    """The content of run.json: addresses and processes of a running stack.
 
-    `phase` is `starting` until all of it answers, `running`, or `stopping`.
+    `phase` is `starting` until all parts answer, then `running`, and `stopping` at the end.
     """
 
     folder: Path
@@ -42,13 +42,13 @@ class RunningStack:
     broker_url: str
     database_url: str
     environment: dict[str, str] = field(default_factory=dict)
-    """The environment of its processes; other commands use it too."""
+    """Environment variables of the stack's processes, which other commands use too."""
     urls: dict[str, str] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
     started_at: float = 0.0
     processes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The process of `pid` as `supervisor`, and all of `pids`: the id, the start time and the command of each. A signal
-    goes to a process only while its start time is this one.
+    """The processes of the stack by name, each with id, start time and command; `supervisor` is the main one. A signal
+    is sent to a process only if its start time is the recorded one.
     """
 
     @property
@@ -61,7 +61,7 @@ class RunningStack:
 
 
 def find_running(start: Path | None = None) -> RunningStack | None:
-    """The running stack of this folder, or of the nearest one above it that has one. Raises UntrustedFolder."""
+    """Return the running stack of this folder or of the nearest folder above it, or None. Raise UntrustedFolder."""
     for folder in list_folders(start):
         found = read_running(folder)
         if found is not None:
@@ -70,15 +70,15 @@ def find_running(start: Path | None = None) -> RunningStack | None:
 
 
 def list_folders(start: Path | None = None) -> Iterator[Path]:
-    """Where a stack's folder may be, from `start` (default: the working folder) upwards."""
+    """Return the folders in which a stack may be, from `start` (default: the working folder) upwards."""
     here = (start or Path.cwd()).absolute()
     yield from (folder / FOLDER for folder in (here, *here.parents))
 
 
 def read_running(folder: Path) -> RunningStack | None:
-    """The stack that runs out of this `.leasehold` folder; None if none runs, even if a stale file is there.
+    """Return the stack that runs in this `.leasehold` folder, or None if none runs. A stale run.json counts as none.
 
-    Raises UntrustedFolder. Without fcntl, as on Windows, no stack runs anywhere.
+    Raise UntrustedFolder. On systems without fcntl, such as Windows, no stack can run.
     """
     if not _HAS_LOCKS:
         return None
@@ -112,7 +112,7 @@ def _is_held(folder: Path, descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds this lock file; one that is not there is not held."""
+    """Return whether a running process holds this lock file. A missing file is not locked."""
     if not _HAS_LOCKS:
         return False
     try:
@@ -136,7 +136,7 @@ def _is_locked(descriptor: int) -> bool:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a client finds a stack: the broker, the Redis of the view, and what the view's keys begin with."""
+    """The addresses that a client needs: the broker, the Redis of the view, and the prefix of the view's keys."""
 
     broker_url: str
     view_url: str
@@ -144,10 +144,11 @@ class Address:
 
 
 def find_address(url: str | None = None, view_url: str | None = None, prefix: str | None = None) -> Address:
-    """Return the given value, else that of the environment, else that of the running stack.
+    """Return the address of the stack: the given values, else those of the environment, else those of the running
+    stack.
 
-    A URL that was given stands alone: of the environment or of a stack it would get another one's view. Raises
-    NoStack if no source has the URL of the broker, UntrustedFolder if only the folder of another user has it.
+    With a given URL, the environment and the running stack are ignored, because they could name the view of another
+    stack. Raise NoStack if no URL is found, and UntrustedFolder if only a folder of another user has one.
     """
     said: Mapping[str, str] = {} if url else os.environ
     broker = url or said.get(URL_VARIABLE)

@@ -1,4 +1,4 @@
-"""How results look where people try things out: one line in a shell, a table in a notebook."""
+"""How the client's results are displayed: one line in a shell, a table in a notebook."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,16 +10,16 @@ import msgspec
 from leasehold.common.visible import make_visible
 
 MOST_SHOWN: Final = 160
-"""Characters of a line, or of a cell."""
+"""Maximum number of characters of a displayed line or table cell."""
 _TIMES: Final = ("_at", "_by", "_until", "since", "deadline", "last_seen", "as_of")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A result: `<Kind line>` as its repr, a table in a notebook."""
+    """The base class of results. The repr is `<Kind line>`; a notebook shows a table."""
 
     _cells_shown: ClassVar[str] = ""
-    """The names of the fields and properties that a table shows; "" = all fields."""
+    """Names of the fields and properties that a table shows, separated by spaces; "" = all fields."""
 
     def __repr__(self) -> str:
         return show_line(self, self._line())
@@ -28,11 +28,11 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
         return draw_table([self.cells()])
 
     def _line(self) -> str:
-        """What matters, in a line: the fields that say something."""
+        """Return the important fields as one line of text."""
         return join_words(f"{name}={value}" for name, value in self.cells().items() if value not in _NOTHING)
 
     def cells(self) -> dict[str, object]:
-        """What a table shows of it, by column."""
+        """Return the values that a table shows, by column."""
         return {name: getattr(self, name) for name in self._cells_shown.split() or self.__struct_fields__}
 
 
@@ -40,7 +40,7 @@ _NOTHING: Final[tuple[Any, ...]] = (None, (), {}, "")
 
 
 class Table(tuple[T_co, ...]):
-    """A tuple that a notebook shows as a table, a row for each element."""
+    """A tuple of results that a notebook shows as a table with one row for each element."""
 
     __slots__ = ()
 
@@ -49,12 +49,12 @@ class Table(tuple[T_co, ...]):
 
 
 def show_line(of: object, text: str) -> str:
-    """`<Kind text>`, on one line whatever the text has in it."""
+    """Return `<Kind text>` on one line, with line breaks and control characters of the text escaped."""
     return f"<{type(of).__name__} {shorten(text)}>"
 
 
 def join_words(words: Iterable[object]) -> str:
-    """The words that there are, with spaces between them."""
+    """Return the texts that are not empty, joined by spaces."""
     return " ".join(str(word) for word in words if word not in _NOTHING)
 
 
@@ -65,7 +65,7 @@ def shorten(text: str) -> str:
 
 
 def draw_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """An HTML table; every text is escaped. Columns in which no row has a value are left out."""
+    """Return an HTML table of the rows. All texts are escaped, and columns without any value are omitted."""
     names = [name for name in (rows[0] if rows else ()) if any(row[name] not in _NOTHING for row in rows)]
     if not names:
         return "<p>none</p>"

@@ -1,7 +1,7 @@
-"""Requests that wait for their answers: each is sent again, later and later, until its answer arrives.
+"""Requests and their answers: each request is sent again, at growing intervals, until its answer arrives.
 
-No copy is sent while an earlier one still waits in the queue: workers publish which message they took last. A worker
-that has too much to do answers that the request should come again later (`retry_after`).
+No copy is sent while an earlier copy still waits in the queue; workers publish which message they took last. An
+overloaded worker answers that the request should be sent again later (`retry_after`).
 """
 
 import time
@@ -19,61 +19,67 @@ if TYPE_CHECKING:
     from leasehold.client.transport import RequestTransport
 
 RESEND_SECONDS: Final = 2.0
-"""Until the first copy of a request is sent; each further copy waits for twice as long as the one before."""
+"""Time until the first copy of a request is sent. The time before each further copy doubles."""
 LONGEST_RESEND_SECONDS: Final = 15.0
 LONGEST_HOLD_SECONDS: Final = 30.0
-"""For how long copies are held back because an earlier one seems to wait: the clocks of senders may differ."""
+"""Longest time for which no copy is sent because an earlier one seems to wait in the queue. The limit is needed because
+the clocks of senders may differ.
+"""
 LONGEST_RETRY_SECONDS: Final = 60.0
 REQUESTS_IN_FLIGHT: Final = 8
-"""How many requests of one call are on their way at once."""
+"""Maximum number of concurrent requests of one call."""
 LONGEST_WAIT_SECONDS: Final = 0.5
-"""How long one wait for an answer lasts, until it is seen that the client was closed."""
+"""Longest wait for an answer before the exchange checks whether the client was closed."""
 
 
 class Pending:
-    """A request without an answer: what was sent, and when it is due to be sent again."""
+    """A request that has no answer yet, with the time when it is due to be sent again."""
 
     def __init__(self, index: int, document: dict[str, Any]) -> None:
         self.index, self.document = index, document
         self.due = 0.0
         self.sent_at: float | None = None
-        """In the header of the newest copy."""
+        """The time in the header of the newest copy of the request; None before the first one is sent."""
         self.times_shed = 0
         self._backoff = Backoff(RESEND_SECONDS, LONGEST_RESEND_SECONDS)
         self._held_until = 0.0
 
     def note_sent(self, sent_at: float) -> None:
-        """A copy was handed to the broker."""
+        """Record that a copy of the request was sent to the broker."""
         now = time.monotonic()
         self.sent_at, self._held_until = sent_at, now + LONGEST_HOLD_SECONDS
         self.due = now + self._backoff.take()  # promise: request-sent-again
 
     def may_be_held(self) -> bool:
-        """Whether a copy was sent, and not too long ago to be held to be waiting."""
+        """Return whether the newest copy may still wait in the queue: it was sent less than
+        LONGEST_HOLD_SECONDS ago.
+        """
         return self.sent_at is not None and time.monotonic() < self._held_until
 
     def hold(self) -> None:
-        """Look again later whether the newest copy still waits."""
+        """Delay the next copy of the request, because the newest one still waits in the queue."""
         self.due = time.monotonic() + shorten(RESEND_SECONDS)
 
     def note_shed(self, seconds: float) -> None:
-        """A worker answered that this request should come again after this time."""
+        """Record the answer of an overloaded worker that the request should be sent again after `seconds`."""
         self.times_shed += 1
         self._backoff.reset()
-        # The next copy is a new request for a place in the queue: none waits there.
+        # No copy waits in the queue any more, so the next one is sent when it is due.
         self.sent_at = None
         self.due = time.monotonic() + lengthen(min(seconds, LONGEST_RETRY_SECONDS))
 
 
 def read_retry(answer: Mapping[str, Any]) -> float | None:
-    """After how many seconds a request that was not carried out should be sent again; None for any other answer."""
+    """Return the seconds after which an overloaded worker wants the request again, or None for any other answer."""
     seconds = answer.get("retry_after")
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     return float(cast("float", seconds)) if is_number and answer.get("ok") is False else None
 
 
 class Exchange:
-    """Several requests of one verb, a window of them on their way. `timeout`: how long nothing may come back."""
+    """Sends several requests with one verb, a limited number at a time. `timeout` is the longest time without any
+    answer.
+    """
 
     def __init__(
         self, wire: "RequestTransport", verb: str, documents: Iterable[Mapping[str, Any]], timeout: float
@@ -86,7 +92,7 @@ class Exchange:
         self._trouble: Unavailable | None = None
 
     def answers(self) -> Iterator[dict[str, Any]]:
-        """See Wire.ask_each."""
+        """Yield the answers in the order of the requests, see RequestTransport.ask_each."""
         self._deadline = time.monotonic() + self._timeout
         index = 0
         self._fill()
@@ -112,7 +118,7 @@ class Exchange:
             self._send_due()
 
     def _send_due(self) -> None:
-        """Send what was never sent, or was not answered in time and does not wait in the queue any more."""
+        """Send all requests that are due, except those whose newest copy still waits in the queue."""
         due = [pending for pending in self._pending.values() if pending.due <= time.monotonic()]
         taken = self._wire.read_taken() if any(pending.may_be_held() for pending in due) else None
         for pending in due:
@@ -128,7 +134,7 @@ class Exchange:
             pending.note_sent(sent_at)
 
     def _receive(self) -> None:
-        """Wait for one answer, at most until something is due to be sent again."""
+        """Wait for one answer until the next request is due to be sent again."""
         now = time.monotonic()
         if now >= self._deadline or self._wire.is_closed:
             self._give_up()
@@ -176,7 +182,7 @@ def _find_reason(pending: Pending) -> str:
 
 
 def describe_request(document: Mapping[str, Any]) -> str:
-    """What a request is about, for people: an id, or how many items. Flower shows it."""
+    """Return what a request is about, as text for people: an id, or the number of items. Flower shows this text."""
     if "items" in document:
         return f"{len(document['items'])} items"
     about = ("reservation", "id", "slot", "account")

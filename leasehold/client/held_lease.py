@@ -1,8 +1,8 @@
-"""What a lease is to its holder: the state and the rules that the blocking and the async lease share.
+"""The state and rules of a held lease, shared by the blocking and the async lease.
 
-A lease learns from answers, from its row in the view and from its own clock: cluster time for what the stack decides
-(`revoke_by`), the monotonic clock for how long its last renewal holds. How it waits and what it wakes up is the
-matter of its two kinds.
+A lease gets its state from answers, from its row in the view and from two clocks: cluster time for deadlines of the
+stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Its subclasses define how it waits and
+wakes up threads or tasks.
 """
 
 import threading
@@ -21,25 +21,25 @@ from leasehold.errors import Refused, Unavailable
 LONGEST_PAUSE_SECONDS: Final = 60.0
 HELD: Final = frozenset({"leased", "revoking"})
 GOODBYE_SECONDS: Final = 10.0
-"""How long leaving may wait for the answer of the stack; after that the lease runs out by itself."""
+"""Longest wait for the answer when a lease is given back. Without an answer the lease expires after its ttl."""
 
 
 FINAL_FAULTS: Final = frozenset({"key", "principal", "signature"})
-"""Paths of faults that do not go away: this process cannot prove that it is the holder."""
+"""Paths of faults that repeating a request does not remove, because this process cannot prove that it is the holder."""
 
 
 class Flag(Protocol):
-    """What an Event of threads and one of asyncio have in common."""
+    """The methods that the events of threading and asyncio have in common."""
 
     def is_set(self) -> bool:
-        """Whether it was set."""
+        """Return whether the event is set."""
 
     def set(self) -> None:
-        """Set it and wake up what waits for it."""
+        """Set the event and wake up everything that waits for it."""
 
 
 class HeldLease(ABC):
-    """One lease, from the side of its holder."""
+    """A lease as its holder uses it, with its state, its machine and its remaining time."""
 
     revoking: Flag
     lost: Flag
@@ -49,7 +49,7 @@ class HeldLease(ABC):
         self._fields, self._wait, self._now = dict(fields), wait, now
         self.id: str = self._fields["id"]
         self.reason: str | None = None
-        """Why it is being revoked, or how it was lost."""
+        """Why the lease is being revoked or was lost; None if it is neither."""
         self._row: Reservation | None = None
         self._placements: tuple[Placement, ...] | None = None
         self._elastic = Changes()
@@ -62,53 +62,55 @@ class HeldLease(ABC):
         self._on_lost: list[Callable[[Any], object]] = []
 
     def on_revoke(self, callback: Callable[[Self], object]) -> None:
-        """Call this when it begins to be revoked; at once if that is already so."""
+        """Call `callback` when the scheduler begins to revoke the lease, or at once if it already has."""
         self._on_revoke.append(callback)
         if self.revoking.is_set():
             self._call(callback)
 
     def on_lost(self, callback: Callable[[Self], object]) -> None:
-        """Call this when it is lost; at once if that is already so."""
+        """Call `callback` when the lease is lost, or at once if it already is."""
         self._on_lost.append(callback)
         if self.lost.is_set():
             self._call(callback)
 
     @property
     def reservation(self) -> Reservation:
-        """The reservation as it was when it was leased."""
+        """The reservation in its state when it was leased."""
         if self._row is None:
             raise Unavailable(f"{self.id} is not leased: use it as `with client.lease(...) as lease:`")
         return self._row
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """Each component's lease as it now is, with its slot's machine; elastic ones come and go."""
+        """The present leases of all components with their machines. Elastic instances are added and removed
+        over time.
+        """
         first = self.reservation.leases
         return first if self._placements is None else self._placements
 
     @property
     def token(self) -> int:
-        """The fencing token: hand it on to whatever has to refuse an earlier holder."""
+        """The fencing token of the lease. Pass it to resources that must refuse an earlier holder."""
         return self.reservation.token
 
     @property
     def slot(self) -> str:
-        """The slot of the first component."""
+        """The id of the first component's slot."""
         return self.placements[0].slot
 
     @property
     def instance_id(self) -> str | None:
-        """The EC2 instance of the first component."""
+        """The EC2 instance id of the first component's machine."""
         return self.placements[0].instance_id
 
     @property
     def address(self) -> str | None:
-        """Where the machine of the first component is reached."""
+        """The network address of the first component's machine."""
         return self.placements[0].address
 
     @property
     def type(self) -> str | None:
-        """The instance type of the first component's machine."""
+        """The EC2 instance type of the first component's machine."""
         return self.placements[0].type
 
     @property
@@ -118,17 +120,19 @@ class HeldLease(ABC):
 
     @property
     def resources(self) -> dict[str, float]:
-        """What the first component was given."""
+        """The resources that the first component received."""
         return self.placements[0].resources
 
     @property
     def cores(self) -> float | None:
-        """The cpus of its slot that the first component may use at present; see `Placement.usable_cores`."""
+        """The number of CPUs of its slot that the first component may use at present, see `Placement.usable_cores`."""
         return self.placements[0].usable_cores
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it is ours without another answer; None: until it is revoked. The wall clock has no say."""
+        """Seconds for which the lease is valid without another renewal, or until it is revoked; None: no limit. The
+        wall clock has no effect.
+        """
         limits = []
         if self._trusted_until is not None:
             limits.append(self._trusted_until - read_monotonic())
@@ -138,20 +142,20 @@ class HeldLease(ABC):
 
     @property
     def deadline(self) -> float | None:
-        """The same in cluster time (seconds since the epoch, see `Client.now`); every renewal moves it on, except while
-        the lease is being revoked.
+        """Cluster time at which the lease ends unless it is renewed (seconds since the epoch, see `Client.now`); None:
+        no limit. A renewal moves it on, except while the lease is being revoked.
         """
         left = self.seconds_left
         return None if left is None else self._now() + left
 
     @property
     def revoke_by(self) -> float | None:
-        """When it is taken at the latest, in cluster time; None while it is not being revoked."""
+        """Cluster time at which a revoked lease ends; None while the lease is not being revoked."""
         return self._revoke_by
 
     @property
     def is_held(self) -> bool:
-        """Whether it is ours: entered, not left, not lost."""
+        """Whether the lease is held: entered, not left and not lost."""
         return self._row is not None and not self._left.is_set() and not self.lost.is_set()
 
     def __repr__(self) -> str:
@@ -180,14 +184,14 @@ class HeldLease(ABC):
 
     @abstractmethod
     def _wake(self) -> None:
-        """Its times have changed: wake up what waits for them."""
+        """Wake up everything that waits for a change of the lease's times."""
 
     @abstractmethod
     def _call(self, callback: Callable[[Any], object]) -> None:
-        """Call a holder's function."""
+        """Call a callback of the holder."""
 
     def _begin(self, row: Reservation, answer: Answer) -> bool:
-        """Whether the first renewal found it held: then it is ours, as the row has it."""
+        """Begin to hold the lease after its first renewal. Return False if the reservation was no longer leased."""
         if answer.phase not in HELD:
             return False
         self._row = row
@@ -197,18 +201,22 @@ class HeldLease(ABC):
 
     @staticmethod
     def _is_foreign(refused: Refused) -> bool:
-        """Whether the lease is not ours to hold: another client's, by its key."""
+        """Return whether a refusal shows that this process cannot prove to be the holder, for example because of a
+        wrong key.
+        """
         return any(error.path in FINAL_FAULTS for error in refused.errors)
 
     def _note_renewal(self, answer: Answer, sent: float) -> None:
-        """Our time counts from when the renewal was sent first, whatever it took to be answered."""
+        """Set the local expiry of the lease: the time when the renewal was first sent, plus the ttl. The time that the
+        answer took does not extend it.
+        """
         with self._guard:
             self._ttl = answer.ttl
             self._trusted_until = None if answer.ttl is None else sent + answer.ttl  # promise: holder-clock
         self._wake()
 
     def _patience(self) -> float:
-        """How long one renewal is waited for: a new one counts from its own sending, so soon rather than late."""
+        """Return the time limit of one renewal. It is short, because a later renewal extends the lease further."""
         return RENEWAL_SECONDS if self._ttl is None else min(self._pause(), RENEWAL_SECONDS)
 
     def _pause(self) -> float:
@@ -217,13 +225,15 @@ class HeldLease(ABC):
         return min(max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
     def _note_row(self, row: Reservation | None, missing: frozenset[str]) -> None:
-        """Take over the state of the row; `missing`: the slots whose machine the view lacks."""
+        """Update the lease from its row. `missing` has the slots whose machine is not in the view."""
         if row is not None:
             self._note_parts(row, missing)
             self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
 
     def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
-        """Take over the state of an answer or of the row. A row may lag: a row with an older token is ignored."""
+        """Update the lease from the phase, token and deadline of an answer or a row. A state with an older token is
+        outdated and ignored.
+        """
         ours = self._row.token if self._row is not None else token
         if self._left.is_set() or (token is not None and ours is not None and token < ours):
             return
@@ -233,7 +243,7 @@ class HeldLease(ABC):
             self._begin_revoke(deadline, reason)
 
     def _note_parts(self, row: Reservation, missing: frozenset[str]) -> None:
-        """Take over the leases of the row, unless its token is another holder's."""
+        """Update the component leases from the row, unless the row's token belongs to another holder."""
         if self._row is not None and row.token == self._row.token and row.phase in HELD:
             self._placements = fill_in(row, missing, self.placements)
             self._elastic.take(self._placements)
@@ -251,7 +261,7 @@ class HeldLease(ABC):
 
     def _lose(self, reason: str) -> None:
         with self._guard:
-            # Not `lost.is_set`, which also asks the clock: the first reason that is set stays.
+            # `lost.is_set` also checks the clock and does not show whether a reason is set. The first reason stays.
             is_first, self._is_known_lost = not self._is_known_lost, True
             if is_first:
                 self.reason = reason

@@ -1,6 +1,6 @@
-"""Hosts of static pools, as they speak for themselves: here, alive, gone; and what is leased on them.
+"""Messages of static hosts: a host registers, sends heartbeats, leaves, and reads the leases on its slot.
 
-A heartbeat is one write to Redis that waits behind no queue; everything else is a request like any other.
+A heartbeat is one write to Redis that waits in no queue. All other messages are normal requests.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,21 @@ from leasehold.common.heartbeats import Heartbeat, format_heartbeat
 from leasehold.errors import Fault, Refused, Unknown, read_faults
 
 HEARTBEAT_SECONDS: Final = 86400
-"""Its time to live, from which its age is computed: the same for all hosts."""
+"""Time to live of a heartbeat's key in Redis. It is the same for all hosts, because the age of a heartbeat is computed
+from it.
+"""
 
 
 class Hosts:
-    """Sends the messages of hosts. `machine`: an id of the host, which stays while it is the same machine.
+    """Sends the messages of static hosts. `machine` is an id that a host keeps as long as it is the same machine.
 
-    Requests raise Refused, NotAnswered (ask again) and Unavailable; `timeout`: seconds.
+    Requests raise Refused, NotAnswered (safe to repeat) and Unavailable. `timeout` is in seconds.
     """
 
     def __init__(self, wire: RequestTransport, reader: ViewReader, timeout: float) -> None:
         self._wire, self._reader, self._timeout = wire, reader, timeout
         self._counters: dict[str, int] = {}
-        """By slot, the counter of the last heartbeat, or the one above which the stack wants the next."""
+        """Slot id -> counter of the last heartbeat. The next heartbeat needs a higher one."""
 
     def register(
         self,
@@ -42,8 +44,8 @@ class Hosts:
         address: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """The host is here, with this; what is left out is the pool's. Again from the same machine it updates; from
-        another one it is refused until an operator removes the slot.
+        """Register a host with its resources and labels; default: those of the pool. Registering the same machine again
+        updates its slot. Another machine is refused until an operator removes the slot.
         """
         said = {"pool": pool, "machine": machine, "resources": resources, "labels": labels, "address": address}
         document = {"slot": slot, **{key: value for key, value in said.items() if value is not None}}
@@ -52,8 +54,10 @@ class Hosts:
         return answer
 
     def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """The host is alive, and knows this `version` of its slot (`Host.version`). There is no answer. Only the
-        machine that the slot belongs to is heard; a principal with the name of the slot signs it. Raises Unavailable.
+        """Report that the host is online and knows this `version` of its slot (`Host.version`).
+
+        There is no answer. Heartbeats count only from the machine that the slot belongs to, and are signed by a
+        principal with the name of the slot. Raise Unavailable without Redis.
         """
         beat = self._wire.sign_heartbeat(slot, Heartbeat(machine, version), self._counters.get(slot, 0))
         self._counters[slot] = beat.counter or 0
@@ -63,7 +67,7 @@ class Hosts:
             raise explain_redis(error, self._wire.view_url, "write heartbeats", "takes no heartbeat") from error
 
     def check(self, slot: str, machine: str) -> None:
-        """Raise Unknown or Refused unless this slot is in the view and belongs to this machine."""
+        """Raise Unknown if the slot is not in the view, and Refused if it belongs to another machine."""
         row = self._reader.find_slots([slot])[0]
         if row is None:
             raise Unknown(f"no slot {slot} is in the view: has its host registered?")
@@ -71,19 +75,21 @@ class Hosts:
             raise Refused([Fault(0, "machine", f"the machine that {slot} belongs to", f'"{machine}"')])
 
     def leave(self, slot: str, machine: str, *, timeout: float | None = None) -> Answer:
-        """The host wants to go: its slot takes no new leases, and is empty after the last one."""
+        """Report that a host leaves. Its slot takes no new leases and becomes empty when its leases have ended."""
         return read_answer(self._ask("leave", {"slot": slot, "machine": machine}, timeout))
 
     def remove(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """An operator's word: the host does not come back; what it holds fails, and its name is free."""
+        """Remove a host that does not come back (for operators). Its leases end, and another host may register under
+        its name.
+        """
         return read_answer(self._ask("remove", {"slot": slot}, timeout))
 
     def leases(self, slot: str, machine: str, *, timeout: float | None = None) -> Host:
-        """The slot, with the leases on it, as the database has them."""
+        """Return the slot of a host with the leases on it, read from the database."""
         return msgspec.convert(self._ask("leases", {"slot": slot, "machine": machine}, timeout), Host)
 
     def hints(self, slot: str) -> Hints:
-        """Return a watch over the changes of this slot; to be closed."""
+        """Return a watch over the changes of this slot. The caller must close it."""
         return Hints(self._wire, self._wire.names.host(slot))
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:

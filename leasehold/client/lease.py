@@ -1,4 +1,6 @@
-"""A lease as its holder has it: renewed in the background, warned before it is taken, ended by our own clock."""
+"""A lease for blocking programs: renewed in the background, with a warning before it is revoked, and ended by the local
+clock.
+"""
 
 import builtins
 import threading
@@ -19,24 +21,27 @@ if TYPE_CHECKING:
 
 
 class Lost(threading.Event):
-    """Set when the lease is not ours any more; also true once its time is over."""
+    """An event that is set when the lease is lost. `is_set` is also true when the lease has expired by the
+    local clock.
+    """
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         super().__init__()
         self._is_over = is_over
 
     def is_set(self) -> bool:
-        """Whether the lease is lost, by an answer, by the row, or by the clock of this process."""
+        """Return whether the lease is lost, by an answer, by its row, or by the clock of this process."""
         return super().is_set() or self._is_over()
 
 
 class Lease(HeldLease):
-    """A lease to be used as a context. It is entered when it is leased and the first renewal was answered.
+    """A lease for use as a context manager. Entering it waits until the reservation is leased and the first renewal is
+    answered.
 
-    From then on a thread renews it, so its body only has to look at two flags: `revoking` (it has to be given
-    back by `deadline`; leave the body when you are ready) and `lost` (it is not ours any more: stop at once).
-    It is lost, too, when it could not be renewed: at (time of sending the last acknowledged renewal) + ttl, by
-    our own clock. Leaving the body releases it. The callbacks run in threads of the lease.
+    A thread renews the lease. The body checks two events: `revoking` (the lease must be given back by `deadline`; leave
+    the body in time) and `lost` (the lease has ended: stop at once). A lease that cannot be renewed is lost when its
+    ttl has passed since the last acknowledged renewal was sent, by the local clock. Leaving the body releases the
+    lease. Callbacks run in threads of the lease.
     """
 
     revoking: threading.Event
@@ -52,15 +57,18 @@ class Lease(HeldLease):
         self._threads: list[threading.Thread] = []
 
     def changes(self, timeout: float | None = None) -> Iterator[Change]:
-        """What becomes of its elastic instances, those that it began with first, and how many cores each component may
-        use: `for change in lease.changes():`. Ends with the lease, or after this number of seconds.
+        """Yield the changes of the lease's instances, first those that it began with: granted, revoked, or with another
+        number of usable cores.
+
+        Use it as `for change in lease.changes():`. The iteration ends with the lease, or after `timeout` seconds.
         """
         until = None if timeout is None else time.monotonic() + timeout
         return self._elastic.read(lambda: None if until is None else until - time.monotonic())
 
     def surrender(self, component: str | None = None, *, timeout: float | None = None) -> Answer:
-        """Give back an elastic instance, to be revoked or not; without a name all that is being revoked. One that
-        was not revoked is not granted again. Raises Refused, NotAnswered, Unavailable.
+        """Give back one elastic instance, or all that are being revoked if `component` is None.
+
+        An instance that was not being revoked is not granted again. Raise Refused, NotAnswered or Unavailable.
         """
         return self._client.surrender(self.id, self.token, component=component, timeout=timeout)
 
@@ -69,7 +77,7 @@ class Lease(HeldLease):
         try:
             self._take()
         except BaseException:
-            # Ctrl-C too: otherwise the reservation would be leased without a holder.
+            # This includes Ctrl-C. Otherwise the reservation would be leased without a holder.
             self._say_goodbye(None)
             raise
         for work in (self._keep_renewed, self._keep_watch, self._keep_time):
@@ -89,16 +97,18 @@ class Lease(HeldLease):
         self._wake()
         self._say_goodbye(self.token)
         for thread in self._threads:
-            # The watch ends when it hears of the release, at the latest with its next look.
+            # The watching thread ends at the notice of the release, or at its next poll.
             thread.join(POLL_SECONDS)
 
     def _take(self) -> None:
-        """Wait for the lease, and say the holder's first word; start again if it was taken in between."""
+        """Wait for the lease and confirm it with a first renewal. Wait again if the lease was taken back before the
+        renewal.
+        """
         until = None if self._wait is None else time.monotonic() + self._wait
         while self._row is None:
             left = None if until is None else max(until - time.monotonic(), 0.0)
             row = self._client.wait(self.id, "leased", left, renew=True)
-            # Refused: taken back in between. The wait above goes on, and ends when the time or the reservation does.
+            # A refusal means that the lease was taken back in between. Wait again until the timeout or the end.
             try:
                 self._begin(row, self._renew(row))
             except Refused as refused:
@@ -130,7 +140,7 @@ class Lease(HeldLease):
             except Refused as refused:
                 self._lose(str(refused))
             except (NotAnswered, Unavailable):
-                # Again, after the pause, until our time is over.
+                # Try again after the pause, until the lease has expired.
                 continue
 
     def _keep_watch(self) -> None:
@@ -145,7 +155,7 @@ class Lease(HeldLease):
                     watch.wait_for_hint(POLL_SECONDS)
 
     def _keep_time(self) -> None:
-        """Set `lost` at the moment our time is over, even while everything else hangs."""
+        """Set `lost` when the lease expires by the local clock, even if all other threads hang."""
         while not self._is_done():
             with self._guard:
                 left = self.seconds_left
@@ -155,7 +165,9 @@ class Lease(HeldLease):
             self._lose("it could not be renewed in time")
 
     def _say_goodbye(self, token: int | None) -> None:
-        """Release it; cancel it if another holder has it by now, or if it is not leased yet."""
+        """Release the lease. Cancel the reservation if the release is refused, because the token is stale or it is not
+        leased yet.
+        """
         try:
             self._client.release(self.id, token, timeout=GOODBYE_SECONDS)
         except Refused as refused:
@@ -168,5 +180,5 @@ class Lease(HeldLease):
         try:
             self._client.cancel(self.id, timeout=GOODBYE_SECONDS)
         except (Ended, LeaseholdError):
-            # It has ended already, or no answer came: it expires by itself.
+            # The reservation has already ended, or there was no answer and it expires after its ttl.
             return

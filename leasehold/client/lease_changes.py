@@ -1,4 +1,6 @@
-"""What becomes of the parts of a lease while it is held: granted, to be given back, gone, with more or fewer cores."""
+"""Changes of the instances of a held lease: granted, to be given back, ended, or with another number of
+usable cores.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +11,10 @@ from leasehold.client.models import Placement
 
 
 class Change(Shown, frozen=True, kw_only=True):
-    """One elastic instance was `granted`, is `revoking` (surrender it by `deadline`), or was `revoked`: it is gone.
-    Or the `cores` changed that an instance, essential or elastic, may use.
+    """A change of one instance of a lease.
+
+    An elastic instance was `granted`, is `revoking` (surrender it by `deadline`) or was `revoked` (it has ended).
+    `cores`: the number of cores changed that an essential or elastic instance may use.
     """
 
     kind: Literal["granted", "revoking", "revoked", "cores"]
@@ -18,17 +22,17 @@ class Change(Shown, frozen=True, kw_only=True):
 
     @property
     def component(self) -> str:
-        """The name of the instance."""
+        """The name of the changed instance."""
         return self.placement.component
 
     @property
     def deadline(self) -> float | None:
-        """When it is taken at the latest, in seconds since the epoch; None while it is not being revoked."""
+        """Time at which the instance ends, in seconds since the epoch; None while it is not being revoked."""
         return self.placement.revoke_by
 
     @property
     def cores(self) -> float | None:
-        """The cpus of its slot that it may use from then on."""
+        """The number of CPUs of its slot that the instance may use from now on."""
         return self.placement.usable_cores
 
     def _line(self) -> str:
@@ -40,19 +44,19 @@ class Change(Shown, frozen=True, kw_only=True):
 
 
 class Changes:
-    """All changes of one lease so far. Each reader gets all of them from the beginning, in any thread."""
+    """All changes of one lease so far. Every reader gets all of them from the beginning, in any thread."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], Placement] = {}
-        """Under (component, token): an instance that is granted again is another one."""
+        """(component, token) -> elastic lease. An instance that is granted again has another token."""
         self._cores: dict[tuple[str, int], float | None] = {}
-        """The same for all instances: what they may use, as it was reported last."""
+        """(component, token) -> number of usable CPUs that was last reported for the instance."""
         self._told: list[Change] = []
         self._is_over = False
         self._news = threading.Condition()
 
     def take(self, placements: Sequence[Placement]) -> None:
-        """Take over what is held now; no change is reported twice."""
+        """Compare the present leases with the known ones and record the differences. No change is recorded twice."""
         present = {(each.component, each.token): each for each in placements if each.kind == "elastic"}
         with self._news:
             known, self._held = self._held, present
@@ -66,25 +70,25 @@ class Changes:
             self._news.notify_all()
 
     def _take_cores(self, placements: Sequence[Placement]) -> None:
-        """Each instance starts at its own cpus."""
+        """Record changed numbers of usable cores. The initial number of an instance is its requested CPUs."""
         known, self._cores = self._cores, {(each.component, each.token): each.usable_cores for each in placements}
         for each in placements:
             if known.get((each.component, each.token), each.resources.get("cpus")) != each.usable_cores:
                 self._told.append(Change(kind="cores", placement=each))
 
     def end(self) -> None:
-        """No more changes follow: readers get the rest, and end."""
+        """Record that no more changes follow. Readers receive the remaining changes and end."""
         with self._news:
             self._is_over = True
             self._news.notify_all()
 
     def since(self, number: int) -> tuple[list[Change], bool]:
-        """The changes after the first `number`, and whether no more will come."""
+        """Return the changes after the first `number`, and whether no more will follow."""
         with self._news:
             return self._told[number:], self._is_over
 
     def read(self, seconds_left: Callable[[], float | None]) -> Iterator[Change]:
-        """Everything in its order, as it comes, until the end or until no time is left (None: there is no limit)."""
+        """Yield all changes in order as they arrive, until the lease ends or no time is left (None: no limit)."""
         number = 0
         while True:
             with self._news:

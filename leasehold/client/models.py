@@ -1,7 +1,7 @@
 """The values that the client returns: reservations, slots, accounts and answers, read from JSON.
 
-Rows have the fields of `scheduler.model`, with a repr for a shell and a table for a notebook. Fields that a newer
-server adds are ignored. Times are seconds since the epoch, None where it never happened.
+The rows have the fields of `scheduler.model`, with a repr for shells and a table for notebooks. Unknown fields of a
+newer server are ignored. Times are seconds since the epoch; None if the event has not happened.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,17 +19,17 @@ from scheduler.model.transitions import ENDED, Phase
 
 
 class Component(Shown, reservations.Component, frozen=True, kw_only=True):
-    """`count` equal instances that were requested."""
+    """A requested component with `count` equal instances."""
 
 
 class Request(Shown, PublicRequest, frozen=True, kw_only=True):
-    """What was requested."""
+    """The content of a reservation's request."""
 
     components: tuple[Component, ...] = ()
 
 
 class Placement(Shown, Lease, frozen=True, kw_only=True):
-    """One component's lease, and the machine of its slot."""
+    """The lease of one component instance, with the machine of its slot."""
 
     _cells_shown: ClassVar[str] = (
         "component kind state slot instance_id address type zone token resources usable_cores assigned_at revoke_by"
@@ -45,8 +45,10 @@ class Placement(Shown, Lease, frozen=True, kw_only=True):
 
     @property
     def usable_cores(self) -> float | None:
-        """The cpus of its slot that it may use at present, its part of the spare ones included. The number changes
-        as other leases come and go. None: it requested none and none were reported.
+        """The number of CPUs of its slot that the instance may use at present, including its part of the spare ones.
+
+        The number changes when other leases begin or end. None: the instance requested no CPUs and no number was
+        reported.
         """
         return usable_cores(self)
 
@@ -57,17 +59,21 @@ class Placement(Shown, Lease, frozen=True, kw_only=True):
 
 
 class Account(Shown, PublicAccount, frozen=True, kw_only=True):
-    """A quota account as the view has it. Amounts in worker-seconds (or what `charge_by` counts), by paid level."""
+    """A quota account in the view. Amounts are in worker-seconds (or in the unit of `charge_by`) for each
+    paid level.
+    """
 
     _cells_shown: ClassVar[str] = "id level balance charged_at charge_rate max_charge_seconds max_fanout description"
 
     @property
     def level(self) -> int:
-        """The best level that it can pay for; 5: none, so its work runs at the free level or waits."""
+        """The best level for which the account has a balance; 5 if it has none, and its reservations run at the free
+        level or wait.
+        """
         return level_of(self.balance)
 
     def owns(self, row: "Reservation") -> bool:
-        """Whether it pays for this reservation."""
+        """Return whether the account pays for this reservation."""
         return find_account({self.id: self}, row.request.account, row.sequence) is not None
 
     def _line(self) -> str:
@@ -75,7 +81,7 @@ class Account(Shown, PublicAccount, frozen=True, kw_only=True):
 
 
 class Wait(Shown, frozen=True, kw_only=True):
-    """Why one waits: a stable code, and a sentence."""
+    """The reason why a reservation waits: a stable code and a sentence."""
 
     code: str
     detail: str
@@ -88,7 +94,7 @@ class Wait(Shown, frozen=True, kw_only=True):
 
 
 class Note(Shown, frozen=True, kw_only=True):
-    """What an accepted request does not do: the field of the request, and a sentence about it."""
+    """A note in the answer to an accepted request: a field that has no effect, and a sentence about it."""
 
     path: str
     text: str
@@ -98,7 +104,7 @@ class Note(Shown, frozen=True, kw_only=True):
 
 
 class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
-    """A reservation as the view has it. `token` is 0 until it was leased for the first time."""
+    """A reservation in the view. `token` is 0 until the reservation is leased for the first time."""
 
     _cells_shown: ClassVar[str] = (
         "id phase reason account priority slots token created_at leased_at expires_at finished_at"
@@ -108,25 +114,27 @@ class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
     created_at: float = 0.0
     leases: tuple[Placement, ...] = ()
     waiting: Wait | None = None
-    """Of a new one, as `reserve` gives it: no slot or offering could ever hold it as things are. It is accepted and
-    waits for a change. None in every row that is read later: `Client.explain` reports why each of them waits.
+    """The reason why no slot or offering could hold the reservation at present. Only `reserve` sets it.
+
+    Such a reservation is accepted and waits for a change. The field is None in rows that are read later;
+    `Client.explain` reports why a reservation waits.
     """
     notes: tuple[Note, ...] = ()
-    """As `reserve` returns it: fields of the request that have no effect. Empty in every row that is read later."""
+    """Fields of the request that have no effect, as `reserve` reports them. Empty in rows that are read later."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended: a failed one may still be restarted by its own policy."""
+        """Whether the reservation has ended. A failed one may still be restarted by its policy."""
         return is_over(self)
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots of its leases."""
+        """The slots of the reservation's leases."""
         return tuple(each.slot for each in self.leases)
 
     @property
     def account(self) -> str | None:
-        """The account that was asked for."""
+        """The quota account that the request names."""
         return self.request.account
 
     def _line(self) -> str:
@@ -135,7 +143,7 @@ class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
 
 
 class Slot(Shown, PublicSlot, frozen=True, kw_only=True):
-    """A slot as the view has it."""
+    """A slot in the view."""
 
     _cells_shown: ClassVar[str] = (
         "id pool state cordoned offering market price instance_id address instance_type zone machine uses "
@@ -150,14 +158,14 @@ class Slot(Shown, PublicSlot, frozen=True, kw_only=True):
 
 
 class Hosted(Shown, frozen=True, kw_only=True):
-    """One lease as it is reported to the host."""
+    """A lease as it is reported to the host of its slot."""
 
     reservation: str
     component: str
     token: int
     resources: dict[str, float] = {}
     cores: float | None = None
-    """The cpus that it may use at present."""
+    """The number of CPUs that the lease may use at present."""
     assigned_at: float = 0.0
     state: str = "held"
     revoke_by: float | None = None
@@ -167,14 +175,16 @@ class Hosted(Shown, frozen=True, kw_only=True):
 
 
 class Host(Shown, frozen=True, kw_only=True):
-    """A host's slot as the database has it, with the leases on it."""
+    """The slot of a static host in the database, with the leases on it."""
 
     slot: str
     state: str
     cordoned: bool = False
     offline_timeout: float | None = None
     version: str | None = None
-    """Changes whenever anything else here does; the host's heartbeats carry it. None: the workers know no versions."""
+    """Version of the slot and its leases, which changes whenever another field does. Heartbeats of the host contain it.
+    None: the workers report no versions.
+    """
     leases: tuple[Hosted, ...] = ()
 
     def _line(self) -> str:
@@ -182,7 +192,7 @@ class Host(Shown, frozen=True, kw_only=True):
 
 
 class Answer(Shown, frozen=True, kw_only=True):
-    """What became of one request: `ok`, or the errors for which it was refused."""
+    """The answer to one request: `ok`, or the errors for which the request was refused."""
 
     _cells_shown: ClassVar[str] = "ok reservation phase token deadline slot state account balance waiting errors"
 
@@ -193,25 +203,27 @@ class Answer(Shown, frozen=True, kw_only=True):
     token: int | None = None
     deadline: float | None = None
     ttl: float | None = None
-    """Of `renew` and `confirm`: for how many seconds, counted from when they were sent, the lease is its holder's;
-    None = until it is revoked.
+    """Seconds from the sending of `renew` or `confirm` for which the holder has the lease; None = until it is
+    revoked.
     """
     cores: dict[str, float] | None = None
-    """Of `renew` and `confirm`: by component, the cpus of its slot that it may use; None where they are not counted."""
+    """In answers to `renew` and `confirm`: component -> CPUs of its slot that it may use; None if they are
+    not limited.
+    """
     slot: str | None = None
     state: str | None = None
     cordoned: bool | None = None
     offline_timeout: float | None = None
-    """Of `register`: the host has to be heard of at least so often, in seconds."""
+    """In answers to `register`: seconds without a heartbeat after which the host counts as offline."""
     heartbeat: int | None = None
-    """To `register`: the counter of a signed heartbeat has to be higher."""
+    """In answers to `register`: the counter of the next signed heartbeat must be higher than this."""
     waiting: Wait | None = None
-    """Of `submit`: it is accepted, and no slot or offering could ever hold it as things are."""
+    """In answers to `submit`: the reason why no slot or offering could hold the accepted reservation at present."""
     notes: tuple[Note, ...] = ()
-    """Fields of the request that have no effect, although it was accepted."""
+    """Fields of an accepted request that have no effect."""
     account: str | None = None
     balance: Levels | None = None
-    """Of a word about a quota account: what it has now."""
+    """In answers to commands about a quota account: its present balance."""
     errors: tuple[Fault, ...] = ()
 
     def _line(self) -> str:
@@ -222,8 +234,9 @@ class Answer(Shown, frozen=True, kw_only=True):
 
 
 class SmallestChange(Shown, frozen=True, kw_only=True):
-    """The smallest change that would end a wait: a sentence, and the actions (as in a scenario's timeline) that make
-    it; `wait_seconds`: for how long there is nothing to do but wait.
+    """The smallest change that would end a wait: a sentence, and the actions that make it, as in a scenario's timeline.
+
+    `wait_seconds` is the time for which nothing but waiting is needed.
     """
 
     kind: str
@@ -236,9 +249,9 @@ class SmallestChange(Shown, frozen=True, kw_only=True):
 
 
 class Explanation(Shown, frozen=True, kw_only=True):
-    """Why a reservation is where it is. `code` and `detail`: why a pending one waits.
+    """The state of a reservation, and why it waits if it is pending (`code` and `detail`).
 
-    `position` is its place among those that wait, from 1 on; None while no tick has looked at it yet.
+    `position` is its position among all waiting reservations, from 1; None until a tick has processed it.
     """
 
     _cells_shown: ClassVar[str] = "reservation phase reason code detail position waiting as_of change account"
@@ -250,22 +263,23 @@ class Explanation(Shown, frozen=True, kw_only=True):
     detail: str | None = None
     position: int | None = None
     waiting: int = 0
-    """How many wait in all."""
+    """Number of all waiting reservations."""
     as_of: float | None = None
-    """The time of the tick that reported this."""
+    """Time of the tick that reported the explanation, in seconds since the epoch."""
     change: SmallestChange | None = None
-    """The smallest change that would end the wait.
-
-    None if none was searched for, or if no two changes together would do.
+    """The smallest change that would end the wait. None if none was searched for, or if no combination of two changes
+    suffices.
     """
     served: bool = False
-    """Whether the next tick serves it as things are."""
+    """Whether the next tick will serve the reservation without any change."""
     is_complete: bool = True
-    """Whether the search for it came to its end in time."""
+    """Whether the search for a change finished within its time limit."""
     pools: dict[str, tuple[str, ...]] = {}
-    """What holds back launches of the pools that may serve it, in words."""
+    """Sentences about what prevents launches of the pools that may serve the reservation."""
     account: str | None = None
-    """What its account has and when it can pay again, in words; None where accounts do not count."""
+    """A sentence about the balance of the reservation's account and when it can pay again; None if accounts do not
+    count.
+    """
 
     def __str__(self) -> str:
         return "\n".join([self._describe(), *self._describe_more()])
@@ -293,7 +307,7 @@ class Explanation(Shown, frozen=True, kw_only=True):
 
 
 class Conditions(Shown, frozen=True, kw_only=True):
-    """The conditions of slots and pools, by their ids; slots and pools without a condition are left out."""
+    """The conditions of slots and pools by id. Slots and pools without a condition are omitted."""
 
     as_of: float | None = None
     slots: dict[str, tuple[str, ...]] = {}
@@ -301,7 +315,7 @@ class Conditions(Shown, frozen=True, kw_only=True):
 
 
 def read_explanation(document: Mapping[str, Any]) -> Explanation:
-    """An explanation as a worker answers it."""
+    """Return the explanation in a worker's answer."""
     waiting = document.get("waiting") or {}
     shared = {
         name: document[name] for name in ("phase", "reason", "as_of", "change", "pools", "account") if name in document
@@ -320,12 +334,14 @@ def read_explanation(document: Mapping[str, Any]) -> Explanation:
 
 
 def read_answer(document: Mapping[str, Any]) -> Answer:
-    """An answer as it came over the wire, single or one of `results`."""
+    """Return an answer from its JSON document, which is a single answer or an element of `results`."""
     return msgspec.convert(document, Answer)
 
 
 def list_phases(phase: str | Iterable[str] | None) -> frozenset[str] | None:
-    """A phase, several of them, or `ended` for all four in which a reservation ends; None for any."""
+    """Return a set of phases from one name or several. `ended` stands for the four phases in which a reservation ends.
+    None stays None.
+    """
     if phase is None:
         return None
     named = {phase} if isinstance(phase, str) else set(phase)

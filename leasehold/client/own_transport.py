@@ -1,4 +1,4 @@
-"""The wire of commands that have the settings of the cluster's own processes."""
+"""A transport for commands that have the settings of the cluster's own processes."""
 
 from contextlib import closing, suppress
 
@@ -13,8 +13,10 @@ from workers.settings import Settings
 
 
 def open_wire(settings: Settings) -> RequestTransport:
-    """A wire to the cluster of these settings, which signs as `access.principal` if a key is configured, else as the
-    cluster itself unless `access.mode` is open. Raises BadCredentials.
+    """Return a transport to the cluster of these settings. Raise BadCredentials.
+
+    It signs as `access.principal` if a key is configured. Otherwise it signs as the cluster itself, unless
+    `access.mode` is open.
     """
     credentials = _read_configured(settings)
     if credentials is None and settings.access.mode != "open":
@@ -28,8 +30,8 @@ def _read_configured(settings: Settings) -> Credentials | None:
 
 
 def _read_own(settings: Settings) -> Credentials | None:
-    """The key of the workers' principal; None while the database cannot be used: messages are not signed then, and a
-    worker answers that it refuses them.
+    """Return the key of the workers' principal. Return None while the database is unavailable: messages are then not
+    signed, and workers refuse them.
     """
     with suppress(StoreUnavailableError), closing(open_store(settings.database_url)) as store:
         for row in store.find_principals():

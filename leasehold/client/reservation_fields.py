@@ -1,6 +1,7 @@
-"""The fields of a reservation that a client submits: their types, and their description for users.
+"""The fields of a reservation that a client submits: their types, and their description for users. A new field must be
+added to both.
 
-A new field stands in both. `scheduler/model/command_schemas.py` checks it, `scheduler/model/reservations.py` stores it.
+`scheduler/model/command_schemas.py` checks the fields, `scheduler/model/reservations.py` stores them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ class CallbackFields(TypedDict):
 
 
 class ComponentFields(TypedDict, total=False):
-    """One component: `count` equal instances, each on one slot."""
+    """The fields of a component: `count` equal instances, each on one slot."""
 
     name: str
     count: int
@@ -25,8 +26,8 @@ class ComponentFields(TypedDict, total=False):
 
 
 class ReservationFields(TypedDict, total=False):
-    """The fields of a reservation. Give either `system` or `pool`. Default of `id` and `key`: new random ones; only the
-    hash of the key is sent.
+    """The fields of a reservation. Either `system` or `pool` is required. By default `id` and `key` are random. Only
+    the hash of the key is sent.
     """
 
     id: str
@@ -80,4 +81,4 @@ Fields of a reservation, in --file and in Client.reserve:
   on_end           a Celery task that is sent when it has ended; each has
     task           the name of the task
     queue          the queue that its workers read"""
-"""Printed by `leasehold reserve --help`."""
+"""Field -> description. `leasehold reserve --help` prints these texts."""

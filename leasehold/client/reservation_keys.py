@@ -1,8 +1,9 @@
-"""Keys of reservations: a client that signs makes one for each reservation that it submits, and proves itself by it.
+"""Keys of reservations: a client that signs its messages makes a key for each reservation that it submits, and sends
+only its hash.
 
-The stack gets the key's hash only. The keys are kept in a private file of the user, so that another process of the same
-user on this host can speak for the holder: `leasehold reserve`, and later `leasehold release`.
-docs/reference/client.md, "Keys".
+The key proves that a later command comes from the holder. Keys are stored in a private file of the user, so that
+another process of the same user on this host can act for the holder: `leasehold reserve`, and later `leasehold
+release`. See docs/reference/client.md, "Keys".
 """
 
 import hashlib
@@ -21,18 +22,18 @@ from leasehold.errors import Fault, Refused
 
 KEYS_VARIABLE: Final = "LEASEHOLD_KEYS"
 KEPT_SECONDS: Final = 90 * 86400.0
-"""A key is dropped from the file so long after it was used last."""
+"""Time since its last use after which a key is removed from the file."""
 KEY_VERBS: Final = frozenset({"release", "renew", "confirm", "fail", "decline", "surrender", "suspend", "resume"})
-"""The verbs that carry the key."""
+"""The verbs whose messages contain the key of the reservation."""
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _BUSY_SECONDS: Final = 5.0
 _KEY_BYTES: Final = 32
 _MOST_NAMES: Final = 500
-"""Names in one statement of SQLite."""
+"""Maximum number of names in one SQLite statement."""
 
 
 def find_keys_file() -> Path:
-    """The file named by LEASEHOLD_KEYS, else `leasehold/keys` in the folder for the state of the user's programs."""
+    """Return the path of the file with keys: LEASEHOLD_KEYS, else `leasehold/keys` in the user's state folder."""
     named = os.environ.get(KEYS_VARIABLE)
     if named:
         return Path(named)
@@ -41,18 +42,17 @@ def find_keys_file() -> Path:
 
 
 def hash_key(key: str) -> str:
-    """What is sent with `submit` in place of the key."""
+    """Return the hash that is sent with `submit` in place of the key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 class Keys:
-    """The keys of one user by reservation id; for any number of threads and processes.
+    """The keys of one user by reservation id. Safe for threads and processes.
 
-    `makes`: a reservation that is submitted without a key gets one. A client that signs its messages does so. Where
-    messages need no signature, holders on other hosts work with the token alone, so no key is made unasked.
-
-    A file that cannot be used (no home, a read-only disk, another user's file) is left alone: then the keys are in
-    memory, and this object alone has them.
+    `makes`: a reservation that is submitted without a key gets one. Clients that sign their messages set it. Where
+    messages need no signature, holders on other hosts work with the token alone, so no key is made. If the file cannot
+    be used (no home folder, a read-only disk, another user's file), keys are kept in memory, and only this object has
+    them.
     """
 
     def __init__(self, path: Path | None = None, *, makes: bool = True) -> None:
@@ -60,17 +60,17 @@ class Keys:
         self._in_memory: dict[str, str] = {}
 
     def make(self, names: Iterable[str]) -> dict[str, str]:
-        """A key for each of these reservations: the one that is kept under its id, or else a new one."""
+        """Return a key for each of these reservations: the stored one, or else a new one, which is stored."""
         fresh = {name: secrets.token_urlsafe(_KEY_BYTES) for name in names}
         return self._keep(fresh, replace=False)
 
     def put(self, name: str, key: str) -> None:
-        """Keep this key, which the caller made."""
+        """Store a key of a reservation that the caller made."""
         self._keep({name: key}, replace=True)
 
     def hide(self, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The documents of reservations as they are sent: with the hash of a key in place of the key. A document with
-        neither gets a key, if `makes`. Raises Refused for what is no key.
+        """Return documents of reservations with the hash of each key in place of the key. With `makes`, documents
+        without key and hash get a key. Raise Refused for an invalid key.
         """
         _check_keys(documents)
         given = {each["id"]: each["key"] for each in documents if _has_texts(each, "id", "key")}
@@ -81,7 +81,7 @@ class Keys:
         return [_hide_key(each, keys) for each in documents]
 
     def find(self, name: str) -> str | None:
-        """The key of this reservation; None: no client of this user made one."""
+        """Return the key of this reservation, or None if no client of this user made one."""
         if name in self._in_memory:
             return self._in_memory[name]
         with suppress(OSError, RuntimeError, sqlite3.Error), closing(self._open(create=False)) as database:
@@ -99,19 +99,23 @@ class Keys:
             return kept
 
     def _open(self, *, create: bool) -> sqlite3.Connection:
-        """Raises OSError, RuntimeError (no home) or sqlite3.Error if the file cannot be used or is not private."""
+        """Open the file with keys. Raise OSError, RuntimeError (no home folder) or sqlite3.Error if it cannot be used
+        or is not private.
+        """
         path = self._path or find_keys_file()
         if create:
             _create(path)
         _check_private(path)
         database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-        # A crash of the program loses nothing; only one of the host could, which then has lost the holders, too.
+        # A crash of the program loses no key. A crash of the host may, but it ends the holders on it as well.
         database.execute("PRAGMA synchronous = OFF")
         return database
 
 
 def _has_texts(document: Mapping[str, Any], *names: str) -> bool:
-    """What is no text is refused by the stack, with a better message than there could be here."""
+    """Return whether the document has texts where keys and ids belong. The stack refuses other documents with a better
+    message.
+    """
     return all(isinstance(document.get(name), str) for name in names)
 
 
@@ -133,7 +137,7 @@ def _hide_key(document: dict[str, Any], keys: Mapping[str, str]) -> dict[str, An
 
 
 def _create(path: Path) -> None:
-    """An empty file of mode 0600, if there is none."""
+    """Create the file for keys with mode 0600 if it does not exist."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,7 +146,7 @@ def _create(path: Path) -> None:
 
 
 def _check_private(path: Path) -> None:
-    """Raise PermissionError for a file of another user; take the rights of all others away from one's own."""
+    """Raise PermissionError for a file of another user. Remove the rights of other users from an own file."""
     status = path.stat()
     if not hasattr(os, "getuid"):
         return
@@ -153,7 +157,7 @@ def _check_private(path: Path) -> None:
 
 
 def _write(database: sqlite3.Connection, fresh: dict[str, str], *, replace: bool) -> dict[str, str]:
-    """Write the keys and return the ones that are kept now."""
+    """Store keys of reservations and return the keys that are stored now."""
     now, names = time.time(), list(fresh)
     database.execute("BEGIN IMMEDIATE")
     database.execute("CREATE TABLE IF NOT EXISTS keys (reservation TEXT PRIMARY KEY, key TEXT, used_at REAL)")

@@ -1,4 +1,4 @@
-"""Signs the messages of one client: its principal's key, the identity of the cluster, and the time."""
+"""Sign the messages of one client with the principal's key, the identity of the cluster and the cluster time."""
 
 import threading
 import time
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from kombu import Producer
 
 CLUSTER_SECONDS: Final = 60.0
-"""The identity that Redis gave is asked for again after this time."""
+"""Age at which the cluster's identity is read from Redis again, in seconds."""
 
 
 class Signer:
-    """For any number of threads. `client`: the Redis of the view; it is asked for the cluster's identity unless the
-    credentials contain it. `clock`: cluster time.
+    """Signs the messages of one client. Safe for threads. `client` is the Redis of the view, from which the cluster's
+    identity is read unless the credentials contain it. `clock` returns cluster time.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Signer:
         self._asked_at = float("-inf")
 
     def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-        """The headers of the signature of a message. Raises Unavailable while the cluster is not known."""
+        """Return the headers that sign a message. Raise Unavailable while the cluster's identity is unknown."""
         return sign_headers(
             self._credentials.key,
             principal=self._credentials.principal,
@@ -46,8 +46,8 @@ class Signer:
         )
 
     def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
-        """The heartbeat with a counter higher than `above` and with its MAC; without both where the principal is not
-        the host of this slot. Raises Unavailable as `sign` does.
+        """Return the heartbeat with a counter higher than `above` and a MAC. Return it unsigned if the principal does
+        not have the name of the slot. Raise Unavailable while the cluster's identity is unknown.
         """
         if self._credentials.principal != slot:
             return beat
@@ -74,7 +74,9 @@ class Signer:
 
 
 def make_signing_producer(signer: Signer) -> "type[Producer]":
-    """A kombu producer that signs: it serializes the body itself, so that the signed bytes are those that travel."""
+    """Return a kombu producer that signs messages. It serializes the body itself, so that the signed bytes are the sent
+    bytes.
+    """
     from kombu import Producer
     from kombu.serialization import dumps
 

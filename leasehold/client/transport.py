@@ -1,8 +1,9 @@
-"""Requests on their way: sent as Celery tasks by name, answered on a Redis list, sent again until answered.
+"""Send requests as Celery tasks and receive their answers on Redis lists.
 
-Copies of a request with the same id are sent until its answer is there (`leasehold/client/exchange.py`); the intake
-carries a request out once and answers every copy of it alike. So a message lost in Redis, a worker killed before its
-commit or before its answer cost a delay, never a reservation (docs/reference/protocol.md, "Answers").
+Copies of a request with the same id are sent until its answer arrives (`leasehold/client/exchange.py`). The intake
+carries a request out once and gives every copy the same answer. A message that Redis loses, or a worker that ends
+before its commit or its answer, therefore causes a delay and never loses a reservation (docs/reference/protocol.md,
+"Answers").
 """
 
 import os
@@ -38,10 +39,10 @@ _importing: Final = threading.Lock()
 
 
 class RequestTransport:
-    """Sends requests and waits for their answers; for any number of threads, and again after a fork.
+    """Sends requests and waits for their answers. Safe for threads and after a fork.
 
-    Messages go to the broker at `url`; answers, rows and notices are in the Redis of the view, mostly the same.
-    With `credentials` each message is signed, and each copy of it has a signature of its own.
+    Messages go to the broker at `url`. Answers, rows and notices are in the Redis of the view, which is usually the
+    same. With `credentials` each message is signed, and each copy has a signature of its own.
     """
 
     def __init__(
@@ -65,41 +66,42 @@ class RequestTransport:
         self._sender: _Sender | None = None
         self._closed = threading.Event()
         self._other: redis.Redis | None = None
-        """The broker's Redis, where that of the view is another one."""
+        """The broker's Redis, if it is not that of the view."""
 
     def ask(
         self, verb: str, document: Mapping[str, Any], timeout: float, *, request: str | None = None
     ) -> dict[str, Any]:
-        """Send one request and give its answer.
-
-        Raises NotAnswered when time runs out, Unavailable when Redis could not be reached when it did.
+        """Send one request and return its answer. After the time limit, raise Unavailable if Redis is unreachable, else
+        NotAnswered.
         """
         given = {"request": request, **document} if request else document
         return next(self.ask_each(verb, [given], timeout))
 
     def ask_each(self, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float) -> Iterator[dict[str, Any]]:
-        """The answers to these requests, in their order, with several of them on their way at once.
+        """Yield the answers to these requests in their order, with several requests at the same time.
 
-        `timeout` is how long nothing at all may come back. Raises as `ask` does.
+        `timeout` is the longest time without any answer. Raise NotAnswered or Unavailable after it, as `ask` does.
         """
         exchange = Exchange(self, verb, documents, timeout)
         return exchange.answers()
 
     def reply_address(self, request: str) -> str:
-        """The list on which the answer to this request is put."""
+        """Return the name of the Redis list for the answer to this request."""
         return self.names.reply(request)
 
     def send(self, verb: str, document: Mapping[str, Any], patience: float | None = None) -> float:
-        """Hand one message to the broker; returns the `sent_at` in it. Raises Unavailable when it is not taken.
+        """Send one message to the broker and return the `sent_at` in its header. Raise Unavailable if the broker does
+        not accept it.
 
-        `patience`: how many seconds the sender waits for the answer. It then understands `retry_after`, too.
+        `patience` is the number of seconds for which the sender waits for the answer. With it, the sender accepts
+        `retry_after` as an answer.
         """
         headers = {} if patience is None else {"patience": round(patience, 3)}
         return self._send(task_name(RESERVATIONS, verb), RESERVATIONS, document, describe_request(document), headers)
 
     def read_taken(self) -> float | None:
-        """The `sent_at` of the request that a worker took last while more of them wait. None: none waits, or it
-        cannot be seen, so that a request without an answer may be lost.
+        """Return the `sent_at` of the request that a worker took last, if further ones wait. None: none waits, or it
+        cannot be read; an unanswered request may then be lost.
         """
         try:
             waiting = self._broker().llen(RESERVATIONS)
@@ -109,28 +111,30 @@ class RequestTransport:
             return None
 
     def explain(self, error: redis.RedisError, purpose: str) -> Unavailable:
-        """The client's error for an error of the Redis of the view."""
+        """Return the client's error for an error of the view's Redis."""
         return explain_redis(error, self.view_url, purpose)
 
     def send_canary(self, queue: str, address: str, expires: float | None = None) -> None:
-        """Ask whoever consumes this queue to answer on the list `address`, unless it waited there for longer than
-        `expires` seconds. Raises as `send` does.
+        """Send a canary task that any worker of this queue answers on the list `address`. It is dropped after `expires`
+        seconds. Raise Unavailable if the broker does not accept it.
         """
-        # Celery would count from the wall clock of this host.
+        # Without this, Celery would compute the expiry from the wall clock of this host.
         until = None if expires is None else datetime.fromtimestamp(self.clock.now() + expires, UTC).isoformat()
         headers = {} if until is None else {"expires": until}
         self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
 
     def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
-        """The heartbeat as the principal of this client sends it: see Signer. Without a principal as it is."""
+        """Return the heartbeat as signed by the principal of this client, see Signer. Without a principal it stays
+        unsigned.
+        """
         return beat if self._signer is None else self._signer.sign_heartbeat(slot, beat, above)
 
     def send_tick(self) -> None:
-        """Ask for a tick. Raises as `send` does."""
+        """Request a tick. Raise Unavailable if the broker does not accept the message."""
         self._send("leasehold.ticks.tick", "ticks", None, "")
 
     def pause(self) -> None:
-        """Let a moment pass before Redis is tried again; ends at once when the wire is closed."""
+        """Wait a moment before Redis is tried again. Return at once if the transport is closed."""
         self._closed.wait(_PAUSE_SECONDS)
 
     @property
@@ -139,13 +143,13 @@ class RequestTransport:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Close all connections; waits for an answer end with an error."""
+        """Close all connections. Calls that wait for an answer raise an error."""
         self._closed.set()
         with self._guard:
             sender, self._sender = self._sender, None
         if sender is not None and sender.pid == os.getpid():
             sender.close()
-        # Not those that another thread is reading from: it sees the flag within a moment.
+        # Connections that another thread reads from stay open: that thread checks the flag soon.
         self.redis.connection_pool.disconnect(inuse_connections=False)
         if self._other is not None:
             self._other.connection_pool.disconnect(inuse_connections=False)
@@ -162,12 +166,14 @@ class RequestTransport:
     ) -> float:
         self.clock.refresh()
         sent_at = self.clock.now()
-        # By it the metrics process and the workers know how long the message has waited.
+        # The metrics process and the workers compute from it how long the message has waited.
         self._current_sender().send(task, queue, argument, shown, {"sent_at": sent_at, **(headers or {})})
         return sent_at
 
     def _current_sender(self) -> "_Sender":
-        """This process's own sender: the connections of a parent are not ours to use after a fork."""
+        """Return the sender of this process. After a fork a new one is made, because connections of the parent must not
+        be used.
+        """
         with self._guard:
             if self._sender is None or self._sender.pid != os.getpid():
                 self._sender = _Sender(self.url, self._signer)
@@ -175,7 +181,9 @@ class RequestTransport:
 
 
 class _Sender:
-    """Celery, on first use, as an application of our own beside whatever application the producer has."""
+    """A Celery application of its own, made at the first use, so that the producer's own application is not
+    affected.
+    """
 
     def __init__(self, url: str, signer: Signer | None) -> None:
         self.pid, self._url, self._signer = os.getpid(), url, signer
@@ -184,7 +192,9 @@ class _Sender:
         self._guard = threading.Lock()
 
     def send(self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, Any]) -> None:
-        """Send a task with one argument, or with none where it is None. `headers` go before Celery's own."""
+        """Send a task with one argument, or without arguments if `argument` is None. `headers` are added before
+        Celery's own.
+        """
         app, producers = self._open()
         from kombu.entity import Queue
         from kombu.exceptions import OperationalError
@@ -194,7 +204,7 @@ class _Sender:
                 app.send_task(
                     task,
                     args=[] if argument is None else [argument],
-                    # Of the default exchange: straight onto the list, with no binding that a flush could lose.
+                    # The default exchange writes to the list directly and needs no binding, which a flush could remove.
                     queue=Queue(queue, routing_key=queue),  # type: ignore[arg-type]  # the stubs know names only
                     producer=producer,
                     ignore_result=True,
@@ -206,7 +216,7 @@ class _Sender:
             raise explain_redis(error, self._url, f"send to the queue {queue}", "takes no message") from error
 
     def close(self) -> None:
-        """Close the pooled connections."""
+        """Close the connections of the pool."""
         if self._producers is not None:
             self._producers.connections.force_close_all()
 
@@ -221,7 +231,7 @@ class _Sender:
 def _import_celery() -> None:
     """Import celery and kombu completely, in one thread at a time.
 
-    While either package is imported it puts another module object into `sys.modules`. A thread that imports it at the
+    While either package is imported, it replaces its module object in `sys.modules`. A thread that imports it at the
     same time waits for the import and then gets the first object, which lacks `Celery` and `Queue`.
     """
     with _importing:
@@ -230,10 +240,10 @@ def _import_celery() -> None:
 
 
 def _make_app(url: str) -> "Celery":
-    # Not from the package, whose lazy attributes another thread of the producer may be importing.
+    # Import from the submodule: another thread may be importing the package's lazy attributes.
     from celery.app.base import Celery
 
-    # Not the current app: the producer's own tasks go on finding its own.
+    # Do not make this the current app, so that the producer's tasks keep using their own.
     app = Celery("leasehold-client", broker=url, set_as_current=False, fixups=[])
     app.conf.update(
         task_serializer="json",
@@ -245,7 +255,7 @@ def _make_app(url: str) -> "Celery":
 
 
 def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
-    # The connection is made here because Celery lets CELERY_BROKER_URL of the producer's surroundings win.
+    # Connect here, because Celery would prefer CELERY_BROKER_URL of the producer's environment.
     from kombu.connection import Connection
     from kombu.pools import ProducerPool
 
@@ -253,13 +263,13 @@ def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
         "socket_timeout": SOCKET_SECONDS,
         "socket_connect_timeout": CONNECT_SECONDS,
         "socket_keepalive": True,
-        # One try: the requests themselves are sent again.
+        # Try once, because whole requests are sent again.
         "max_retries": 1,
         "interval_start": 0,
         "interval_step": 0,
         "interval_max": 0,
     }
-    # By default kombu verifies no certificate; the query of the URL has precedence.
+    # By default kombu does not verify certificates. Parameters of the URL have precedence.
     tls = {"ssl_cert_reqs": "required"} if url.startswith("rediss://") else False
     connection = Connection(url, ssl=tls, transport_options=options, connect_timeout=CONNECT_SECONDS)
     producers = {} if signer is None else {"Producer": make_signing_producer(signer)}
@@ -267,7 +277,9 @@ def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
 
 
 def make_redis(url: str) -> redis.Redis:
-    """A client that never hangs, whose answers are bytes; safe for threads, and after a fork."""
+    """Return a Redis client with a limit for every wait, whose answers are bytes. It is safe for threads and after a
+    fork.
+    """
     return redis.Redis.from_url(
         url,
         socket_timeout=SOCKET_SECONDS,
@@ -280,12 +292,13 @@ def make_redis(url: str) -> redis.Redis:
 
 
 def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:
-    """The client's error for an error of Redis: it names the user where Redis refuses the user.
+    """Return the client's error for an error of Redis.
 
-    `purpose` names what was tried ("read the view"), `trouble` what is wrong if the user is not the reason.
+    If Redis refuses the user, the message has the user name and `purpose`, the attempted operation ("read the view").
+    Otherwise it has `trouble`.
     """
     user = urlsplit(url).username or "default"
-    # kombu wraps the error of redis-py, and keeps it as the cause.
+    # kombu wraps the error of redis-py and keeps it as the cause.
     cause = error.__cause__ if isinstance(error.__cause__, redis.RedisError) else error
     if isinstance(cause, redis.exceptions.NoPermissionError):
         return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} answers: {mask_urls(str(cause))}")

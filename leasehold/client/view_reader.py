@@ -1,7 +1,7 @@
-"""The view as a producer reads it: straight from Redis, and only when it is valid.
+"""Read the view as a producer: directly from Redis, and only while it is valid.
 
-A view whose generation does not name this very server (flushed, restarted, restored) is not to be believed:
-then reads raise Unavailable until a leader has rebuilt it.
+A view is valid if its generation names this Redis server. After a flush, a restart or a restore it is not, and reads
+raise Unavailable until a leader has rebuilt the view.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +22,10 @@ Row = TypeVar("Row", Reservation, Slot, Account)
 
 
 class Joined(NamedTuple):
-    """A row with the machines of its leases. `missing`: the slots of leases whose machine is not known, because the
-    slot's row is missing or belongs to another epoch. A machine without an address is known: its `address` is None.
+    """A row with the machines of its leases.
+
+    `missing` has the slots of leases whose machine is unknown, because the slot's row is missing or belongs to another
+    epoch. A machine without an address is known: its `address` is None.
     """
 
     row: Reservation | None
@@ -31,9 +33,10 @@ class Joined(NamedTuple):
 
 
 class ViewReader:
-    """Reads rows and the report. Every method raises Unavailable without a Redis or without a valid view.
+    """Reads rows and the tick report from the view. Every method raises Unavailable without Redis or without a valid
+    view.
 
-    `clock`: the one by which the caller judges the times of the rows; it is kept right with the reads.
+    `clock` is the clock by which the caller compares the times of rows. Each read also corrects it.
     """
 
     def __init__(self, client: redis.Redis, prefix: str, url: str, clock: ClientClock | None = None) -> None:
@@ -41,32 +44,36 @@ class ViewReader:
         self._names = RedisNames(prefix)
 
     def find_reservations(self, ids: Sequence[str]) -> list[Reservation | None]:
-        """The rows of these ids with their machines, in that order; None for an id that the view has not."""
+        """Return the reservations with these ids and their machines, in the given order; None for an id that the view
+        does not have.
+        """
         return [each.row for each in self.find_joined(ids)]
 
     def find_joined(self, ids: Sequence[str]) -> list[Joined]:
-        """The rows of these ids with their machines, in that order, and which machines the view does not have."""
+        """Return the reservations with these ids and their machines, in the given order, each with the slots whose
+        machine is missing in the view.
+        """
         bodies = self._fetch(self._names.rows("reservations"), ids)
         return self._join([None if body is None else _decode(body, Reservation) for body in bodies])
 
     def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
-        """The rows of these slots, in that order; None for an id that the view has not."""
+        """Return the slots with these ids in the given order; None for an id that the view does not have."""
         return [None if body is None else _decode(body, Slot) for body in self._fetch(self._names.rows("slots"), ids)]
 
     def scan_reservations(self) -> Iterator[Reservation]:
-        """Every reservation of the view, without its machines, in no order."""
+        """Yield every reservation of the view in any order, without machines."""
         return (_decode(body, Reservation) for body in self._scan(self._names.rows("reservations")))
 
     def scan_slots(self) -> Iterator[Slot]:
-        """Every slot of the view, in no order."""
+        """Yield every slot of the view in any order."""
         return (_decode(body, Slot) for body in self._scan(self._names.rows("slots")))
 
     def scan_accounts(self) -> Iterator[Account]:
-        """Every account of the view, forgotten ones too, in no order."""
+        """Yield every quota account of the view in any order, including forgotten ones."""
         return (_decode(body, Account) for body in self._scan(self._names.rows("accounts")))
 
     def read_report(self) -> dict[str, Any]:
-        """Return the report of the last tick; {} before the first."""
+        """Return the report of the last tick, or {} before the first tick."""
         try:
             body = cast("bytes | None", self._redis.get(self._names.report))
         except redis.RedisError as error:
@@ -74,7 +81,7 @@ class ViewReader:
         return msgspec.json.decode(body, type=dict[str, Any]) if body else {}
 
     def with_machines(self, rows: Iterable[Reservation | None]) -> list[Reservation | None]:
-        """The same with instance id, address, type and zone at each of their leases."""
+        """Return reservations with instance id, address, type and zone of the machine added to each lease."""
         return [each.row for each in self._join(list(rows))]
 
     def check(self) -> None:

@@ -1,6 +1,7 @@
-"""The rules of a wait for a phase, written once for the blocking and the async client.
+"""The rules of waiting for a phase, shared by the blocking and the async client.
 
-`PhaseWait.steps` yields what has to be done next; the client does it and sends back the result, or throws the error.
+`PhaseWait.steps` is a generator of the next actions. The client carries each one out and sends back the result, or
+throws the error.
 """
 
 import time
@@ -16,38 +17,42 @@ from leasehold.client.view_reader import Joined
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 
 UNKNOWN_SECONDS: Final = 10.0
-"""How long a valid view may lack a row until it is taken for unknown: longer than a tick's look for gaps."""
+"""Time for which a valid view may lack a row before the reservation counts as unknown. It is longer than the time in
+which a tick repairs gaps of the view.
+"""
 RENEWALS_A_TTL: Final = 3
-"""A renewal is sent when a third of the ttl has gone: of a lease, and of a reservation that waits for one."""
+"""Number of renewals in one ttl: a lease, or a reservation that waits, is renewed after a third of its ttl."""
 RENEWAL_SECONDS: Final = 5.0
-"""How long a renewal, or a worker's answer about a machine, is waited for at most."""
+"""Time limit for the answer to a renewal or to a query about a machine."""
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 _MACHINE_PAUSE_SECONDS: Final = 0.2
-"""Between two looks at a leased row whose slot the view lacks."""
+"""Interval between two reads of a leased row whose slot is missing in the view."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Read the row from the view. Result: Joined. Raises Unavailable."""
+    """An action: read the row from the view. The result is a Joined. The client may throw Unavailable."""
 
 
 @dataclass(frozen=True)
 class Renew:
-    """Renew the pending reservation. Result: Answer. Raises LeaseholdError."""
+    """An action: renew the pending reservation. The result is an Answer. The client may throw LeaseholdError."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask a worker for the row and its machines. Result: Joined. Raises LeaseholdError."""
+    """An action: query a worker for the row and its machines. The result is a Joined. The client may throw
+    LeaseholdError.
+    """
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Wait for a notice, at most for `seconds`. Result: None."""
+    """An action: wait for a notice, for `seconds` at most. The result is None."""
 
     seconds: float
 
@@ -57,9 +62,9 @@ Steps = Generator[Step, Any, Reservation]
 
 
 class Keepalive:
-    """When a pending reservation has to be renewed so that its ttl does not run out while it is waited for.
+    """Computes when a pending reservation must be renewed so that its ttl does not end during the wait.
 
-    `now`: cluster time.
+    `now` returns cluster time.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -68,30 +73,30 @@ class Keepalive:
         self._due: float | None = None
 
     def note(self, row: Reservation | None) -> None:
-        """Take the ttl from the first pending row that has an expiry."""
+        """Read the ttl of the reservation from the first pending row that has an expiry."""
         if row is None or row.phase != "pending" or row.expires_at is None:
             self._due = None
         elif self._due is None:
-            # A later write than the one that set the expiry only makes it shorter.
+            # If the row was written after its expiry was set, the computed ttl is shorter than the real one.
             self._ttl = max(row.expires_at - row.marked_at, 0.0)
             spent = max(self._ttl - (row.expires_at - self._now()), 0.0)
             self._due = time.monotonic() + max(self._ttl / RENEWALS_A_TTL - spent, 0.0)
 
     def seconds_left(self) -> float | None:
-        """Until the next renewal is due; None: none is needed."""
+        """Return the seconds until the next renewal is due, or None if none is needed."""
         return None if self._due is None else max(self._due - time.monotonic(), 0.0)
 
     def patience(self) -> float:
-        """How long one renewal is waited for."""
+        """Return the time limit of one renewal in seconds."""
         return min(self._pause() or RENEWAL_SECONDS, RENEWAL_SECONDS)
 
     def answered(self, answer: Answer, sent: float) -> None:
-        """A renewal that was sent then was answered."""
+        """Record the answer to a renewal that was sent at `sent`."""
         self._ttl = answer.ttl or 0.0
         self._due = None if answer.ttl is None else sent + self._pause()
 
     def failed(self) -> None:
-        """A renewal was refused or not answered: another one soon."""
+        """Record that a renewal was refused or not answered, and schedule another one soon."""
         self._due = time.monotonic() + min(self._pause(), watch.POLL_SECONDS)
 
     def _pause(self) -> float:
@@ -99,9 +104,9 @@ class Keepalive:
 
 
 class PhaseWait:
-    """One wait. `timeout` None: without a limit. `renew`: keep the reservation from expiring while it is pending.
+    """One wait until a reservation is in one of these phases. `timeout` is in seconds; None: no limit.
 
-    `now`: cluster time.
+    `renew`: renew the reservation while it is pending. `now` returns cluster time.
     """
 
     def __init__(
@@ -120,14 +125,16 @@ class PhaseWait:
         self._seen = Joined(None)
         self._first_missed: float | None = None
         self._asked_at: float | None = None
-        """When the machine of a leased row was found missing, then when a worker was asked for it last."""
+        """Time when the machine of a leased row was first found missing, later the time of the last query to a worker
+        about it.
+        """
 
     def steps(self) -> Steps:
-        """Ends with the row as soon as its phase is one of these; of a leased one with the machines of its essential
-        components.
+        """Yield the actions of the wait, and return the row when its phase is one of those waited for. A leased row is
+        returned with the machines of its essential components.
 
-        Raises Ended when it is over otherwise, Unknown for an id that the view does not get to know, and
-        NotAnswered (or Unavailable, when Redis or a missing machine is why) when time runs out.
+        Raise Ended if the reservation ends in another phase, and Unknown if the view does not get it. When the time is
+        over, raise NotAnswered, or Unavailable if Redis or a missing machine is the cause.
         """
         while True:
             yield from self._look()
@@ -159,8 +166,9 @@ class PhaseWait:
         return find_missing(self._seen)
 
     def _ask_for_machines(self) -> Generator[Step, Any, Reservation | None]:
-        """The row from the database where the view lacks a slot: not at first sight, since the view may be about to
-        get it, and every few seconds.
+        """Query a worker for the row if the view lacks a slot.
+
+        The first query is delayed, because the view may get the slot soon. Later ones follow every few seconds.
         """
         now = time.monotonic()
         is_first, self._asked_at = self._asked_at is None, self._asked_at or now - watch.POLL_SECONDS
@@ -183,13 +191,13 @@ class PhaseWait:
         try:
             answer: Answer = yield Renew(self._left(keepalive.patience()))
         except (Refused, NotAnswered, Unavailable):
-            # Leased or ended in between, as the next look will show; or to be repeated soon.
+            # The reservation was leased or ended (the next read shows it), or the renewal is repeated soon.
             keepalive.failed()
         else:
             keepalive.answered(answer, sent)
 
     def _left(self, most: float) -> float:
-        """Return the seconds until the timeout, `most` at the most."""
+        """Return the seconds until the timeout, at most `most`."""
         if self._timeout is None:
             return most
         return min(most, self._timeout - (time.monotonic() - self._started))
@@ -219,15 +227,16 @@ class PhaseWait:
 
 
 def find_missing(seen: Joined) -> frozenset[str]:
-    """The slots of the essential leases of a leased row whose machine is not known."""
+    """Return the slots of the essential leases of a leased row whose machine is unknown."""
     if seen.row is None or seen.row.phase != "leased":
         return frozenset()
     return seen.missing & {lease.slot for lease in seen.row.leases if lease.kind == "essential"}
 
 
 def fill_in(row: Reservation, missing: frozenset[str], known: Sequence[Placement]) -> tuple[Placement, ...]:
-    """The leases of a row, those whose machine the view lacks with the machine that was known of them. A lease whose
-    machine was never known is not among them: it is there as soon as its machine is.
+    """Return the leases of a row. If the view lacks a machine, the lease gets the machine that was known before.
+
+    A lease whose machine was never known is omitted until the machine is known.
     """
     machines = {(each.component, each.slot, each.epoch, each.token): each for each in known}
     found = []
@@ -242,7 +251,7 @@ def fill_in(row: Reservation, missing: frozenset[str], known: Sequence[Placement
 
 
 def carry_out(steps: Steps, act: Callable[[Step], object]) -> Reservation:
-    """Do each step until the wait ends, and give its result."""
+    """Carry out each action until the wait ends, and return its result."""
     try:
         step = next(steps)
         while True:

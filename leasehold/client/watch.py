@@ -1,4 +1,4 @@
-"""Watching a reservation: its notice channel is a hint, its row in the view is what counts."""
+"""Watch one reservation: a notice on its channel is a hint to read its row, and only the row is reliable."""
 
 import time
 from contextlib import suppress
@@ -13,11 +13,11 @@ from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import Joined, ViewReader
 
 POLL_SECONDS: Final = 2.0
-"""How often the row is read when no notice hints at a change."""
+"""Interval between two reads of a watched row without a notice, in seconds."""
 
 
 class Hints:
-    """One channel with hints that something changed; a hint may be lost. For one thread."""
+    """A subscription to one channel of notices, for one thread. Notices may be lost."""
 
     def __init__(self, wire: RequestTransport, channel: str) -> None:
         self._wire, self._name = wire, channel
@@ -25,7 +25,7 @@ class Hints:
         self._subscribed = False
 
     def listen(self) -> None:
-        """Subscribe, if Redis is there; `wait` tries it again."""
+        """Subscribe to the channel. If Redis is unavailable, `wait` tries again."""
         try:
             self._channel.subscribe(self._name)
         except redis.RedisError:
@@ -33,7 +33,7 @@ class Hints:
         self._subscribed = True
 
     def wait(self, seconds: float) -> bool:
-        """Return when a hint came (True), or after this number of seconds."""
+        """Wait for a notice, for this number of seconds at most. Return whether one arrived."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
             try:
@@ -48,18 +48,18 @@ class Hints:
         return False
 
     def forget(self) -> None:
-        """Drop the hints that came until now: what is asked next knows more than they do."""
+        """Drop the notices that have arrived so far, because the next read will be newer than they are."""
         with suppress(redis.RedisError):
             while self._subscribed and self._channel.get_message(timeout=0) is not None:
                 pass
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._channel.close()
 
 
 class Watch:
-    """The present row of one reservation, again and again. To be used as a context, by one thread."""
+    """A watch over the present row of one reservation. Use it as a context manager in one thread."""
 
     def __init__(self, wire: RequestTransport, reader: ViewReader, reservation: str) -> None:
         self._reader, self.reservation = reader, reservation
@@ -75,13 +75,17 @@ class Watch:
         self._hints.close()
 
     def read(self) -> Reservation | None:
-        """The row as it is now; None when a valid view has none. Raises Unavailable."""
+        """Return the present row of the reservation, or None if a valid view does not have it. Raise Unavailable
+        without a valid view.
+        """
         return self.read_joined().row
 
     def read_joined(self) -> Joined:
-        """The same, with the slots of leases whose machine the view does not have. Raises Unavailable."""
+        """Return the present row of the reservation, and the slots of its leases whose machine is missing in the view.
+        Raise Unavailable without a valid view.
+        """
         return self._reader.find_joined([self.reservation])[0]
 
     def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice came, or after this number of seconds."""
+        """Return when a notice arrives or after this number of seconds."""
         self._hints.wait(seconds)

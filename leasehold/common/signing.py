@@ -1,7 +1,7 @@
-"""Signatures of messages: the bytes that are signed, and how a signature is made and checked.
+"""Signatures of messages: the signed bytes, and how a signature is made and verified.
 
-Only the standard library is imported, so that the plain client can use this module. The page
-docs/reference/protocol.md, "Signatures", describes the same for other languages.
+Only the standard library is imported, so that the client can use this module. docs/reference/protocol.md, "Signatures",
+describes the format for other languages.
 """
 
 import base64
@@ -12,20 +12,22 @@ import secrets
 from typing import Final, NamedTuple
 
 VERSION: Final = "leasehold-1"
-"""First field of the canonical bytes: another format gets another version."""
+"""First field of the canonical bytes. A new format gets a new version."""
 PRINCIPAL: Final = "principal"
 CLUSTER: Final = "cluster"
 SIGNED_AT: Final = "signed_at"
 SIGNATURE: Final = "signature"
 BODY_SHA256: Final = "body_sha256"
-"""Header that the receiving worker computes from the body; a value that a sender wrote is overwritten."""
+"""Header with the hash of the body. The receiving worker computes it and overwrites a value from the sender."""
 FRESH_SECONDS: Final = 3600.0
-"""A signature is valid if `signed_at` differs by no more than this from cluster time."""
+"""Largest difference between `signed_at` and cluster time for a valid signature, in seconds."""
 KEY_BYTES: Final = 32
 
 
 class SignedFields(NamedTuple):
-    """The signed fields. `signed_at` is the text of the header, `body_sha256` is in lower-case hexadecimal."""
+    """The fields that a signature covers. `signed_at` is the text of the header, `body_sha256` is in lower-case
+    hexadecimal.
+    """
 
     principal: str
     cluster: str
@@ -37,14 +39,14 @@ class SignedFields(NamedTuple):
 
 
 def hash_body(body: bytes) -> str:
-    """Return the SHA-256 of a message's body in the form that its signature covers."""
+    """Return the SHA-256 of a message's body in lower-case hexadecimal."""
     return hashlib.sha256(body).hexdigest()
 
 
 def encode_canonically(*fields: str) -> bytes:
-    """Return the fields as netstrings: `<length in bytes>:<bytes>,` for each. Different tuples have different bytes.
+    """Return the fields as netstrings: `<length in bytes>:<bytes>,` for each. Different tuples give different bytes.
 
-    A text that is not valid Unicode (JSON can carry one) has bytes of its own, too.
+    A text that is not valid Unicode, which JSON can contain, is encoded as well.
     """
     encoded = (field.encode("utf-8", "surrogatepass") for field in fields)
     return b"".join(b"%d:%b," % (len(each), each) for each in encoded)
@@ -56,7 +58,9 @@ def sign(key: bytes, fields: SignedFields) -> str:
 
 
 def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
-    """Return whether this is the signature of these fields with this key, in the same time for every wrong one."""
+    """Return whether this is the signature of these fields with this key. The comparison takes the same time for every
+    wrong signature.
+    """
     given = signature.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(sign(key, fields).encode(), given)
 
@@ -80,9 +84,8 @@ def make_key() -> str:
 
 
 def read_key(text: str) -> bytes:
-    """Return the bytes of a key: base64 with the alphabet of URLs or of MIME, with or without padding.
-
-    Raises ValueError. The error does not contain the text.
+    """Return the bytes of a key. Both alphabets of base64 are accepted, with or without padding. Raise ValueError,
+    whose message does not contain the key.
     """
     bare = text.strip().rstrip("=").translate(str.maketrans("+/", "-_"))
     try:
@@ -100,9 +103,8 @@ def format_key_line(name: str, key: str, cluster: str) -> str:
 
 
 def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
-    """Return name, key and cluster of a key file: `NAME:KEY@CLUSTER` on one line; name and cluster may be missing.
-
-    Raises ValueError, whose text does not contain the key.
+    """Return name, key and cluster in the content of a key file: `NAME:KEY@CLUSTER` on one line, with optional name and
+    cluster. Raise ValueError, whose message does not contain the key.
     """
     lines = text.strip().splitlines()
     if len(lines) != 1:

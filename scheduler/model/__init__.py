@@ -1,1 +1,3 @@
-"""Nouns: frozen values that every other module speaks in. Nothing here does I/O or reads a clock."""
+"""The data types of Leasehold: rows, requests, rules, decisions and the view, as immutable values. The modules of this
+package do no input or output and read no clock.
+"""

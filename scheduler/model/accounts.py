@@ -6,58 +6,63 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 Levels: TypeAlias = tuple[float, float, float, float, float]
-"""A number for each paid level, best first. Two of them compare lexicographically from level 0."""
+"""One number for each paid level, best level first. Two such tuples compare level by level, level 0 first."""
 
 PAID: Final = range(5)
-"""The paid levels, best first."""
+"""The paid levels of a quota account. Level 0 is the best."""
 FREE: Final = 5
-"""The free level: nothing is paid there, and any paid work may take its place."""
+"""The free level. Leases at this level cost nothing, and paid work may preempt them."""
 NOTHING: Final[Levels] = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class PublicAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An account as clients read it. Times are seconds since the epoch, amounts worker-seconds.
+    """A quota account as clients read it. Times are seconds since the epoch, amounts are worker-seconds.
 
-    `version` and `marked_at` order the copies of a row as they do for slots, and stay the first fields. An account that
-    was forgotten keeps its row, so that earlier reservations for it stay without an account when it is created again.
+    The copy of a row with the greater (`version`, `marked_at`) is the newer one. These two stay the first fields,
+    because Lua code reads them from the start of the JSON. A forgotten account keeps its row: when the account is
+    created again, reservations that were submitted before still have no account.
     """
 
     version: int = 0
     marked_at: float = 0.0
     id: str
     charge_rate: Levels = NOTHING
-    """What it earns a second at each level."""
+    """Worker-seconds that the account earns per second, for each paid level."""
     max_charge_seconds: float = 0.0
-    """The most that it keeps: what it earns in this number of seconds."""
+    """Upper limit of the balance: what the account earns in this number of seconds."""
     max_fanout: int = 0
-    """Paid leases of reservations that are alike, at most; 0 = no limit."""
+    """Maximum number of paid leases of equal reservations of the account; 0 = no limit."""
     per_label_task_limits: dict[str, int] = {}
-    """Label name -> leases at most on slots that share a value of it."""
+    """Label name -> maximum number of leases of the account on slots that have the same value of this label."""
     disable_free_tasks: bool = False
-    """Whether reservations wait instead of running at the free level while the account has no balance."""
+    """Whether the account's reservations wait, instead of running at the free level, while the account has no
+    balance.
+    """
     description: str = ""
     balance: Levels = NOTHING
-    """What it had at `charged_at`, by paid level."""
+    """Balance of the account at the time `charged_at`, for each paid level."""
     charged_at: float = 0.0
-    """Up to this instant `balance` has earned and paid."""
+    """Time up to which earnings and payments are included in `balance`."""
     forgotten: bool = False
     forgotten_upto: int = 0
-    """Reservations up to this one in the order of submission are accountless: the account was forgotten after them."""
+    """Sequence number of the last reservation that was submitted before the account was forgotten. Reservations up to
+    this number have no account.
+    """
 
 
 class Account(PublicAccount, frozen=True, kw_only=True, gc=False):
-    """An account as stored and viewed."""
+    """A quota account as the database and the view hold it."""
 
     due: Levels = NOTHING
-    """Used since `charged_at` by leases that have ended or changed their level: paid with the next charge."""
+    """Cost since `charged_at` of leases that have ended or changed their level. The next charge subtracts it."""
 
 
 SAMPLE_SECONDS: Final = 60.0
-"""Balances over time: one a minute and account, at most."""
+"""Minimum interval between two stored balance samples of one account, in seconds."""
 
 
 class BalanceSample(msgspec.Struct, frozen=True):
-    """The balances of an account at that time (seconds since the epoch), for the history."""
+    """The balances of an account at the time `at` (seconds since the epoch), stored for the history."""
 
     account: str
     at: float
@@ -65,9 +70,10 @@ class BalanceSample(msgspec.Struct, frozen=True):
 
 
 def find_samples(before: Iterable[Account], after: Iterable[Account]) -> list[BalanceSample]:
-    """What is kept of a charge for the history: the balances of the accounts that it took into another minute.
+    """Return the balance samples that a charge adds to the history: one for each account whose `charged_at` moved into
+    another minute.
 
-    So an account has at most one sample a minute under any leader, without a memory of the last one.
+    The function compares rows only, so an account has at most one sample a minute even if the leader changes.
     """
     minutes = {account.id: account.charged_at // SAMPLE_SECONDS for account in before}
     return [
@@ -81,25 +87,25 @@ AnyAccount = TypeVar("AnyAccount", bound=PublicAccount)
 
 
 def find_account(accounts: Mapping[str, AnyAccount], name: str | None, sequence: int) -> AnyAccount | None:
-    """Return the account of a reservation (its account's name, its place in the order of submission), if there is
-    one.
+    """Return the account with this name for a reservation with this sequence number. Return None if there is no such
+    account, or if it was forgotten after the reservation was submitted.
     """
     found = accounts.get(name) if name is not None else None
     return None if found is None or found.forgotten or sequence <= found.forgotten_upto else found
 
 
 def add(left: Levels, right: Levels) -> Levels:
-    """Level by level."""
+    """Return the sum of two amounts for each paid level."""
     return (left[0] + right[0], left[1] + right[1], left[2] + right[2], left[3] + right[3], left[4] + right[4])
 
 
 def subtract(left: Levels, right: Levels) -> Levels:
-    """Level by level; below 0 too."""
+    """Return the difference of two amounts for each paid level. A result may be negative."""
     return (left[0] - right[0], left[1] - right[1], left[2] - right[2], left[3] - right[3], left[4] - right[4])
 
 
 def at_level(level: int, amount: float) -> Levels:
-    """So much at one level, nothing at the others; the free level counts nothing."""
+    """Return `amount` at this level and 0 at all other levels. At the free level all amounts are 0."""
     values = [0.0] * len(PAID)
     if level in PAID:
         values[level] = amount
@@ -107,5 +113,7 @@ def at_level(level: int, amount: float) -> Levels:
 
 
 def level_of(balance: Levels) -> int:
-    """The best level with a balance above 0, else the free one. qscheduler: deeper levels may be negative."""
+    """Return the best level with a balance above 0, or the free level if there is none. Source: qscheduler (a worse
+    level may have a negative balance).
+    """
     return next((level for level in PAID if balance[level] > 0), FREE)

@@ -1,4 +1,5 @@
-"""The documents of requests that producers, holders, operators and hosts send, checked before anything is done.
+"""The schemas of requests that producers, holders, operators and hosts send. A request is checked against its schema
+first.
 
 Fields have the names that scenarios use. A message also has `request` (its id) and may have `reply_to`.
 """
@@ -36,13 +37,13 @@ def _own_queue(name: str) -> str:
 
 
 RESERVED_QUEUES = frozenset({*QUEUE_NAMES, "unacked", "unacked_index", "unacked_mutex"})
-"""Keys of the broker that a callback must not name: our queues, and kombu's notes of unacknowledged messages. Names
-with a colon are refused too: they are keys of the view, such as the leader lock.
+"""Queue names that a callback must not use: Leasehold's queues, and kombu's lists of unacknowledged messages. Names
+with a colon are refused too, because they are keys of the view, such as the leader lock.
 """
 
 
 class CallbackDocument(Document):
-    """A Celery task of the producer, and the queue that its workers read."""
+    """A Celery task of the producer, which is sent when a lease begins or a reservation ends, and its queue."""
 
     task: Name
     queue: Annotated[Name, After(_own_queue)]
@@ -82,7 +83,7 @@ class ReservationDocument(Document):
     key_hash: KeyHash | None = None
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a reservation whose fields contradict each other: its system and pool, or its components."""
         if (self.system is None) == (self.pool is None):
             raise expected("a system or a pool (one of them)", key="system", got=self.system)
         if self.components and self.resources:
@@ -96,7 +97,7 @@ class ReservationDocument(Document):
             raise expected(f"at most {MOST_INSTANCES} instances in all", key="components", got=names)
 
     def to_request(self) -> Request:
-        """Return the stored form. Without components, `resources` are those of one component, `main`."""
+        """Return the request in its stored form. Without components, `resources` belong to one component, `main`."""
         stored: dict[str, Any] = {
             "components": tuple(_copy(each, Component) for each in self.components)
             or (Component(name="main", resources=self.resources),)
@@ -132,7 +133,7 @@ class ReasonDocument(HolderDocument):
 
 
 class PriorityDocument(HolderDocument):
-    """A new priority."""
+    """A request that changes the priority of a reservation."""
 
     priority: Amount
 
@@ -166,14 +167,14 @@ class IdleDocument(Document):
 
 
 class AccountDocument(AccountKeys):
-    """Create an account, or change the given fields of one. Without `balance` the balance stays."""
+    """A request to create an account, or to change the given fields of one. Without `balance` the balance stays."""
 
     account: Name
     balance: SignedLevels | None = None
 
 
 class AccountNameDocument(Document):
-    """A request about one account."""
+    """A request about one quota account."""
 
     account: Name
 
@@ -185,7 +186,9 @@ class SlotDocument(Document):
 
 
 class RegisterDocument(Document):
-    """A host of a static pool registers. `machine`: an id that the host keeps as long as it is the same machine."""
+    """A request of a host of a static pool to register. `machine` is an id that the host keeps as long as it is the
+    same machine.
+    """
 
     slot: Name
     pool: Name
@@ -231,8 +234,8 @@ WISHES: dict[str, type[Document]] = {
 OPERATOR_VERBS = frozenset(
     {"cordon", "uncordon", "drain", "remove", "absent", "idle", "account", "reset_account", "forget_account"}
 )
-"""Verbs of operators."""
+"""Verbs that only operators may use."""
 HOST_VERBS = frozenset({"register", "leave"})
-"""Verbs of hosts of static pools. All verbs that are neither of operators nor of hosts are of producers and holders."""
+"""Verbs of the hosts of static pools. Verbs of neither operators nor hosts belong to producers and holders."""
 KEY_VERBS = frozenset({"release", "renew", "confirm", "fail", "decline", "surrender", "suspend", "resume"})
 """Verbs of a holder. They need the key of the reservation if its submitter sent the hash of one."""

@@ -1,8 +1,8 @@
-"""Decisions: the lines of a plan. Each names what it saw (`seen`), so that the commit can check it.
+"""Decisions: the entries of a plan, which the commit checks again and writes.
 
-The names are those that `leasehold simulate` prints: `do` is the tag, the fields that it shows come first. There are as
-many as there are reservations, and they cannot form cycles: the garbage collector is spared looking at them
-(`gc=False`).
+The class and field names are those that `leasehold simulate` prints: `do` is the tag of the class, and the printed
+fields come first. A plan can hold one decision for each reservation, and decisions cannot form reference cycles.
+`gc=False` therefore keeps the garbage collector from scanning them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """One component instance and the slot that it gets; `resources` is what it is given."""
+    """The slot that one component instance gets, and the resources that the instance receives there."""
 
     component: str
     slot: str
@@ -21,21 +21,21 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Expire(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="expire", tag_field="do"):
-    """Its time is over: the leases end in the same tick."""
+    """End a reservation whose time is over. Its leases end in the same tick."""
 
     reservation: str
     reason: str = "ttl"
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="fail", tag_field="do"):
-    """An essential component lost its slot or died: all its leases end."""
+    """Fail a reservation because an essential component died or lost its slot. All its leases end."""
 
     reservation: str
     reason: str
 
 
 class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="requeue", tag_field="do"):
-    """Taken back into the queue; with `revoke_by` its holder keeps the leases until then, at most."""
+    """Return a reservation to the queue. With `revoke_by`, its holder may keep the leases until that time."""
 
     reservation: str
     reason: str
@@ -43,14 +43,14 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="requeue"
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="restart", tag_field="do"):
-    """A failed one is pending again."""
+    """Make a failed reservation pending again."""
 
     reservation: str
     reason: str = "restart_due"
 
 
 class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assign", tag_field="do"):
-    """All essential components of a pending reservation get their slots."""
+    """Give all essential components of a pending reservation their slots."""
 
     reservation: str
     leases: tuple[Placement, ...]
@@ -58,27 +58,28 @@ class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assign", 
 
 
 class Preempt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="preempt", tag_field="do"):
-    """A reservation takes the place of worse work on one slot. Its account pays the victims' cost, which its lease
-    starts with, and the victims' accounts get it back.
+    """Replace running work on one slot by a reservation of a better level.
 
-    Without `revoke_by` the victims are pending again at once and the next decision is its `Assign`: the two are written
-    together or not at all. With it they are `revoking` until then, and the leases of the reservation are `claimed`.
+    The reservation's account pays the cost of the victims, which becomes the initial cost of the new lease. The
+    victims' accounts get that cost back. Without `revoke_by`, the victims become pending at once. The next decision is
+    then the `Assign` of the reservation, and both are written together or not at all. With `revoke_by`, the victims are
+    `revoking` until that time, and the leases of the reservation are `claimed`.
     """
 
     reservation: str
     slot: str
     victims: tuple[str, ...]
     level: int
-    """The level at which the reservation runs."""
+    """Level at which the preempting reservation runs."""
     leases: tuple[Placement, ...] = ()
-    """What it gets there: its essential instances."""
+    """Slots of the essential instances of the preempting reservation."""
     revoke_by: float | None = None
 
 
 class Relevel(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="relevel", tag_field="do", rename={"source": "from"}
 ):
-    """Running work pays at another level from now on."""
+    """Change the level at which the account pays for a running reservation."""
 
     reservation: str
     source: int
@@ -86,8 +87,9 @@ class Relevel(
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="claim", tag_field="do"):
-    """The places that a pending reservation gets as soon as those elastic instances that are revoked for it are gone:
-    no other reservation gets them meanwhile. It is never printed; its revokes are.
+    """Promise slots to a pending reservation until the elastic instances that are revoked for it have ended.
+
+    No other reservation gets these slots meanwhile. `leasehold simulate` does not print claims; it prints the revokes.
     """
 
     reservation: str
@@ -96,7 +98,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="claim", ta
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="grant", tag_field="do"):
-    """A leased reservation gets one of its elastic instances."""
+    """Give a leased reservation one more of its elastic instances."""
 
     reservation: str
     component: str
@@ -110,11 +112,11 @@ RevokeReason = Literal["reclaimed", "slot_gone", "slot_offline", "slot_interrupt
 
 
 class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", tag_field="do"):
-    """One elastic instance is taken back; its reservation stays leased. With `revoke_by` its holder keeps it until
-    then, at most; without, it ends now.
+    """Take one elastic instance back. Its reservation stays leased.
 
-    `room_for`: the reservation whose essential instances need its room. Its revokes and the `Assign` (or `Claim`) that
-    follows them are written together or not at all.
+    With `revoke_by`, the holder may keep the instance until that time; without it, the instance ends now. `room_for` is
+    the id of the reservation whose essential instances need the capacity. The `Revoke` decisions for it and the
+    `Assign` or `Claim` that follows are written together or not at all.
     """
 
     reservation: str
@@ -127,7 +129,7 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", 
 
 
 class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", tag_field="do"):
-    """One lease may use this number of cpus of its slot from now on: a limit, not a reservation."""
+    """Set the number of CPUs of its slot that one lease may use. This is an upper limit and reserves nothing."""
 
     reservation: str
     component: str
@@ -137,7 +139,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", ta
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
-    """A machine is wanted on an empty slot."""
+    """Launch a machine for an empty slot."""
 
     slot: str
     pool: str
@@ -164,21 +166,21 @@ SlotReason = Literal[
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="drain", tag_field="do"):
-    """A ready slot takes no new leases and goes when it is free."""
+    """Drain a ready slot: it takes no new leases and is terminated when its leases have ended."""
 
     slot: str
     reason: SlotReason
 
 
 class Terminate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="terminate", tag_field="do"):
-    """The machine of that slot, in that epoch, has to go."""
+    """Terminate the machine of a slot."""
 
     slot: str
     reason: SlotReason
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="reset", tag_field="do"):
-    """A slot is empty again without a machine to terminate."""
+    """Make a slot empty that has no machine to terminate."""
 
     slot: str
     reason: SlotReason
@@ -219,15 +221,15 @@ WAITING_CODES = (
     "cordoned",
     "no_capacity",
 )
-"""Why a reservation waits; the first code that applies is reported."""
+"""The codes for why a reservation waits. The first code in this order that applies is reported."""
 
 
 Reason = tuple[str, str]
-"""Why one waits: a code, and prose."""
+"""The reason why a reservation waits: a waiting code and a sentence for people."""
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """One reservation that the plan leaves unplaced: a stable code, and prose."""
+    """A reservation that the plan leaves pending: its id, a stable waiting code and a sentence for people."""
 
     reservation: str
     code: str
@@ -235,9 +237,9 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waits:
-    """The reservations that a plan leaves unplaced, in the order of the queue; iterating yields each of them.
+    """The reservations that a plan leaves pending, in queue order. Iteration yields a `Waiting` for each.
 
-    Many wait for the same reason, which is kept once: (code, detail).
+    Many reservations share one (code, detail) tuple, because they wait for the same reason.
     """
 
     __slots__ = ("names", "reasons")
@@ -262,15 +264,16 @@ class Waits:
         return f"Waits({list(self)})"
 
     def items(self) -> Iterator[tuple[str, Reason]]:
-        """(reservation, reason) of each."""
+        """Return an iterator over pairs (reservation id, reason)."""
         return zip(self.names, self.reasons, strict=True)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The outcome of one tick. `wake_at`: the next instant at which something falls due, or None.
+    """The result of one tick: the decisions, the reservations that wait, and the next time at which something is due.
 
-    `charged`: the accounts that earn and pay up to the time of the plan, before anything else is carried out. What they
-    pay is counted again on the rows as they are then.
+    `wake_at` is that time in seconds since the epoch, or None. `charged` names the accounts that earn and pay up to the
+    time of the plan. They are charged before the decisions are written, and the commit computes the amounts again from
+    the current rows.
     """
 
     decisions: tuple[Decision, ...]
@@ -280,14 +283,14 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A decision that no longer held when it was written; `reason` is a sentence for people."""
+    """A decision that the commit did not write because it no longer held. `reason` is a sentence for people."""
 
     decision: Decision
     reason: str
 
 
 def describe_decision(decision: Decision) -> dict[str, Any]:
-    """The decision as the contract of `leasehold simulate` prints it: its fields, without our own marks."""
+    """Return a decision as `leasehold simulate` prints it: without internal fields such as `epoch` and `revoke_by`."""
     document: dict[str, Any] = msgspec.to_builtins(decision)
     for mark in ("revoke_by", "room_for", "epoch", "resources"):
         document.pop(mark, None)

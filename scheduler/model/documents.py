@@ -1,7 +1,7 @@
-"""Documents: classes whose annotations are the schema of a table, and the reader that reports every fault in one.
+"""Documents: classes whose annotations are the schema of a table, and a reader that reports every fault of a table.
 
-msgspec stops at the first fault. This reader goes through the whole table and reports each fault with its path. A class
-is compiled to a list of readers when it is defined, so that reading a request costs about a microsecond a field.
+msgspec stops at the first fault. This reader checks the whole table and reports each fault with its path. Each class is
+compiled to a list of readers when it is defined, so that reading a request takes about one microsecond per field.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,27 +27,29 @@ from typing import (
 from scheduler.model.faults import ExpectedError, Fault, InvalidInputError, expected, format_path, show, suggest
 
 MOST_FAULTS: Final = 100
-"""A document with more faults than this is refused with this number of them."""
+"""Maximum number of faults that are reported for one document."""
 Read = Callable[[Any], Any]
-"""Takes a value and returns its normal form; raises ExpectedError, or _Refused for faults below the value."""
+"""A function that takes a value and returns its normal form. It raises ExpectedError, or _Refused for faults inside the
+value.
+"""
 Location = tuple[object, ...]
 _KEY: Final = "[key]"
 
 
 class Before(NamedTuple):
-    """Metadata of an annotation: a check that runs before the value is read as its type."""
+    """A check in an annotation that runs before the value is converted to its type."""
 
     check: Read
 
 
 class After(NamedTuple):
-    """Metadata of an annotation: a check that runs after the value was read as its type."""
+    """A check in an annotation that runs after the value was converted to its type."""
 
     check: Read
 
 
 class _Found(NamedTuple):
-    """A fault before it is written out: where, the error of the check, and the value."""
+    """A fault before it is formatted: its location, the error of the check, and the value."""
 
     location: Location
     error: ExpectedError
@@ -60,39 +62,42 @@ class _Refused(Exception):  # noqa: N818 - never leaves this module
 
 
 class _Missing:
-    """The default of a field that has none."""
+    """The type of `MISSING`, which marks a field without a default value."""
 
 
 MISSING: Final = _Missing()
 
 
 class Field(NamedTuple):
-    """One field of a document. `annotation`: its type without the checks; `default`: MISSING if it is required."""
+    """One field of a document. `annotation` is its type without the checks; `default` is MISSING for a
+    required field.
+    """
 
     annotation: Any
     default: Any
     read: Read
 
     def is_required(self) -> bool:
-        """Whether a document without the field is refused."""
+        """Return whether a document without this field is refused."""
         return self.default is MISSING
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Document:
-    """The base of everything that is read from outside: frozen, unknown keys are refused, texts are not converted.
+    """The base class of all input documents. Instances are immutable, unknown keys are refused, and texts are not
+    converted to numbers.
 
     A subclass declares fields as a dataclass does, and may override `check_fields`.
     """
 
     model_fields: ClassVar[dict[str, Field]] = {}
-    """The fields by name, those of the base classes first."""
+    """The fields of the document by name, including those of the base classes, which come first."""
 
     _readers: ClassVar[dict[str, Read]] = {}
     _required: ClassVar[frozenset[str]] = frozenset()
     _defaults: ClassVar[dict[str, Any]] = {}
     _copied: ClassVar[tuple[str, ...]] = ()
-    """The fields whose default is a table or list, which each document gets a copy of."""
+    """Names of the fields whose default is a table or a list. Each document gets its own copy of such a default."""
 
     def __init_subclass__(cls) -> None:
         own = {
@@ -110,25 +115,27 @@ class Document:
         try:
             self.__dict__.update(_read_or_raise(type(self), values).__dict__)
         except InvalidInputError as error:
-            # Only code calls this. Values are left out of the message, since they may be secrets.
+            # Only code calls this. The message omits the values, because they may be secrets.
             faults = "; ".join(f"{each.path}: expected {each.expected}" for each in error.faults)
             raise ValueError(f"validation error of {type(self).__name__}: {faults}") from None
 
     @classmethod
     def model_validate(cls, value: object) -> Self:
-        """Return `value` as a document; raises InvalidInputError."""
+        """Read `value` as a document of this class. Raise InvalidInputError if it has a fault."""
         return read_document(cls, value)
 
     def check_fields(self) -> None:
-        """Check fields against each other, after each was read; raises the error of `expected` or `conflicts`."""
+        """Refuse a document whose fields contradict each other: raise the error that `expected` or `conflicts` makes.
+        It is called after each field was read.
+        """
 
     @property
     def model_fields_set(self) -> frozenset[str]:
-        """The names of the fields that were given, in contrast to those that have their default."""
+        """The names of the fields that the input contained. All other fields have their default values."""
         return cast("frozenset[str]", self.__dict__["_given"])
 
     def model_copy(self, *, update: dict[str, Any]) -> Self:
-        """Return a copy with these fields changed; the new values are not checked."""
+        """Return a copy of the document with these fields changed. The new values are not checked."""
         values = {name: getattr(self, name) for name in self.model_fields} | update
         return _build(type(self), values, self.model_fields_set | update.keys())
 
@@ -142,7 +149,7 @@ class Document:
         exclude_defaults: bool = False,
         exclude_none: bool = False,
     ) -> dict[str, Any]:
-        """Return the document as a table. In mode `json` tuples are lists and secrets are hidden."""
+        """Return the document as a table. In mode `json`, tuples become lists and secrets are hidden."""
         chosen: dict[str, Any] = {
             "exclude_unset": exclude_unset,
             "exclude_defaults": exclude_defaults,
@@ -181,7 +188,9 @@ AnyDocument = TypeVar("AnyDocument", bound=Document)
 
 
 def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, most: int = MOST_FAULTS) -> AnyDocument:
-    """Return `value` as a `model`; raises InvalidInputError with the first `most` faults, one for each path."""
+    """Read `value` as a document of the class `model`. Raise InvalidInputError with at most `most` faults, one for each
+    path.
+    """
     return _read_or_raise(model, value, prefix, most)
 
 
@@ -193,7 +202,7 @@ def _read_or_raise(model: type[AnyDocument], value: object, prefix: str = "", mo
     except _Refused as refused:
         found = refused.found
     faults = [fault for one in found[:most] for fault in _describe(one, prefix)]
-    # A wrong key with a wrong value is found twice: the first fault of a path counts.
+    # A wrong key with a wrong value gives two faults of one path. The first one is reported.
     raise InvalidInputError(list({each.path: each for each in reversed(faults)}.values())[::-1])
 
 
@@ -210,7 +219,9 @@ def _describe(found: _Found, prefix: str) -> Iterator[Fault]:
 
 
 def _show_part(part: object) -> str:
-    """Return a key as a path shows it: half of a surrogate pair, which UTF-8 cannot hold, as replacement characters."""
+    """Return a key as text for a path. A single surrogate, which UTF-8 cannot encode, becomes replacement
+    characters.
+    """
     return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
@@ -223,7 +234,7 @@ def _read_table(model: type[AnyDocument], value: object) -> AnyDocument:
     try:
         given = {name: readers[name](each) for name, each in value.items()}
     except (KeyError, ExpectedError, _Refused):
-        # Read again, field by field: a good document, which is the usual one, does not pay for the order of faults.
+        # Read again, field by field, to sort the faults. A correct document, the usual case, skips this work.
         raise _list_found(model, value) from None
     if not model._required <= given.keys():
         raise _list_found(model, value)
@@ -237,7 +248,7 @@ def _read_table(model: type[AnyDocument], value: object) -> AnyDocument:
 
 
 def _list_found(model: type[Document], value: dict[Any, Any]) -> _Refused:
-    """Return all faults of a table that has one: those of its fields in their order, then the unknown keys."""
+    """Return all faults of a table that has at least one: first those of its fields in order, then the unknown keys."""
     fields, found = model.model_fields, list[_Found]()
     for name, field in fields.items():
         if name in value:
@@ -259,13 +270,13 @@ def _build(model: type[AnyDocument], values: dict[str, Any], given: frozenset[st
 def _refuse_key(key: object, fields: dict[str, Field]) -> _Found:
     if not isinstance(key, str):
         return _Found((key,), expected("a text as key"), key)
-    if not _is_whole(key):  # ends the reading of its table, so that no other fault shows the key
+    if not _is_whole(key):  # report no other fault of this table: it would show the key
         raise expected("texts of whole characters", got=key)
     return _Found((key,), expected(lambda: f"a known key{suggest(key, fields)}"), key)
 
 
 def _locate(error: ExpectedError | _Refused, part: object, value: object) -> list[_Found]:
-    """Return the faults of a value one step further from the top of the document."""
+    """Return the faults of a value with `part` put before each location, as seen from the enclosing table."""
     if isinstance(error, ExpectedError):
         return [_Found((part,), error, value)]
     return [_Found((part, *one.location), one.error, one.value) for one in error.found]
@@ -277,7 +288,7 @@ def _make_field(annotation: Any, default: Any) -> Field:
 
 
 def make_reader(annotation: Any) -> Read:
-    """Return the function that reads a value as this type."""
+    """Return a function that reads a value as the type `annotation`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _check_around(make_reader(arguments[0]), annotation.__metadata__)
@@ -307,7 +318,7 @@ def _check_around(read: Read, metadata: tuple[object, ...]) -> Read:
 
 
 def _chain(first: Read, second: Read) -> Read:
-    # A check returns its type already: reading it again as str or int would change nothing.
+    # The check already returns a str or an int. Converting it again would change nothing.
     return first if second in {_read_text, _read_whole} else lambda value: second(first(value))
 
 
@@ -374,7 +385,7 @@ def _read_text(value: Any) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether UTF-8 can hold the text."""
+    """Return whether UTF-8 can encode the text."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
@@ -406,7 +417,9 @@ _PLAIN: Final[dict[Any, Read]] = {
 
 
 def _read_by(kind: Any) -> Read:
-    """Return a reader that calls the type, such as `Secret`, unless the value has it already."""
+    """Return a reader that converts a value by calling the type, such as `Secret`, unless the value already has that
+    type.
+    """
     return lambda value: value if isinstance(value, kind) else kind(value)
 
 

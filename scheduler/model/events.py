@@ -1,4 +1,6 @@
-"""Events: what happened, when, and by which cause; appended with the change itself, in one transaction."""
+"""Events: entries of the history that record what changed, when, and by which cause. An event is stored in the
+transaction of its change.
+"""
 
 import msgspec
 
@@ -6,7 +8,7 @@ from scheduler.model.transitions import Cause
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change of state. `name` is `slot_…` or `reservation_…`; `at` in seconds since the epoch."""
+    """One change of state in the history. `name` is `slot_…` or `reservation_…`; `at` is in seconds since the epoch."""
 
     at: float
     name: str
@@ -15,6 +17,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reservation: str | None = None
     detail: dict[str, str | int | float | bool | list[str | float] | None] = {}
     number: int = 0
-    """The running number that the store gave it; 0 before it is stored."""
+    """Running number that the database gave the event; 0 before the event is stored."""
     principal: str | None = None
-    """The principal whose message caused it; None: no message did, or it was not signed."""
+    """Name of the principal whose message caused the event. None: no message did, or the message was not signed."""

@@ -1,4 +1,4 @@
-"""Faults of an input: each reports a path, what was expected, and what was found."""
+"""Faults of an input document: each has a path, what was expected, and what was found."""
 
 import difflib
 import json
@@ -12,11 +12,11 @@ from leasehold.common.visible import make_visible
 
 _SHOWN = 60
 _MOST_WORD = 200
-"""Characters of a key that are compared with the known keys."""
+"""Number of characters of an unknown key that are compared with the known keys."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing wrong with an input; `str()` is the line that people see."""
+    """One fault of an input. `str()` returns the line that is shown to people."""
 
     path: str
     expected: str
@@ -27,7 +27,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class InvalidInputError(Exception):
-    """Input that was refused as a whole. `faults` is every fault that was found, in the order of the input."""
+    """Raised for an input that is refused as a whole. `faults` has every fault found, in the order of the input."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
@@ -35,12 +35,12 @@ class InvalidInputError(Exception):
 
 
 def fault(path: str, expected: str, got: object) -> InvalidInputError:
-    """The error for a single fault, with `got` shown in short."""
+    """Return the error for a single fault. `got` is shortened for display."""
     return InvalidInputError([Fault(make_visible(path), expected, show(got))])
 
 
 def show(value: object) -> str:
-    """What came, for a line of an error: as JSON on one line, cut short, passwords in URLs left out."""
+    """Return a value as one line of JSON for an error message: shortened, and without passwords in URLs."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:
@@ -51,10 +51,11 @@ def show(value: object) -> str:
 
 
 class ExpectedError(Exception):
-    """Raised by a check of one value. The reader of the document adds the path and what was found.
+    """Raised by the check of one value. The reader of the document adds the path and the value that was found.
 
-    `expected` may be a function, so that a suggestion is searched only for a fault that is reported. `key` adds a
-    key to the path. `got` replaces the value as what was found. `faults` replaces everything: paths start at the table.
+    `expected` may be a function, so that a suggestion is computed only if the fault is reported. `key` adds a key to
+    the path. `got` replaces the value that is shown. `faults` replaces all of these; its paths start at the table that
+    was checked.
     """
 
     def __init__(self, expected: str | Callable[[], str], faults: Sequence[Fault] = (), **context: object) -> None:
@@ -63,22 +64,24 @@ class ExpectedError(Exception):
 
     @property
     def expected(self) -> str:
-        """What the check wants."""
+        """A description of the values that the check accepts."""
         return self._expected if isinstance(self._expected, str) else self._expected()
 
 
 def expected(what: str | Callable[[], str], **context: object) -> ExpectedError:
-    """Return the error that a check raises when the value is not `what`. See `ExpectedError` for the context."""
+    """Return the error that a check raises when a value is not as `what` describes. `context` is passed to
+    ExpectedError.
+    """
     return ExpectedError(what, (), **context)
 
 
 def conflicts(faults: Sequence[Fault]) -> ExpectedError:
-    """Return the error that the check of a whole table raises; paths start at that table."""
+    """Return the error for faults that the check of a whole table found. Paths start at that table."""
     return ExpectedError(faults[0].expected, faults)
 
 
 def format_path(location: Iterable[str | int], prefix: str = "") -> str:
-    """`("timeline", 3, "submit")` as `timeline[3].submit`."""
+    """Return the text of a path: `("timeline", 3, "submit")` becomes `timeline[3].submit`."""
     path = prefix
     for part in location:
         word = make_visible(str(part)[:_SHOWN]) + ("…" if len(str(part)) > _SHOWN else "")
@@ -87,6 +90,6 @@ def format_path(location: Iterable[str | int], prefix: str = "") -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean "max_slots"?)` where a known word is near, else nothing."""
+    """Return ` (did you mean "max_slots"?)` if a known name resembles `word`, else an empty text."""
     near = difflib.get_close_matches(word[:_MOST_WORD], list(known), n=1, cutoff=0.7)
     return f' (did you mean "{near[0]}"?)' if near else ""

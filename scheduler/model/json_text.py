@@ -1,4 +1,4 @@
-"""JSON texts that people write: read as TOML is, where a key that is given twice in one table is a fault."""
+"""A JSON parser for texts that people write. As in TOML, a key that appears twice in one table is an error."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,9 @@ from typing import Any
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError, also for a key that is given twice in one table."""
+    """Return the value of a JSON text. Raise ValueError for invalid JSON and for a key that appears twice in
+    one table.
+    """
     return json.loads(text, object_pairs_hook=_make_table)
 
 

@@ -1,5 +1,5 @@
-"""Holds: what keeps launches back for a while: refusals of the cloud, boots that failed, machines that no slot
-knows. Rows, so that they outlive us.
+"""Launch back-offs ("holds"): rows that stop launches of a pool for some time, because EC2 refused a launch, boots
+failed, or machines without a slot were found. They are stored in the database, so that they survive a restart.
 """
 
 from typing import Literal
@@ -11,16 +11,18 @@ Kind = Literal[Refusal, "unhealthy", "strangers"]
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """Why and until when `subject` of `pool` is not launched; ends when now >= `until`.
+    """A launch back-off: the reason why `subject` of `pool` is not launched, and the time `until` which this holds.
 
-    subject: `capacity` and `misconfigured` name an offering's key, `quota` a market, `throttled` nothing
-    ("" = the whole pool; also the offering of a pool that lists none). `auth` holds the pool "*".
-    `delay` is the present back-off of `throttled` in seconds; `active` the pool's active slots without the
-    refused ones when `quota` was refused: fewer active than that end the hold too (0: only the time counts).
+    `subject` depends on the kind. For `capacity` and `misconfigured` it is the key of an offering, for `quota` a
+    market. For `throttled` it is "", the whole pool; "" also stands for the offering of a pool that lists none. `auth`
+    applies to the pool "*", which means all pools. For `throttled`, `delay` is the present back-off in seconds. For
+    `quota`, `active` is the number of active slots of the pool, without the refused ones, at the refusal. The back-off
+    also ends when fewer slots are active; 0 means that only the time counts.
 
-    Two kinds hold by more than their time. `unhealthy`: the pool's last `streak` boots failed, `subject` has the
-    reason of the last failure; it holds from `unhealthy_after` on. `strangers`: `active` machines run under the
-    pool's tags that no slot knows; they count towards `max_slots`, until `until` unless they are seen again.
+    Two kinds need more than the time. For `unhealthy`, `streak` is the number of failed boots in a row and `subject`
+    the reason of the last one. It applies when `streak` reaches the pool's `unhealthy_after`. For `strangers`, `active`
+    is the number of running machines that have the pool's tags and no slot. They count towards `max_slots` until
+    `until`, which moves on when they are seen again.
     """
 
     version: int = 0
@@ -34,11 +36,11 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     active: int = 0
     decided_at: float = 0.0
-    """When the refused launch was decided: launches of one tick that are refused alike are one refusal."""
+    """Time at which the refused launch was decided. Equal refusals of launches of one tick count as one refusal."""
     streak: int = 1
-    """Refusals of this kind in a row."""
+    """Number of refusals of launches of this kind in a row."""
 
 
 def hold_id(pool: str, kind: Kind, subject: str = "") -> str:
-    """The id under which a hold is kept: one row a pool, kind and subject."""
+    """Return the id of a launch back-off. Each pool, kind and subject has one row."""
     return f"{pool}/{kind}/{subject}"

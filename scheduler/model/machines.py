@@ -1,5 +1,5 @@
-"""The machines of a pool: which may be bought, what a launch of them is made of, and how they are asked whether they
-serve. Keys of `config.pools.NAME`, documented and read as those in `rules`.
+"""The machines of a pool: which instance types may be launched, how a launch is built, and how a machine is probed.
+These are keys of `config.pools.NAME`, documented and read like those of `rules`.
 """
 
 from typing import Annotated, Literal
@@ -21,7 +21,7 @@ from scheduler.model.validation import (
 
 Market = Literal["spot", "on-demand"]
 MOST_USER_DATA = 12_000
-"""Characters; EC2 takes 16 KiB after the variables are filled in."""
+"""Maximum length of user data in characters. EC2 accepts 16 KiB after the variables are filled in."""
 
 
 def _market(value: object) -> object:
@@ -38,45 +38,47 @@ def _user_data(value: object) -> str:
 
 
 class Offering(Document):
-    """An instance type in a market (and zone) with what it holds and what it costs per hour."""
+    """An EC2 instance type with its market, its zone, its resources and its price per hour."""
 
     name: Name
-    """What it is called in plans, holds and events."""
+    """Name of the offering in plans, launch back-offs and events."""
     market: Annotated[Market, Before(_market)] = "spot"
-    """How it is bought: `spot` or `on-demand`."""
+    """Market in which the machine is bought: `spot` or `on-demand`."""
     price: Amount = 0.0
-    """What it costs an hour; the cheapest that fits is launched first."""
+    """Price per hour. The cheapest offering that fits is launched first."""
     resources: ResourceMap | None = None
-    """What a machine of it holds; left out = the pool's `resources`."""
+    """Resources of a machine of this offering; default: the pool's `resources`."""
     labels: LabelMap | None = None
-    """Labels of its machines; left out = the pool's `labels`."""
+    """Labels of the machines of this offering; default: the pool's `labels`."""
     type: Name | None = None
-    """The EC2 instance type; left out = `name`."""
+    """EC2 instance type; default: `name`."""
     zone: Name | None = None
-    """The availability zone; left out = any that the pool's subnets are in."""
+    """Availability zone; default: any zone of the pool's subnets."""
 
     @property
     def instance_type(self) -> str:
-        """The EC2 instance type."""
+        """The EC2 instance type of this offering."""
         return self.type or self.name
 
 
 class ProbeRules(Document):
-    """How a pool's machines are asked whether they serve."""
+    """How the machines of a pool are probed for readiness."""
 
     kind: Literal["none", "tcp", "http", "command"] = "none"
-    """`none`: EC2's own status checks; `tcp`: a connection; `http`: a good answer; `command`: exit status 0."""
+    """`none`: EC2's status checks; `tcp`: a connection; `http`: a successful response; `command`: exit status 0."""
     port: Port | None = None
-    """Port on the machine; `tcp` and `http` need it."""
+    """Port of the machine that is probed; required for `tcp` and `http`."""
     path: Text = "/"
-    """What `http` asks for."""
+    """Path that the `http` probe requests."""
     command: tuple[Text, ...] = ()
-    """Run on the health worker; `{address}` and `{instance_id}` are replaced. Exit status 0 = ready."""
+    """Command that the health worker runs for a probe. `{address}` and `{instance_id}` are replaced. Exit status 0 =
+    ready.
+    """
     timeout: Seconds = 5.0
-    """How long one probe may take."""
+    """Time limit of one probe."""
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a probe without the port or the command that its kind needs."""
         if self.kind in {"tcp", "http"} and self.port is None:
             raise expected(f"a port for a probe of kind {self.kind}", key="port", got=None)
         if self.kind == "command" and not self.command:
@@ -84,36 +86,38 @@ class ProbeRules(Document):
 
 
 class Ec2Rules(Document):
-    """What an EC2 launch of this pool is made of: a launch template, or an image and what belongs to it."""
+    """How EC2 launches for this pool are built: from a launch template, or from an image and its settings."""
 
     launch_template: Text | None = None
-    """Id (`lt-…`) or name of a launch template; what stands beside it here overrides it."""
+    """Id (`lt-…`) or name of a launch template. The other keys of this table override its content."""
     launch_template_version: Positive | None = None
-    """The number of its version, never `$Latest`: a launch must be repeatable."""
+    """Version number of the launch template. `$Latest` is not allowed, because a launch must be repeatable."""
     image: Text | None = None
-    """Id of the image (AMI); a pool without a launch template needs it."""
+    """Id of the image (AMI); required without a launch template."""
     subnets: tuple[Text, ...] = ()
-    """`subnet-…`, or `ZONE:subnet-…` for offerings of that zone; none = the default network's."""
+    """Subnets of the machines: `subnet-…`, or `ZONE:subnet-…` for offerings of that zone; none = the default
+    network's.
+    """
     security_groups: tuple[Text, ...] = ()
-    """Ids of the security groups; none = the network's default one; a launch template brings its own."""
+    """Ids of the security groups; none = those of the launch template, else the network's default group."""
     instance_profile: Text | None = None
-    """Name or ARN of the instance profile; left out = none."""
+    """Name or ARN of the instance profile; default: no profile."""
     key_name: Text | None = None
-    """Name of the SSH key pair; left out = none."""
+    """Name of the SSH key pair; default: no key pair."""
     volume_gib: Positive | None = None
-    """Size of the root volume in GiB; left out = the image's."""
+    """Size of the root volume in GiB; default: the image's."""
     user_data_file: Text | None = None
-    """Template file of the user data, relative to the leasehold.toml that names it; read by `apply`."""
+    """Template file of the user data, relative to the leasehold.toml that names it. `apply` reads the file."""
     user_data: Annotated[str, Before(_user_data)] | None = None
-    """The template itself, where no file is named; the file's text stands here once it was read."""
+    """Template of the user data, if `user_data_file` is not set. `apply` stores the content of the file here."""
     tags: LabelMap = {}
-    """Further tags of instances and volumes."""
+    """Additional tags of instances and volumes."""
     spot_allocation: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = (
         "price-capacity-optimized"
     )
-    """How EC2 chooses among several subnets of a spot launch with a launch template."""
+    """How EC2 chooses among several subnets for a spot launch with a launch template."""
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a launch template without the number of its version."""
         if self.launch_template and not self.launch_template_version:
             raise expected("the number of a version", key="launch_template_version", got=None)

@@ -1,4 +1,6 @@
-"""The pending reservations in the order of age, updated with every row, so that no tick sorts all of them."""
+"""The pending reservations in order of age. The order is maintained with every row, so that no tick sorts all
+reservations.
+"""
 
 from collections.abc import Mapping
 from itertools import compress
@@ -9,16 +11,16 @@ Groups = tuple[list[list[Reservation]], list[int]]
 
 
 class PendingQueue:
-    """The pending reservations of a view, the oldest first: by creation, then in order of submission.
+    """The pending reservations of a view, oldest first: by time of creation, then in order of submission.
 
-    A new reservation is mostly younger than all others and is appended. Reservations that left
-    or belong in between are handled when the lists are read. The lists have the same length; callers do not change
+    A new reservation is usually the youngest and is appended. Removed reservations, and reservations that belong in
+    between, are processed when the lists are read. The three lists have the same length, and callers must not change
     them.
     """
 
     def __init__(self, pending: Mapping[str, Reservation]) -> None:
         self._pending = pending
-        """By id; a row that is not in it any more has left."""
+        """The pending reservations by id. A listed row that is missing in this table has left the queue."""
         self._reservations: list[Reservation] = []
         self._ids: list[str] = []
         self._shapes: list[Shape] = []
@@ -27,7 +29,7 @@ class PendingQueue:
         self._groups: Groups | None = None
 
     def add(self, reservation: Reservation, shape: Shape) -> None:
-        """One more."""
+        """Add a reservation, with the shape of its request."""
         if self._reservations and _age(reservation) < _age(self._reservations[-1]):
             self._is_sorted = False
         self._reservations.append(reservation)
@@ -36,11 +38,11 @@ class PendingQueue:
         self._groups = None
 
     def note_departure(self) -> None:
-        """One of them has left, or has another row now."""
+        """Record that a reservation has left the queue or has a new row."""
         self._has_left, self._groups = True, None
 
     def list(self) -> tuple[list[Reservation], list[str], list[Shape]]:
-        """The rows, their ids and their shapes."""
+        """Return three lists of equal length: the pending reservations, their ids and their shapes."""
         if self._has_left:
             pending = self._pending
             stays = [pending.get(row.id) is row for row in self._reservations]
@@ -53,14 +55,16 @@ class PendingQueue:
         return self._reservations, self._ids, self._shapes
 
     def _drop_twins(self) -> None:
-        """A row that left and came back as the same object stands here twice."""
+        """Remove duplicates: a row that left and came back as the same object is listed twice."""
         rows = {row.id: (row, shape) for row, shape in zip(self._reservations, self._shapes, strict=True)}
         self._ids = list(rows)
         self._reservations, self._shapes = [row for row, _ in rows.values()], [shape for _, shape in rows.values()]
 
     def group(self) -> Groups:
-        """Those of one account's name and one shape together, each group in the order of age, and for each of `list`
-        the number of its group. Computed again only after a reservation came or left; callers do not change it.
+        """Return the pending reservations grouped by account name and shape, and the group number of each reservation.
+
+        Each group is in order of age. The numbers are in the order of `list`. The result is computed again only after a
+        change of the queue; callers must not change it.
         """
         if self._groups is None:
             rows, _, shapes = self.list()
@@ -76,7 +80,10 @@ class PendingQueue:
         return self._groups
 
     def _sort(self) -> None:
-        """By the last tie-breaker first: equal ones stay as they are, and plain numbers sort fastest."""
+        """Sort the reservations by creation time, then by sequence number.
+
+        Two stable sorts by one number each, the last criterion first, are faster than one sort by tuples.
+        """
         rows = self._reservations
         order = sorted(range(len(rows)), key=[row.sequence for row in rows].__getitem__)
         order.sort(key=[row.created_at for row in rows].__getitem__)

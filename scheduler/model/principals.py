@@ -6,16 +6,19 @@ import msgspec
 
 Role = Literal["producer", "operator", "host", "reader", "worker"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-"""`worker` is the cluster's own: messages that its processes send to each other. Users create the other four."""
+"""The roles of principals. `worker` is the role of the cluster's own processes; users create principals of the other
+four roles.
+"""
 
 WORKER: Final = "leasehold"
-"""Name of the only principal of the role `worker`. `leasehold migrate` makes it, and it cannot be removed."""
+"""Name of the only principal with the role `worker`. `leasehold migrate` creates it, and it cannot be removed."""
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """A sender that proved itself by its signature.
+    """A sender that is authenticated by its signature.
 
-    `accounts`: the quota accounts that a producer may submit for. A host speaks for the slot of its own name.
+    `accounts` are the quota accounts for which a producer may submit reservations. A principal of the role `host` may
+    act for the slot that has its name.
     """
 
     name: str

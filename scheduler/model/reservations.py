@@ -1,7 +1,5 @@
-"""The rows of reservations, and their leases of slots.
-
-A view may have a million of them. They cannot form reference cycles, so the garbage collector leaves them out
-(`gc=False`).
+"""The rows of reservations and of their leases on slots. A view may hold a million of them. They cannot form reference
+cycles, so `gc=False` keeps the garbage collector from scanning them.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -22,8 +20,8 @@ LeaseState = Literal["held", "revoking", "claimed"]
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`count` equal instances, each on one slot. The essential ones of a reservation are placed all at once or not at
-    all.
+    """A component of a reservation: `count` equal instances, each on one slot. All essential instances of a reservation
+    are placed together, or none is.
     """
 
     name: str
@@ -34,7 +32,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Instance(msgspec.Struct, frozen=True, gc=False):
-    """One instance of a component: `name` if its count is 1, else `name.0`, `name.1`, …"""
+    """One instance of a component. Its name is that of the component if `count` is 1, else `name.0`, `name.1`, …"""
 
     name: str
     component: Component
@@ -104,7 +102,7 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was requested, as clients read it. It never changes."""
+    """The content of a reservation's request, as clients read it. It never changes."""
 
     system: str | None = None
     pool: str | None = None
@@ -114,7 +112,7 @@ class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     account: str | None = None
     size: float = 0
     ttl: float | None = None
-    """Seconds; 0: it never expires; None: the pool's rule."""
+    """Ttl of the reservation in seconds; 0: it never expires; None: the pool's rule applies."""
     restart_policy: Literal["never", "on_failure"] = "never"
     on_interruption: Literal["requeue", "fail"] = "requeue"
     preemptible: bool = True
@@ -123,14 +121,14 @@ class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Request(PublicRequest, frozen=True, kw_only=True, gc=False):
-    """A request as it is stored, with the producer's callbacks."""
+    """The content of a reservation's request as it is stored, with the producer's callbacks."""
 
     on_lease: Callback | None = None
     on_end: Callback | None = None
 
     @property
     def instances(self) -> int:
-        """Return how many instances its components have together."""
+        """Return the number of instances of all components of the request."""
         return sum(component.count for component in self.components)
 
 
@@ -150,17 +148,19 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token: int
     resources: dict[str, float] = {}
     level: int = FREE
-    """Quota level at which it runs."""
+    """Level at which the account pays for the lease."""
     cost: Levels = NOTHING
-    """Worker-seconds by level that it has used up to `charged_at`, and those that it took over from leases that it
-    preempted.
+    """Cost of the lease by level up to `charged_at`, in worker-seconds. It includes the cost taken over from preempted
+    leases.
     """
     charged_at: float | None = None
-    """`cost` contains its use up to this instant; None: its use is not charged."""
+    """Time up to which `cost` includes the use of the lease; None: the use is not charged."""
     weight: float = 1.0
-    """What a second of it costs: 1 for one worker, a share of the slot, or dollars (`charge_by`)."""
+    """Cost of one second of the lease: 1 for one worker, a share of the slot, or dollars (`charge_by`)."""
     cores: float | None = None
-    """Cpus of its slot that it may use at present, including its share of the spare ones; None: those that it holds."""
+    """Number of CPUs of its slot that the lease may use at present, including its part of the spare ones; None: only
+    its own.
+    """
     assigned_at: float
     confirmed_at: float | None = None
     state: LeaseState = "held"
@@ -170,65 +170,68 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PublicReservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A reservation as clients read it. Times are seconds since the epoch.
 
-    `version` and `marked_at` order the copies of a row as they do for slots, and stay the first fields.
+    The copy of a row with the greater (`version`, `marked_at`) is the newer one. These two stay the first fields,
+    because Lua code reads them from the start of the JSON.
     """
 
     version: int = 0
     marked_at: float = 0.0
-    """When the row was written last."""
+    """Time of the last write of the row."""
     id: str
     sequence: int = 0
-    """Order of submission."""
+    """Number of the reservation in the order of submission."""
     phase: Phase = "pending"
     reason: str | None = None
-    """Why the phase is what it is: the reason of the last change."""
+    """Reason of the last change of the phase."""
     changed_at: float = 0.0
-    """When the phase changed last."""
+    """Time of the last change of the phase."""
     priority: float = 1
     request: PublicRequest
     created_at: float
     expires_at: float | None = None
-    """It expires when now >= this; None = never."""
+    """Time at which the reservation expires; None = never."""
     leased_at: float | None = None
     confirmed_at: float | None = None
     finished_at: float | None = None
     restarts: int = 0
     component_restarts: dict[str, int] | None = None
-    """By instance: how often it failed and was to be started again. An essential one restarts with its reservation, by
-    the restart policy; an elastic one alone, by the next grant. None: no instance ever did.
+    """Instance name -> number of its failures that were followed by a restart; None: there were none.
+
+    An essential instance restarts with its reservation, by the restart policy. An elastic one restarts alone, by the
+    next grant.
     """
     interruptions: int = 0
     token: int = 0
-    """The current fencing token; it changes whenever the essential leases are assigned or moved."""
+    """The current fencing token. It changes whenever the essential leases are assigned or moved."""
     revoke_reason: str | None = None
     revoke_by: float | None = None
-    """While `revoking`: why, and when its leases are taken at the latest."""
+    """Deadline of the leases while the phase is `revoking`; `revoke_reason` has the reason."""
     leases: tuple[Lease, ...] = ()
     principal: str | None = None
-    """The principal that submitted it; None: the message was not signed."""
+    """Name of the principal that submitted the reservation; None: the message was not signed."""
 
 
 class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
-    """A reservation as stored and viewed, with its leases."""
+    """A reservation as the database and the view hold it, with its leases."""
 
     request: Request
     failed_at: float | None = None
     restarted_at: float | None = None
     unconfirmed: int = 0
-    """Assignments in a row that were not confirmed."""
+    """Number of assignments in a row that the holder did not confirm."""
     suspended: bool = False
     declined: tuple[str, ...] = ()
-    """While it waits: slots that its next assignment leaves out. While it is leased: elastic instances that its holder
-    gave back, whose components get no further grant.
+    """While the reservation is pending: slots that its next assignment must not use. While it is leased: elastic
+    instances that its holder gave back; their components get no further grant.
     """
     key_hash: str | None = None
-    """SHA-256, in hexadecimal, of the key that its holder proves itself by; None: its token is enough."""
+    """SHA-256 of the key that the holder must have, in hexadecimal; None: the holder needs only the token."""
     instances: int | None = None
-    """How many instances its request has; None: an older version stored it."""
+    """Number of instances of the request; None: an older version stored the row."""
 
 
 def list_instances(request: Request, kind: ComponentKind) -> Instances:
-    """Return the component instances of one kind, in the order in which they are placed."""
+    """Return the instances of all components of one kind, in the order in which they are placed."""
     return Instances(component for component in request.components if component.kind == kind)
 
 
@@ -255,12 +258,14 @@ def make_shape(request: Request) -> Shape:
 
 
 def usable_cores(lease: Lease) -> float | None:
-    """Return the cpus of its slot that a lease may use at present; None if it requested none and none were reported."""
+    """Return the number of CPUs of its slot that a lease may use at present, or None if it requested none and no number
+    was reported.
+    """
     return lease.resources.get("cpus") if lease.cores is None else lease.cores
 
 
 def cost_until(lease: Lease, now: float) -> Levels:
-    """Return what a lease has used by paid level up to `now`."""
+    """Return the cost of a lease by paid level up to `now`."""
     if lease.charged_at is None or now <= lease.charged_at:
         return lease.cost
     return add(lease.cost, at_level(lease.level, lease.weight * (now - lease.charged_at)))
@@ -272,35 +277,37 @@ def is_over(reservation: PublicReservation) -> bool:
 
 
 def is_on_hold(reservation: Reservation) -> bool:
-    """Return whether it is suspended or has priority 0, so that it is not served while it waits."""
+    """Return whether a pending reservation is not served because it is suspended or has priority 0."""
     return reservation.suspended or reservation.priority == 0
 
 
 def is_special(reservation: Reservation) -> bool:
-    """Return whether it is placed otherwise than its shape: it is on hold, declined slots, was interrupted or has a
-    claim.
+    """Return whether a reservation cannot be placed by its shape alone: it is on hold, declined slots, was interrupted
+    or has a claim.
     """
     odd = is_on_hold(reservation) or reservation.declined or reservation.interruptions or is_claimant(reservation)
     return bool(odd)
 
 
 def is_claimant(reservation: Reservation) -> bool:
-    """Return whether it has a claim: it waits for slots that other reservations still have to release."""
+    """Return whether a reservation has a claim: it waits for slots that other reservations still have to release."""
     return reservation.phase == "pending" and bool(reservation.leases)
 
 
 def may_restart(reservation: PublicReservation) -> bool:
-    """Return whether it failed and its policy restarts it. Whether a restart is left is decided by `max_restarts`."""
+    """Return whether a reservation failed and its policy allows a restart. The limit `max_restarts` is checked
+    elsewhere.
+    """
     return reservation.phase == "failed" and reservation.request.restart_policy == "on_failure"
 
 
 def move_reservation(
     reservation: Reservation, to: Phase, cause: Cause, now: float, **changes: Any
 ) -> tuple[Reservation, Event]:
-    """Return the reservation after a legal transition, and the event of it. `reason` in `changes` is kept in both;
-    `told` has further fields of the event.
+    """Return the reservation after a legal change of phase, and the event of the change.
 
-    Raises IllegalMoveError for a transition that RESERVATION_MOVES does not have for this cause.
+    `reason` in `changes` is stored in both. `told` in `changes` has further fields of the event. Raise IllegalMoveError
+    for a change that RESERVATION_MOVES does not permit for this cause.
     """
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
     told: dict[str, Any] = changes.pop("told", {})
@@ -312,7 +319,7 @@ def move_reservation(
     if moved.reason:
         detail["reason"] = moved.reason
     if to == "leased" and not reservation.token:
-        # Its first lease: whoever was leased before keeps the token of that.
+        # Only for the first lease: a reservation that was leased before has a token.
         detail["waited"] = max(0.0, now - reservation.created_at)
     if moved.leases:
         detail["slots"] = [lease.slot for lease in moved.leases]

@@ -1,18 +1,18 @@
-"""Resource vectors: maps of a name to an amount, any names; a name that is missing counts as 0.
+"""Resource vectors: maps of any resource name to an amount. A missing name counts as 0.
 
-Source: Orchard's named resources. Unlike there, what is free is never below 0: a host that came back
-smaller has nothing left of that name, instead of a number that wrapped around.
+Source: Orchard's named resources. Unlike Orchard, free capacity is never negative: when a host comes back with less
+than its leases use, 0 is free.
 """
 
 from collections.abc import Iterable, Mapping
 
 Resources = Mapping[str, float]
 SLACK = 1e-9
-"""What adding and subtracting fractions may lose: three times 0.1 cpus fit on 0.3."""
+"""Tolerance for rounding errors of sums and differences. With it, three requests of 0.1 CPUs fit on 0.3 CPUs."""
 
 
 def fits(request: Resources, free: Resources) -> bool:
-    """Whether every amount of `request` is at most what `free` has of that name (exactly as much fits)."""
+    """Return whether every amount of `request` is at most the free amount of the same resource."""
     for name, amount in request.items():  # noqa: SIM110  a generator takes three times as long
         if amount > 0 and amount > free.get(name, 0) + SLACK:
             return False
@@ -20,7 +20,7 @@ def fits(request: Resources, free: Resources) -> bool:
 
 
 def add(left: Resources, right: Resources) -> dict[str, float]:
-    """The sum, name by name: {vms: 1} and {vms: 3} are {vms: 4}."""
+    """Return the sum of two resource vectors: {vms: 1} and {vms: 3} give {vms: 4}."""
     total = dict(left)
     for name, amount in right.items():
         total[name] = total.get(name, 0) + amount
@@ -28,17 +28,19 @@ def add(left: Resources, right: Resources) -> dict[str, float]:
 
 
 def subtract(left: Resources, right: Resources) -> dict[str, float]:
-    """What is left, name by name, never below 0; names that only `right` has are left out."""
+    """Return the difference of two resource vectors for the names of `left`. No amount is below 0."""
     return {name: max(0, amount - right.get(name, 0)) for name, amount in left.items()}
 
 
 def merge(left: Resources, right: Resources) -> dict[str, float]:
-    """Both maps in one; where both name it, the right one wins: defaults on the left, wishes on the right."""
+    """Return both resource maps combined. If a name is in both, the amount of `right` counts, so `left` can hold
+    defaults.
+    """
     return {**left, **right}
 
 
 def total(requests: Iterable[Resources]) -> dict[str, float]:
-    """The sum of any number of vectors; of none it is {}."""
+    """Return the sum of any number of resource vectors; {} for none."""
     result: dict[str, float] = {}
     for request in requests:
         for name, amount in request.items():
@@ -47,5 +49,5 @@ def total(requests: Iterable[Resources]) -> dict[str, float]:
 
 
 def shape_of(resources: Resources) -> tuple[tuple[str, float], ...]:
-    """A hashable form: equal maps have equal shapes ({a: 0} and {} are not equal)."""
+    """Return the resources in a hashable form. Equal maps give equal results; {a: 0} and {} differ."""
     return tuple(sorted(resources.items()))

@@ -1,4 +1,4 @@
-"""What differs between two documents of rules, key by key."""
+"""Compare two documents of rules and list the keys whose values differ."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -9,24 +9,24 @@ from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError, show
 
 _TABLES: Final = (("pools",), ("accounts",), ("scheduler", "system"))
-"""Tables of tables: an entry that comes or goes is one change."""
+"""Paths of tables whose entries are tables. An added or removed entry is reported as one change."""
 _OFFERINGS: Final = "offerings"
 _IDENTITY: Final = ("name", "market", "zone")
 _HIDDEN: Final = "user_data"
-"""A text that may be long: its length is shown."""
+"""Name of a key whose text may be long. Only its length is shown."""
 _ABSENT: Final = object()
 
 Path = tuple[str, ...]
 
 
 class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One key whose value differs. None stands for a value that is not set and has no default."""
+    """One key of the rules whose value differs. None as value: the key is not set and has no default."""
 
     path: str
     before: Any
     after: Any
     kind: str = "changed"
-    """`changed`, or `added` or `removed` for a whole pool, account or table of a system."""
+    """`changed`; or `added` or `removed` for a whole pool, account, offering or table of a system."""
 
     def __str__(self) -> str:
         if self.kind != "changed":
@@ -35,15 +35,18 @@ class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[RuleChange]:
-    """The changes from one document to the other, in the order of their paths. A key that is not set has its default
-    value; a change between a default and the same value in writing is none.
+    """Return the differences between two documents of rules, in the order of their paths.
+
+    A key that is not set has its default value. Writing a default value out is therefore no difference.
     """
     found = _compare((), _complete(before), _complete(after))
     return [_describe(*each) for each in sorted(found, key=lambda each: each[0])]
 
 
 def _complete(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document with its defaults; as it is where this version of the program cannot read it."""
+    """Return the document with its defaults filled in. A document that this version cannot read is returned
+    unchanged.
+    """
     try:
         return read_rules(dict(document)).model_dump(mode="json")
     except InvalidInputError:
@@ -63,7 +66,7 @@ def _compare(path: Path, before: Any, after: Any) -> Iterator[tuple[Path, Any, A
 
 
 def _by_name(offerings: Any) -> Any:
-    """Offerings as a table, by what distinguishes them."""
+    """Return offerings as a table with name, market and zone as key, so that they can be compared one by one."""
     if not isinstance(offerings, list) or not all(isinstance(each, Mapping) for each in offerings):
         return offerings
     named = {"/".join(str(each[key]) for key in _IDENTITY if each.get(key)): each for each in offerings}

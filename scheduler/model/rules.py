@@ -1,7 +1,7 @@
-"""The rules: scheduler, pools and accounts, as in a scenario's `config` and in `leasehold.toml`.
+"""The rules of the scheduler, the pools and the accounts: the `config` of a scenario, and tables of `leasehold.toml`.
 
-Defaults stand here once. The line under a key is its documentation: `leasehold config init` and
-docs/reference/configuration.md show it.
+Defaults are defined only here. The text under a key is its documentation, which `leasehold config init` and
+docs/reference/configuration.md show.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,103 +31,109 @@ from scheduler.model.validation import (
 
 
 class Pool(Document):
-    """A named group of slots of one system. Durations in seconds."""
+    """A group of slots with common rules. All slots of a pool serve one system. Durations are in seconds."""
 
     system: Name
-    """What it offers to reservations, like `x86_64-linux`; several pools may serve one system."""
+    """System that the slots offer, like `x86_64-linux`. Several pools may serve one system."""
     provider: Literal["ec2", "static"] = "ec2"
-    """`ec2`: launched and let go; `static`: hosts that register themselves."""
+    """Origin of the machines. `ec2`: Leasehold launches and terminates them; `static`: hosts register themselves."""
     min_slots: Count = 0
-    """Slots that are kept whatever the demand."""
+    """Minimum number of slots, kept without any demand."""
     max_slots: Count | None = None
-    """Slots at most; an `ec2` pool needs it, a `static` one does not."""
+    """Maximum number of slots; required for an `ec2` pool."""
     target_warm_slots: Count = 0
-    """Slots that are kept free and ready beyond what is in use."""
+    """Number of ready slots that are kept without a lease, in addition to the slots in use."""
     max_leases_per_slot: Positive | None = None
-    """Left out = 1 in a pool that counts leases only, otherwise as many as fit."""
+    """Maximum number of leases per slot; default: as many as fit, or 1 in a pool without `resources` and
+    `offerings`.
+    """
     launch_for_elastic: bool = False
-    """Whether elastic components alone may cause launches."""
+    """Whether machines are launched for elastic components alone."""
     default_resources: ResourceMap = {}
-    """What a component that leaves it out asks for."""
+    """Resources of a component that requests none."""
     idle_scale_down: Seconds = 300.0
-    """A slot without leases for so long is let go."""
+    """Time without leases after which a slot is terminated."""
     reservation_ttl: Seconds = 0.0
-    """Ttl of reservations that set none, waiting and leased alike; 0 = none."""
+    """Ttl of reservations that do not set one, both pending and leased; 0 = none."""
     lease_ttl: Seconds = 1200.0
-    """Ttl of a lease where nothing else sets one; 0 = none."""
+    """Ttl of a lease if neither the reservation nor `reservation_ttl` sets one; 0 = none."""
     launch_timeout: Seconds = 300.0
-    """A slot may be `launching` so long."""
+    """Maximum time of a slot in the state `launching`."""
     boot_timeout: Seconds = 600.0
-    """A slot may be `booting` so long."""
+    """Maximum time of a slot in the state `booting`."""
     binding_timeout: Seconds = 180.0
-    """A slot may be `binding` so long."""
+    """Maximum time of a slot in the state `binding`."""
     drain_timeout: Seconds = 0.0
-    """An operator's drain waits so long for the slot's leases; 0 = until they end."""
+    """Maximum time that a drain by an operator waits for the leases of the slot; 0 = until they end."""
     terminating_timeout: Seconds = 300.0
-    """A slot may be `terminating` so long before that is tried again."""
+    """Time in the state `terminating` after which the termination is tried again."""
     offline_timeout: Seconds = 180.0
-    """A static host that was not heard of for longer is offline."""
+    """Time without a heartbeat after which a static host counts as offline."""
     error_cooldown: Seconds = 60.0
-    """A slot in `error`, or an offering that is misconfigured, rests so long."""
+    """Time for which a slot in the state `error`, or an offering that is misconfigured, is not launched."""
     capacity_hold: Seconds = 60.0
-    """An offering that EC2 has no capacity for is not tried for this time."""
+    """Time for which an offering is not launched after EC2 had no capacity for it."""
     quota_hold: Seconds = 60.0
-    """Launches of a market that is at its EC2 quota wait this long."""
+    """Time for which a market is not launched after EC2 refused a launch because of its quota."""
     self_end_after: Seconds = 1800.0
-    """A machine whose boot script has the watchdog powers itself off after this time without a touch; 0 = off."""
+    """Time without a touch after which a machine whose boot script has the watchdog powers itself off; 0 = off."""
     max_uses: Count = 0
-    """A machine is replaced after this number of leases; 0 = no limit."""
+    """Number of leases after which a machine is replaced; 0 = no limit."""
     recycle_unclean: bool = False
-    """Whether a slot whose lease ended without its holder's release is let go."""
+    """Whether a slot is replaced when a lease on it ended without a release by its holder."""
     on_demand_after: Count = 0
-    """Refused or interrupted spot launches after which on-demand offerings may be taken; 0 = off."""
+    """Number of refused or interrupted spot launches after which on-demand offerings may be launched; 0 = off."""
     unhealthy_after: Count = 3
-    """Boots failed in a row hold the pool; leases unconfirmed or probes failed in a row drain a slot; 0 = off."""
+    """Failed boots in a row that stop launches; unconfirmed leases or failed probes in a row that drain a slot; 0 =
+    off.
+    """
     rebalance: Literal["drain", "ignore"] = "drain"
-    """What EC2's rebalance recommendation does to a slot."""
+    """Reaction to EC2's rebalance recommendation for a slot: `drain` the slot, or `ignore` it."""
     resources: ResourceMap | None = None
-    """What a slot holds; a pool without this and without offerings counts leases only."""
+    """Resources of a slot. A pool without this key and without offerings limits only the number of leases per slot."""
     labels: LabelMap = {}
-    """Labels of its slots, which reservations may require or prefer."""
+    """Labels of the pool's slots, which reservations may require or prefer."""
     offerings: tuple[Offering, ...] = ()
-    """The instance types that may be launched; none = the one of the launch template or image."""
+    """Instance types that may be launched; none = the type of the launch template or image."""
     price_factor: Amount = 1.5
-    """How many times as dear as the cheapest that fits an offering may be; 1.0 = only the cheapest."""
+    """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
     ec2: Ec2Rules = Ec2Rules()
-    """What a launch is made of."""
+    """How EC2 launches are built."""
     probe: ProbeRules = ProbeRules()
-    """How a booted machine is asked whether it is ready."""
+    """How a booted machine is probed for readiness."""
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a pool whose keys contradict each other: its limits on slots, or offerings that are equal."""
         if faults := list(_pool_conflicts(self)):
             raise conflicts(faults)
 
     @cached_property
     def counts_leases_only(self) -> bool:
-        """Whether nothing but the number of leases limits what a slot takes."""
+        """Whether the number of leases is the only limit on what a slot of this pool takes."""
         return self.resources is None and not self.offerings
 
     @cached_property
     def lease_limit(self) -> float:
-        """Leases that a slot may carry at once; infinite where resources alone decide."""
+        """The maximum number of leases on one slot; infinite if only resources limit it."""
         if self.max_leases_per_slot is not None:
             return self.max_leases_per_slot
         return 1 if self.counts_leases_only else float("inf")
 
     @cached_property
     def is_elastic(self) -> bool:
-        """Whether machines can be launched and let go: not in a pool of static hosts."""
+        """Whether Leasehold launches and terminates the machines of this pool; false for static hosts."""
         return self.provider == "ec2"
 
     @cached_property
     def offering_by_key(self) -> dict[str, Offering]:
-        """The pool's offerings under their keys, in the order in which they are configured."""
+        """The offerings of the pool by key, in the configured order."""
         return {offering_key(self, offering): offering for offering in self.offerings}
 
 
 def offering_key(pool: Pool, offering: Offering) -> str:
-    """The name where it is unique in its pool, else name/market, else name/market/zone."""
+    """Return the key of an offering: its name if that is unique in the pool, else name/market, else
+    name/market/zone.
+    """
     alike = [other for other in pool.offerings if other.name == offering.name]
     if len(alike) <= 1:
         return offering.name
@@ -147,113 +153,121 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
 
 
 class SchedulerKeys(Document):
-    """How reservations are scheduled. Durations in seconds."""
+    """How reservations are scheduled. Durations are in seconds."""
 
     queue: Literal["fifo", "priority", "size", "dynsize", "quota"] = "fifo"
-    """The order: `fifo`, `priority` (higher first), `size` or `dynsize` (smaller first), or `quota` (by accounts)."""
+    """Queue order: `fifo`, `priority` (highest first), `size` or `dynsize` (smallest first), or `quota` (by
+    accounts).
+    """
     profile: Literal["pack", "spread"] = "pack"
-    """Where a component goes: `pack` fills slots that are in use first, `spread` takes the one with fewest leases."""
+    """Choice of a slot for a component: `pack` prefers slots that are in use, `spread` the slot with the
+    fewest leases.
+    """
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
-    """How elastic components are granted and taken back; no effect on reservations without any."""
+    """How instances of elastic components are granted and taken back. Reservations without any are not affected."""
     backfill: bool = True
-    """Whether reservations may overtake one that does not fit."""
+    """Whether later reservations may be placed although an earlier one does not fit."""
     starvation_guard: Seconds = 3600.0
-    """A reservation that has waited for longer is not overtaken on slots that could serve it; 0 = off."""
+    """Waiting time after which slots that could serve a reservation are kept from later reservations; 0 = off."""
     preemption: bool = True
-    """Whether better work may preempt running work, under queues and settings with preemption."""
+    """Whether better work may preempt running work, for queues and elastic settings with preemption."""
     preemption_grace: Seconds = 30.0
-    """Seconds that a preempted lease still lasts; 0 = end at once."""
+    """Time that the holder of a preempted lease has to stop; 0 = the lease ends at once."""
     min_run_time: Seconds = 0.0
-    """A lease is not preempted before this time has passed."""
+    """Time for which a new lease is not preempted."""
     interruption_grace: Seconds | None = None
-    """Leases of an interrupted slot last this long; default: until the notice's deadline, 0 = end at once."""
+    """Time that leases of an interrupted slot last; default: until the notice's deadline, 0 = end at once."""
     restart_delay: Seconds = 15.0
-    """Seconds that a failed reservation waits before it restarts."""
+    """Time between the failure of a reservation and its restart."""
     max_restarts: Count = 0
-    """Restarts of one reservation at most; 0 = no limit."""
+    """Maximum number of restarts of one reservation; 0 = no limit."""
     max_unconfirmed: Count = 0
-    """Unconfirmed assignments in a row, then it fails; 0 = no limit."""
+    """Number of unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
-    """After a restart, unconfirmed leases wait so long for machines that have not answered yet."""
+    """Time after a restart during which unconfirmed leases wait for machines that have not answered yet."""
     confirm_timeout: Seconds = 0.0
-    """A lease that its holder did not confirm for so long is taken back; 0 = off."""
+    """Time after which a lease that its holder has not confirmed is taken back; 0 = off."""
     charge_by: Literal["lease", "dominant_share", "price"] = "lease"
     """What accounts pay for: `lease` (one for each), `dominant_share` of the slot, or `price` (dollars of the slot)."""
     max_slots: Count = 0
-    """Slots over all pools; 0 = no limit."""
+    """Maximum number of slots of all pools together; 0 = no limit."""
     share_cores: bool = True
-    """Whether each lease may use an equal part of the cpus of its slot that no lease has; if not, its own alone."""
+    """Whether each lease may also use an equal part of the slot's CPUs that no lease has; false = only its own CPUs."""
     dynsize_decay: Amount = 256.0
-    """Under `dynsize`, what the size (sum of cpus × sum of memory_mib) of one that waits falls by each second."""
+    """Under `dynsize`, the size of a waiting reservation (sum of cpus × sum of memory_mib) falls by this each
+    second.
+    """
 
 
 class Scheduler(SchedulerKeys):
-    """What holds for all pools. Durations in seconds."""
+    """Settings of the scheduler for all pools. Durations are in seconds."""
 
     system: dict[Name, SchedulerKeys] = {}
-    """The same keys for the reservations and pools of one system, where they differ: `[scheduler.system.NAME]`."""
+    """Settings for the reservations and pools of one system that differ from the common ones:
+    `[scheduler.system.NAME]`.
+    """
 
 
 class AccountKeys(Document):
-    """The rules of a quota account. Amounts in worker-seconds (or what `charge_by` counts)."""
+    """The rules of a quota account. Amounts are in worker-seconds (or in the unit of `charge_by`)."""
 
     charge_rate: Levels = NOTHING
-    """What it earns a second, a number for each paid level, best first; shorter lists are padded with 0."""
+    """Amount that the account earns per second at each paid level, best first; missing levels are 0."""
     max_charge_seconds: Seconds = 0.0
-    """The most that it keeps: what it earns in this number of seconds."""
+    """Upper limit of the balance: what the account earns in this number of seconds."""
     max_fanout: Count = 0
-    """Paid leases of reservations that are alike, at most; more of them run at the free level; 0 = no limit."""
+    """Maximum number of paid leases of equal reservations; further ones run at the free level; 0 = no limit."""
     per_label_task_limits: CountMap = {}
-    """Label name -> leases of the account, at most, on slots that share a value of that label."""
+    """Label name -> maximum number of leases of the account on slots that have the same value of this label."""
     disable_free_tasks: bool = False
-    """Whether its reservations wait when nothing is left to pay with, instead of running at the free level."""
+    """Whether reservations without balance wait instead of running at the free level."""
     description: Text = ""
-    """What people should know of it."""
+    """Description of the account for people."""
 
 
 class AccountRules(AccountKeys):
-    """A quota account as rules list it."""
+    """A quota account in the rules."""
 
     balance: SignedLevels | None = None
-    """What it starts with, a number for each paid level; a changed list here sets it again; default: 0."""
+    """Initial balance for each paid level; a change of this list sets the balance again; default: 0."""
 
 
 class LimitRules(Document):
-    """How much may be asked for: `leasehold simulate` has none of these limits. 0 = no limit."""
+    """Limits on requests and pending reservations. `leasehold simulate` does not apply them. 0 = no limit."""
 
     instances_per_reservation: Count = 10_000
-    """Instances that all components of one reservation have together."""
+    """Maximum number of instances of all components of one reservation together."""
     components_per_reservation: Count = 100
-    """Components of one reservation."""
+    """Maximum number of components of one reservation."""
     labels_per_reservation: Count = 256
-    """Labels, preferences and tags of one reservation and its components together."""
+    """Maximum number of labels, preferences and tags of one reservation, including those of its components."""
     pending_per_principal: Count = 1_000_000
-    """Pending reservations that one principal submitted; all unsigned ones count as one principal's."""
+    """Maximum number of pending reservations of one principal; all unsigned ones count as one principal's."""
     instances_per_principal: Count = 2_000_000
-    """Instances that the pending reservations of one principal have together."""
+    """Maximum number of instances of all pending reservations of one principal together."""
     pending_per_account: Count = 1_000_000
-    """Pending reservations of one account."""
+    """Maximum number of pending reservations of one account."""
     instances_per_account: Count = 2_000_000
-    """Instances that the pending reservations of one account have together."""
+    """Maximum number of instances of all pending reservations of one account together."""
     work_per_tick: Count = 20_000
-    """Steps that a tick spends on the gangs and elastic components of one principal; the others come in later ticks."""
+    """Steps that a tick spends on gangs and elastic components of one principal; the rest waits for later ticks."""
 
 
 class Rules(Document):
-    """Everything that a plan is made by; `version` is that of the row they came from."""
+    """All rules that a plan follows: scheduler, pools, accounts and limits."""
 
     scheduler: Scheduler = Scheduler()
-    """What holds for all pools."""
+    """Settings for all pools."""
     pools: dict[Name, Pool] = {}
-    """The pools by name; the first that serves a system gives its ttl."""
+    """The pools by name. The first pool that serves a system provides the default ttl of its reservations."""
     accounts: dict[Name, AccountRules] = {}
     """The quota accounts by id."""
     limits: LimitRules = LimitRules()
-    """How much may be asked for."""
+    """Limits on requests and pending reservations."""
 
     @cached_property
     def pools_of_system(self) -> dict[str, tuple[str, ...]]:
-        """The names of the pools that serve each system, in the order in which they are configured."""
+        """The names of the pools that serve each system, in the configured order."""
         found: dict[str, tuple[str, ...]] = {}
         for name, pool in self.pools.items():
             found[pool.system] = (*found.get(pool.system, ()), name)
@@ -261,7 +275,7 @@ class Rules(Document):
 
     @cached_property
     def _settings_of_system(self) -> dict[str, SchedulerKeys]:
-        """What holds for each system that has settings of its own: those over the common ones."""
+        """The settings of each system that has its own: the common settings, overridden by those of the system."""
         return {
             name: self.scheduler.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
             for name, own in self.scheduler.system.items()
@@ -269,44 +283,48 @@ class Rules(Document):
 
     @cached_property
     def has_quota(self) -> bool:
-        """Whether any queue is `quota`: accounts earn and pay only then."""
+        """Whether any queue is `quota`. Only then do accounts earn and pay."""
         return any(keys.queue == "quota" for keys in (self.scheduler, *self._settings_of_system.values()))
 
     @cached_property
     def has_shared_cores(self) -> bool:
-        """Whether spare cores are shared in any queue."""
+        """Whether any queue shares spare cores among leases."""
         return any(keys.share_cores for keys in (self.scheduler, *self._settings_of_system.values()))
 
     def queue_of(self, pool: str | None, system: str | None) -> str:
-        """The queue in which such a reservation waits: its system's own, or "" for the common one."""
+        """Return the name of the queue of a reservation for this pool or system: the system if it has its own settings,
+        else "".
+        """
         named = self.pools.get(pool) if pool is not None else None
         name = (named.system if named else system) or ""
         return name if name in self.scheduler.system else ""
 
     def settings_of(self, pool: str | None, system: str | None) -> SchedulerKeys:
-        """The scheduler's settings for reservations of this pool, or else this system."""
+        """Return the scheduler settings for reservations of this pool, or of this system if `pool` is None."""
         if not self.scheduler.system:
             return self.scheduler
         return self._settings_of_system.get(self.queue_of(pool, system), self.scheduler)
 
     def settings_of_queue(self, queue: str) -> SchedulerKeys:
-        """The scheduler's settings that hold in this queue: see `queue_of`."""
+        """Return the scheduler settings of a queue that `queue_of` returned."""
         return self._settings_of_system.get(queue, self.scheduler)
 
     def serving_pools(self, pool: str | None, system: str | None) -> tuple[str, ...]:
-        """The pools that may serve a reservation for this pool or else this system."""
+        """Return the names of the pools that may serve a reservation for this pool, or for this system if `pool` is
+        None.
+        """
         if pool is not None:
             return (pool,) if pool in self.pools else ()
         return self.pools_of_system.get(system or "", ())
 
 
 def read_rules(document: object, prefix: str = "config") -> Rules:
-    """Rules from a parsed file or row; raises InvalidInputError naming each key that is wrong."""
+    """Return the rules in a parsed file or row. Raise InvalidInputError with every key that is wrong."""
     return read_document(Rules, document, prefix)
 
 
 def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The document of `rules` with a partial one laid over it, table by table; lists are replaced whole."""
+    """Return a document of rules in which `changes` override `rules`. Tables are merged, lists are replaced."""
     merged = dict(rules)
     for key, value in changes.items():
         known = merged.get(key)
@@ -315,10 +333,12 @@ def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 
 def slot_ids(name: str, pool: Pool) -> Iterable[str]:
-    """The slots that an ec2 pool has: `POOL-1` … `POOL-max_slots`; a static pool's register themselves."""
+    """Return the ids of the slots of an ec2 pool, `POOL-1` … `POOL-max_slots`. Return none for a static pool, whose
+    slots are created when hosts register.
+    """
     return list_slot_ids(name, pool) if pool.is_elastic else ()
 
 
 def list_slot_ids(name: str, pool: Pool) -> list[str]:
-    """`POOL-1` … `POOL-max_slots`, also of a static pool, where a host may register under each of these."""
+    """Return `POOL-1` … `POOL-max_slots` for any pool. Hosts of a static pool may register under these ids."""
     return [f"{name}-{number}" for number in range(1, (pool.max_slots or 0) + 1)]

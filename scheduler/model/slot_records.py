@@ -1,4 +1,4 @@
-"""Slot records: a slot as a scenario gives it. Snapshots and suggested changes are written in them."""
+"""Slot records: slots in the format of a scenario, used by snapshots and suggested changes."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,9 @@ from scheduler.model.slots import Slot
 
 
 def describe_slot_record(slot: Slot, leases: Iterable[tuple[str, Lease]]) -> dict[str, Any]:
-    """A slot as a scenario has it, without its times; of the leases (reservation, lease) those of its epoch."""
+    """Return a slot in the format of a scenario, without times. `leases` are pairs (reservation id, lease); those of
+    other epochs are omitted.
+    """
     record = {
         "id": slot.id,
         "pool": slot.pool,

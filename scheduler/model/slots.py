@@ -1,4 +1,6 @@
-"""Slots: places for one machine each, recycled; every launch on one is a new epoch."""
+"""Slots: rows that each hold at most one machine at a time. A slot is reused, and each launch on it starts a
+new epoch.
+"""
 
 from typing import Any, Literal
 
@@ -9,11 +11,11 @@ from scheduler.model.transitions import SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
 ADOPTED = "adopted"
-"""The `launch_reason` of a machine that this cluster did not launch: it was found under its tags."""
+"""The `launch_reason` of a machine that this cluster did not launch but found by its tags."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine as the cloud reports it: the mirror of an EC2 instance."""
+    """A machine as the cloud reports it: a copy of the state of an EC2 instance."""
 
     id: str
     state: Literal["pending", "running", "stopping", "terminated"]
@@ -23,26 +25,28 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     market: Market | None = None
     launched_at: float | None = None
     healthy: bool | None = None
-    """EC2's status checks: None while they are not known."""
+    """Result of EC2's status checks; None while it is unknown."""
     interrupted: bool = False
-    """The cloud ends it to take its spot capacity back."""
+    """Whether the cloud is ending this machine to take its spot capacity back."""
     slot: str | None = None
     pool: str | None = None
     launch_id: str | None = None
     offering: str | None = None
     cluster_id: str | None = None
-    """Identity of the cluster that launched it; None: launched by a version that wrote none."""
+    """Identity of the cluster that launched the machine. None: an earlier version launched it and stored no
+    identity.
+    """
     highest_term: int = 0
     highest_token: int = 0
-    """Highest term and token when it was launched. This and the five fields before come from the machine's tags."""
+    """Highest fencing token at the launch. This field and the six before it are read from the machine's tags."""
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A slot as clients read it. Times are seconds since the epoch, None where it never happened.
+    """A slot as clients read it. Times are seconds since the epoch; None if the event has not happened.
 
-    `version` counts the writes that changed more than a mark of time; `marked_at` is the time of the last
-    write of any kind. Of two copies of a row the one with the greater (version, marked_at) is the newer.
-    These two stay the first fields: the Lua that keeps the view reads them from the start of the JSON.
+    `version` counts the writes that changed more than a time stamp; `marked_at` is the time of the last write of any
+    kind. The copy of a row with the greater (version, marked_at) is the newer one. These two stay the first fields,
+    because the Lua code of the view cache reads them from the start of the JSON.
     """
 
     version: int = 0
@@ -51,78 +55,86 @@ class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pool: str
     state: SlotState = "empty"
     epoch: int = 0
-    """Counts the machines that this slot has had; a lease or a termination names the epoch that it means."""
+    """Number of machines that this slot has had. A lease or a termination is valid for one epoch."""
     since: float = 0.0
-    """Time of the last change of state."""
+    """Time at which the slot entered its present state."""
     idle_since: float | None = None
-    """When its last lease ended, else when it became ready; None while it holds a lease."""
+    """Time when the last lease of the slot ended, or when the slot became ready; None while it holds a lease."""
     offering: str | None = None
-    """Key of the offering that it was launched from (`name`, or `name/market` where a name stands twice)."""
+    """Key of the offering from which the machine was launched: `name`, or `name/market` if the name is not unique."""
     market: Market | None = None
     price: float | None = None
     resources: dict[str, float] | None = None
-    """None: this slot counts leases only."""
+    """Resources of the slot. None: only the number of leases is limited."""
     labels: dict[str, str] = {}
     cordoned: bool = False
     last_seen: float | None = None
     interrupted_by: float | None = None
-    """When the interrupted machine will be gone."""
+    """Time at which the interrupted machine will be gone."""
     drain_reason: str | None = None
-    """Why it drains, or has to go as soon as a tick sees it (`requested`, `leaving`, `interrupted`, `idle`, …)."""
+    """Why the slot drains, or why the next tick must drain it (`requested`, `leaving`, `interrupted`, `idle`, …)."""
     error: str | None = None
-    """Category of the failed launch while the state is `error`."""
+    """Category of the failed launch while the slot is in the state `error`."""
     instance_id: str | None = None
     address: str | None = None
     instance_type: str | None = None
     zone: str | None = None
     machine: str | None = None
-    """The id that a static host reports; kept while it is away, so that no other host takes its slot."""
+    """Machine id that a static host reported. It is kept while the host is away, so that no other host takes
+    the slot.
+    """
     uses: int = 0
-    """Leases that this machine has had."""
+    """Number of leases that this machine has had."""
 
 
 class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
-    """A slot as stored and viewed."""
+    """A slot as the database and the view hold it."""
 
     interrupted_at: float | None = None
-    """When the notice of an interruption came; None without one."""
+    """Time at which the interruption notice arrived; None without a notice."""
     launch_id: str | None = None
     launch_reason: str | None = None
     launch_request: dict[str, Any] | None = None
-    """The frozen request to the cloud; stored before it is sent, replayed as it is."""
+    """The complete launch request to the cloud. It is stored before it is sent, and repeated unchanged."""
     attempts: int = 0
-    """Times that the present slow work (launch or terminate) was tried."""
+    """Number of attempts at the present slow work on the slot (launch or termination)."""
     not_before: float = 0.0
-    """The present slow work is not tried before this time."""
+    """Earliest time of the next attempt at the present slow work on the slot (launch or termination)."""
     sent_at: float = 0.0
-    """When a task for the present slow work was last sent."""
+    """Time at which a task for the present slow work on the slot (launch or termination) was last sent."""
     missed: int = 0
-    """Times in a row that the cloud did not know this machine."""
+    """How many times in a row the cloud did not know this machine."""
     failed_probes: int = 0
-    """Probes of this machine that failed in a row after it was ready."""
+    """Number of probes in a row that failed after the machine was ready."""
     unconfirmed: int = 0
-    """Leases on this machine in a row that their holders did not confirm."""
+    """Number of leases in a row on this machine that their holders did not confirm."""
     stranger: str | None = None
-    """An unknown reservation was confirmed to run here: the slot takes no lease until it is reported as `idle`."""
+    """Id of an unknown reservation that was confirmed to run on the slot. The slot takes no lease until it is reported
+    as `idle`.
+    """
     noted_at: float | None = None
-    """Time of the newest authoritative notice about it (`confirm`, `idle`). An older notice is ignored."""
+    """Time of the newest report about the slot (`confirm`, `idle`). Older reports are ignored."""
     heartbeat: int = 0
-    """Counter of the newest signed heartbeat of its host: a heartbeat with a lower or equal counter is a copy."""
+    """Counter of the host's newest signed heartbeat. A heartbeat with a lower or equal counter is a copy and is
+    ignored.
+    """
 
 
 _DIGITS = "0123456789"
 
 
 def slot_order(slot_id: str) -> tuple[str, int, str]:
-    """The fixed order of a pool's slots: by number (`linux-2` before `linux-10`), else by id."""
+    """Return the sort key of a slot within its pool: by number (`linux-2` before `linux-10`), or by id without a
+    number.
+    """
     name = slot_id.rstrip(_DIGITS)
     return (name, int(slot_id[len(name) :]), slot_id) if len(name) < len(slot_id) else (slot_id, -1, slot_id)
 
 
 def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: Any) -> tuple[Slot, Event]:
-    """Return the slot after a legal move, and the event of it; `reason` in `changes` goes to the event.
+    """Return the slot after a change of state, and the event of the change. `reason` in `changes` goes into the event.
 
-    Raises IllegalMoveError for a move that SLOT_MOVES does not have for this cause.
+    Raise IllegalMoveError for a change that SLOT_MOVES does not permit for this cause.
     """
     check_move(SLOT_MOVES, "slot", slot.id, (slot.state, to), cause)
     name, reason = changes.pop("event", f"slot_{to}"), changes.pop("reason", None)
@@ -132,10 +144,11 @@ def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: An
 
 
 def without_machine(slot: Slot) -> dict[str, Any]:
-    """The changes that clear all that belonged to the machine which a slot had; its epoch and its host's id stay.
+    """Return the field changes that clear everything about the machine of a slot, except for its epoch and its host's
+    id.
 
-    What was never launched is a host that is away and may come back: what it holds stays known, so that a
-    reservation that it could serve does not wait with `never_fits`.
+    A slot that was never launched belongs to a static host, which may come back. Its resources and labels are kept, so
+    that reservations that it could serve do not wait with `never_fits`.
     """
     is_host = slot.launch_id is None
     return {

@@ -1,6 +1,6 @@
-"""The page docs/reference/states.md, made from the tables of transitions.
+"""Generate the page docs/reference/states.md from the tables of transitions.
 
-`python -m scheduler.model.states_page > docs/reference/states.md` writes it.
+`python -m scheduler.model.states_page > docs/reference/states.md` writes the page.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ report of EC2 or a host.
 
 
 def write_page() -> str:
-    """The whole page, as Markdown."""
+    """Return the page of states and legal moves as Markdown."""
     tables = (("Slots", SLOT_MOVES), ("Reservations", RESERVATION_MOVES), ("Leases", LEASE_MOVES))
     parts = [INTRODUCTION, *("\n".join(_write_table(name, edges)) for name, edges in tables)]
     return "\n".join(parts)

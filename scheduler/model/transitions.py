@@ -1,6 +1,6 @@
-"""The legal moves of slots, reservations and leases, as tables. No other module defines them.
+"""The legal changes of state of slots, reservations and leases, as tables. No other module defines them.
 
-A move is an edge (from, to) with the causes that may make it: `tick` (a decision of a plan), `holder` (a
+Each entry is an edge (from, to) with the causes that may make this change: `tick` (a decision of a plan), `holder` (a
 producer or the holder of a lease), `operator` (a person) and `cloud` (a report of EC2 or a host).
 docs/reference/states.md is generated from these tables.
 """
@@ -32,15 +32,15 @@ PHASES: Final[tuple[Phase, ...]] = (
 )
 
 IN_FLIGHT: Final = frozenset[SlotState]({"launching", "booting", "binding"})
-"""On the way to `ready`."""
+"""States of a slot on its way to `ready`."""
 INACTIVE: Final = frozenset[SlotState]({"empty", "error"})
-"""Takes up none of `max_slots`."""
+"""States of a slot that does not count towards `max_slots`."""
 WITH_MACHINE: Final = frozenset[SlotState]({"booting", "binding", "ready", "draining"})
-"""States in which a machine is believed to run."""
+"""States of a slot in which a machine is assumed to run."""
 HOLDING: Final = frozenset[SlotState]({"ready", "draining"})
-"""States in which a slot may carry leases."""
+"""States of a slot that may have leases."""
 ENDED: Final = frozenset[Phase]({"released", "cancelled", "expired", "failed"})
-"""A `failed` reservation may still be restarted; the others are over."""
+"""Phases in which a reservation has ended. Only a `failed` reservation may still be restarted."""
 
 Edges = dict[tuple[str, str], dict[Cause, str]]
 
@@ -147,7 +147,7 @@ LEASE_MOVES: Final[Edges] = {
 
 
 class IllegalMoveError(Exception):
-    """A move that no table allows: a fault in this program, never in its input."""
+    """Raised for a change of state that no table allows. This is an error of the program, never of its input."""
 
     def __init__(self, kind: str, name: str, source: str, target: str, cause: str) -> None:
         self.kind, self.name, self.source, self.target, self.cause = kind, name, source, target, cause
@@ -155,6 +155,6 @@ class IllegalMoveError(Exception):
 
 
 def check_move(edges: Edges, kind: str, name: str, move: tuple[str, str], cause: Cause) -> None:
-    """Raise IllegalMoveError unless `edges` has this move for this cause."""
+    """Raise IllegalMoveError unless `edges` permits this change of state for this cause."""
     if cause not in edges.get(move, {}):
         raise IllegalMoveError(kind, name, *move, cause)

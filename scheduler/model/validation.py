@@ -1,6 +1,6 @@
-"""The types of which documents are made: names, amounts, durations, labels, each with its check.
+"""The field types of documents: names, amounts, durations and labels, each with its check.
 
-A check takes a value and returns it in its normal form, or raises `expected(...)`.
+A check takes a value and returns it in its normal form, or raises the error that `expected(...)` makes.
 """
 
 import math
@@ -30,7 +30,7 @@ MOST_ENTRIES = 64
 MOST_AMOUNT = 1e15
 _MOST_PORT = 65_535
 _LEVELS = 5
-"""Paid levels of a quota account."""
+"""Number of paid levels of a quota account."""
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -40,7 +40,7 @@ _KEY_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a number and finite; True and False are none."""
+    """Return whether the value is a finite number. True and False are not numbers."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -83,7 +83,7 @@ def _port(value: object) -> int:
 
 
 def parse_duration(value: object) -> float:
-    """Seconds: a number >= 0, or a text like "30s", "15m", "1h30m"."""
+    """Return a duration in seconds. The value is a number >= 0, or a text like "30s", "15m", "1h30m"."""
     if isinstance(value, str):
         parts = _DURATION.findall(value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
@@ -101,7 +101,7 @@ def _signed(value: object) -> float:
 
 
 def _five(value: object, check: Callable[[object], float], what: str) -> list[float]:
-    """Up to five numbers, those that are missing as 0."""
+    """Return a list of five checked numbers; missing ones are 0. `what` describes the numbers for the error message."""
     if not isinstance(value, list | tuple) or len(value) > _LEVELS or not all(is_number(each) for each in value):
         raise expected(f"a list of at most {_LEVELS} {what}")
     return [*map(check, value), *([0.0] * (_LEVELS - len(value)))]
@@ -140,9 +140,9 @@ def _key_hash(value: object) -> str:
 
 
 def check_unicode(text: str, **context: object) -> str:
-    """The text as it is; raises the error of a validator if UTF-8 or a database cannot hold it.
+    """Return the text unchanged. Raise the error of a check if UTF-8 or a database cannot store it.
 
-    `got` in the context is shown in place of the text.
+    The error message shows `got` of the context in place of the text.
     """
     if not _is_storable(text):
         raise expected("a text of whole characters, without NUL", **context)
@@ -150,7 +150,7 @@ def check_unicode(text: str, **context: object) -> str:
 
 
 def is_whole_text(value: object, most: int) -> TypeGuard[str]:
-    """Whether it is a text of 1 to `most` characters that UTF-8 and every database can hold."""
+    """Return whether the value is a text of 1 to `most` characters that UTF-8 and every database can store."""
     return isinstance(value, str) and 0 < len(value) <= most and _is_storable(value)
 
 
@@ -159,7 +159,9 @@ def _is_storable(text: str) -> bool:
 
 
 def _few(value: object) -> object:
-    """First of all, so that a huge table costs one fault and not one for each entry."""
+    """Refuse a table with too many entries. This check runs first, so that a huge table gives one fault instead of one
+    per entry.
+    """
     if isinstance(value, dict) and len(value) > MOST_ENTRIES:
         raise expected(f"at most {MOST_ENTRIES} entries")
     return value
@@ -173,12 +175,12 @@ Seconds = Annotated[float, Before(parse_duration)]
 Signed = Annotated[float, Before(_signed)]
 Name = Annotated[str, Before(_name)]
 Levels = Annotated[tuple[float, float, float, float, float], Before(_levels)]
-"""A number >= 0 for each paid level, best first; shorter lists are padded with 0."""
+"""A list of numbers >= 0, one for each paid level of an account, best first. Missing levels are 0."""
 SignedLevels = Annotated[tuple[float, float, float, float, float], Before(_signed_levels)]
-"""The same, below 0 too."""
+"""A list of numbers, which may be negative, one for each paid level of an account, best first. Missing levels are 0."""
 Text = Annotated[str, Before(_text)]
 Key = Annotated[str, Before(_key)]
-"""A secret; what is wrong with one is reported without its content."""
+"""A secret key. An error about it does not show its content."""
 KeyHash = Annotated[str, Before(_key_hash)]
 ResourceMap = Annotated[dict[Name, Amount], Before(_few)]
 CountMap = Annotated[dict[Name, Count], Before(_few)]

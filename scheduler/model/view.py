@@ -1,7 +1,8 @@
-"""The view: one picture of slots, reservations, holds and accounts, on which a tick plans. It may lag behind the truth.
+"""The view: an in-memory copy of slots, reservations, launch back-offs and accounts, from which a tick plans.
 
-Rows come in any order, more than once and late; the newer copy of each wins. What is derived from them
-(the leases on a slot) is updated with every row, so that a tick never walks all of it.
+The view may lag behind the database. Rows may arrive in any order, late and more than once; the newer copy of a row
+counts. Derived tables, such as the leases on each slot, are updated with every row, so that a tick never scans the
+whole view.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -24,7 +25,7 @@ ROW_TYPES: dict[Kind, type[Row]] = {"slots": Slot, "reservations": Reservation, 
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A row that was deleted; `version` is one more than the last that it had."""
+    """A deleted row. `version` is one more than the last version of the row."""
 
     kind: Kind
     id: str
@@ -32,13 +33,14 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 Change = Row | Gone
-"""What is published: a whole row as it now is, or that it is gone."""
+"""A published change: the whole new row, or a `Gone` if the row was deleted."""
 
 
 def is_newer(row: Row, known: Row | None) -> bool:
-    """Return whether `row` is newer than the known one: greater version, or as great with a later mark of time.
+    """Return whether `row` is newer than the known copy: it has a greater version, or an equal version and a later time
+    stamp.
 
-    Two marks within one tick of the clock cannot be distinguished by their time: the row that comes later is taken.
+    If version and time stamp are both equal but the content differs, the row that arrives later counts as newer.
     """
     if known is None:
         return True
@@ -47,19 +49,26 @@ def is_newer(row: Row, known: Row | None) -> bool:
 
 
 def count_rows(view: "View") -> dict[Kind, int]:
-    """How many rows of each kind a view holds."""
+    """Return the number of rows of each kind in a view."""
     return {kind: len(view.rows(kind)) for kind in ROW_TYPES}
 
 
 class View:
-    """Slots, reservations that are not over, holds and accounts; the other tables are derived from them.
+    """The slots, reservations that have not ended, launch back-offs and accounts of a cluster, with tables derived from
+    them.
 
-    leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
-    shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
-    placed by its shape alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
-    reservation id -> one that expires; timed: reservation id -> one with a ttl of its own; waiters: the pending ones;
-    stretching: reservation id -> one that is leased and has elastic components;
-    has_limits: whether any lease ever had a limit of cores.
+    The derived tables, by slot or reservation id:
+
+    - leases_on: slot id -> (reservation, component) -> lease.
+    - by_phase: phase -> id -> reservation.
+    - shapes: the shape of each reservation; equal requests share one object.
+    - special: reservations that are not placed by their shape alone, because they are on hold, declined slots, were
+      interrupted or have a claim.
+    - mortal: reservations that expire.
+    - timed: reservations with a ttl of their own.
+    - waiters: the pending reservations.
+    - stretching: leased reservations with elastic components.
+    - has_limits: whether any lease ever had a limit of cores.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -76,18 +85,20 @@ class View:
         self.stretching: dict[str, Reservation] = {}
         self.has_limits = False
         self.revision = 0
-        """How many changes this view has taken over."""
+        """Number of changes that this view has applied."""
         self.touched: dict[str, int] = {}
-        """Slot id -> the revision in which its row or one of its leases changed last; in order of revision."""
+        """Slot id -> revision of the last change of the slot's row or of a lease on it, in order of revision."""
         self._interned: dict[Hashable, Shape] = {}
         self._slots_of: dict[str, OrderedSlots] = {}
-        """By pool."""
+        """Pool name -> slots of the pool."""
         self.waiters = PendingQueue(self.by_phase["pending"])
         for row in rows:
             self.apply(row)
 
     def apply(self, change: Change) -> None:
-        """Take over a row unless the copy here is as new; drop what is gone or over."""
+        """Apply a change, unless the view already has a row that is at least as new. Remove rows that were deleted or
+        have ended.
+        """
         match change:
             case Gone():
                 self._drop(change)
@@ -109,29 +120,29 @@ class View:
                     self._take(change, known)
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """The account that pays for a reservation, if it has one that exists."""
+        """Return the account that pays for a reservation, or None if there is none."""
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def find(self, row: Row) -> Row | None:
-        """The copy that stands here of the row with the same kind and id."""
+        """Return the copy in this view of the row with the same kind and id."""
         return self.rows(KINDS[type(row)]).get(row.id)
 
     def rows(self, kind: Kind) -> Mapping[str, Row]:
-        """The rows of one kind by id."""
+        """Return all rows of one kind by id."""
         found: Mapping[str, Row] = getattr(self, kind)
         return found
 
     def leases_of(self, slot_id: str) -> list[tuple[str, Lease]]:
-        """(reservation id, lease) of every lease that names this slot, whatever epoch it means."""
+        """Return pairs (reservation id, lease) for all leases on this slot, including those of other epochs."""
         return [(owner, lease) for (owner, _), lease in self.leases_on.get(slot_id, {}).items()]
 
     @property
     def pools(self) -> Iterable[str]:
-        """The pools that have slots here."""
+        """The names of the pools that have slots in this view."""
         return self._slots_of
 
     def list_slots(self, pool: str) -> list[Slot]:
-        """The slots of a pool in their order."""
+        """Return the slots of a pool in their fixed order."""
         slots = self._slots_of.get(pool)
         return [] if slots is None else slots.list()
 

@@ -243,7 +243,7 @@ def test_an_essential_instance_that_is_not_revoked_cannot_be_surrendered() -> No
     [row] = harness.store.find_reservations(ids=["r1"])
     for component in ({"component": "main"}, {}):
         answer = harness.ask("surrender", reservation="r1", token=row.token, **component)
-        assert answer["errors"][0]["expected"] == "one that is being revoked"
+        assert answer["errors"][0]["expected"] == "a reservation that is being revoked"
 
 
 def test_the_event_of_a_failure_names_the_failed_component() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CALLS_PER_SECOND: Final = 20.0
 """EC2's default limit for the calls of an account."""
 PATIENCE: Final = 10.0
-"""Longest wait of a call for its tokens, in seconds. Then it is sent, and EC2 decides."""
+"""Longest wait of an EC2 call for its tokens, in seconds. Then the call is sent, and EC2 decides."""
 LAUNCHES: Final = ("RunInstances", "CreateFleet")
 TERMINATIONS: Final = ("TerminateInstances",)
 
@@ -34,7 +34,7 @@ class Share(msgspec.Struct, frozen=True):
     """
 
     left: float
-    """Tokens that it leaves in the common bucket, which gains 1 a second and holds 5."""
+    """Number of tokens that calls of this kind leave in the common bucket, which gains 1 a second and holds 5."""
     bucket: str | None = None
     gain: float = 0.0
     size: float = 0.0
@@ -69,7 +69,7 @@ class CallBudget:
         self._pause, self._clock = pause, clock
 
     def guard(self, client: "EC2Client") -> None:
-        """Let every attempt of this client's calls take its tokens first."""
+        """Make every attempt of this client's EC2 calls take its tokens from the budget first."""
         region = client.meta.region_name
 
         def await_tokens(event_name: str, **_request: Any) -> None:
@@ -78,7 +78,7 @@ class CallBudget:
         client.meta.events.register("before-send.ec2", await_tokens)
 
     def await_tokens(self, action: str, region: str) -> None:
-        """Take the tokens of a call; wait for them for PATIENCE at most."""
+        """Take the tokens of an EC2 call from the budget; wait for them for PATIENCE seconds at most."""
         key, arguments = f"{self._prefix}ec2:{region}", self._buckets(SHARES.get(action, LOOK))
         end = self._clock() + PATIENCE
         while (left := end - self._clock()) > 0:

@@ -33,7 +33,7 @@ class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
     """Region, URL and credentials of EC2. Without keys boto3's own chain finds the credentials."""
 
     region: str | None = None
-    """None: boto3's own chain finds it."""
+    """AWS region of the calls; None: boto3's own chain finds it."""
     endpoint_url: str | None = None
     access_key_id: str | None = None
     secret_access_key: str | None = None

@@ -91,7 +91,7 @@ _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
 
 
 Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
-"""All errors that a call of boto3 raises."""
+"""The types of all errors that a call of boto3 raises."""
 
 
 def classify(code: str, http_status: int) -> Category:

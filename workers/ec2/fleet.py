@@ -71,7 +71,7 @@ class Ec2Fleet:
         self._cluster, self._page_size = cluster, page_size
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """See `workers.ec2.requests.freeze_request`."""
+        """Return the complete launch request for one machine, so that it can be repeated unchanged."""
         return freeze_request(order, rules, self._cluster, self._client.meta.region_name)
 
     def launch(self, request: Mapping[str, Any]) -> Machine:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MOST_MESSAGES: Final = 10
-"""Messages in one answer of SQS."""
+"""Maximum number of messages in one answer of SQS."""
 HIDDEN_SECONDS: Final = 30
 """Time after which a received message is delivered again if it was not deleted. It overrides the queue's setting."""
 
@@ -55,13 +55,13 @@ def read_notice(body: str) -> Notice:
 
 
 class SqsFeed:
-    """See `scheduler.ports.NoticeFeed`. Thread-safe."""
+    """The feed of interruption and rebalance notices from an SQS queue. Thread-safe."""
 
     def __init__(self, client: "SQSClient", url: str, hidden_seconds: int = HIDDEN_SECONDS) -> None:
         self._client, self._url, self._hidden_seconds = client, url, hidden_seconds
 
     def receive(self, wait_seconds: float = 0.0) -> list[Message]:
-        """See NoticeFeed. SQS waits whole seconds, 20 at most."""
+        """Return the received messages. Wait up to `wait_seconds` for the first one: whole seconds, 20 at most."""
         with cloud_errors():
             answer = self._client.receive_message(
                 QueueUrl=self._url,
@@ -75,7 +75,7 @@ class SqsFeed:
         ]
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """See NoticeFeed."""
+        """Delete received notices from the queue, so that they are not delivered again."""
         for receipt in receipts:
             with cloud_errors():
                 self._client.delete_message(QueueUrl=self._url, ReceiptHandle=receipt)

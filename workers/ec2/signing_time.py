@@ -65,7 +65,7 @@ class AwsClock:
     def _decide_on_retry(
         self, response: Any, attempts: int, request_dict: Mapping[str, Any], **_event: Any
     ) -> float | None:
-        """Return 0 (repeat at once) if the signing time explains the refusal, else None (botocore decides)."""
+        """Return 0 (repeat at once) if AWS refused the request because of its signing time, else None (no decision)."""
         signed_at = request_dict["context"].get("timestamp")
         if attempts > 1 or response is None or signed_at is None or response[0].status_code not in _REFUSED:
             return None

@@ -25,7 +25,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "boot_seconds": "the pool's `boot_timeout` and `binding_timeout` together, in whole seconds",
     "silence_seconds": "the pool's `self_end_after` in whole seconds; `0` = off",
 }
-"""Variable of a template → its content."""
+"""Variable of a user data template → its content."""
 
 
 def example_template() -> str:

@@ -1,1 +1,3 @@
-"""Requests of producers, holders, hosts and operators: validated, authorised and written."""
+"""Handlers of the requests of producers, holders, hosts and operators: requests are validated, authorised and
+stored.
+"""

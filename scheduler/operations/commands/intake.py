@@ -1,8 +1,8 @@
-"""Intake: accept requests when they are committed, then publish the change, request a tick, and answer.
+"""Intake: requests are validated, committed, published and answered, and a tick is requested.
 
-The answer to a request is a row that is written with the change, under the request id. A repetition of a request
-changes nothing, whatever happened in between: it gets the same answer, and the rows are published once more.
-docs/reference/consistency.md, "Requests".
+The id of a request and its answer are stored in the same transaction as the change. A repeated request therefore
+changes nothing: it gets the stored answer, and its rows are published again. See docs/reference/consistency.md,
+"Requests".
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -71,30 +71,30 @@ COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot 
     **HOST_COMMANDS,
     **ACCOUNT_COMMANDS,
 }
-"""By verb, except `submit`: the function that carries out a document. It returns the row after the command."""
+"""Verb -> function that carries out a document with this verb and returns the changed row. `submit` is not included."""
 MOST_ITEMS = 10_000
-"""Documents in one list."""
+"""Maximum number of documents in one request."""
 MOST_LIST_FAULTS = 1000
-"""Faults in the answer to a list, although each refused document names at least one."""
+"""Approximate maximum number of faults in the answer to a list of documents. Each refused document has at least one."""
 TRUSTED = frozenset({"renew", "confirm"})
-"""Commands whose answer contains `ttl` and `cores`.
+"""Verbs whose answer contains `ttl` and `cores`. `ttl` is the number of seconds for which the holder has the lease at
+least, or None if it has no expiry.
 
-`ttl`: the seconds from now for which the lease is valid at least; None: until it is revoked. The holder counts them
-from the time when it sent the command, so its time ends before that of the scheduler. `cores`: the cpus of its slot
-that each component may use.
+The holder counts these seconds from the time when it sent the command, so its deadline is before the scheduler's.
+`cores` has the number of CPUs of its slot that each component may use.
 """
 
 
 def accept(
     ports: Ports, verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
 ) -> Answer:
-    """Carry out one request (a document, or a list of them under `items`) and return its answer.
+    """Carry out one request (one document, or a list of documents under `items`) and return its answer.
 
-    Wrong input is answered, never raised: `{"ok": false, "errors": [{"index", "path", "expected", "got"}]}`. The
-    answer to `items` has `results` by index: correct documents are accepted, wrong ones refused.
+    Invalid input is reported in the answer and never raised: `{"ok": false, "errors": [{"index", "path", "expected",
+    "got"}]}`. The answer to `items` has `results` by index; valid documents are accepted and invalid ones refused.
 
-    `principal`: the verified sender; None: the message was not signed. A copy of a request gets the stored answer only
-    if the same principal sent it.
+    `principal` is the verified sender, or None if the message was not signed. A repeated request gets the stored answer
+    only if the same principal sends it.
     """
     answer = _accept(ports, verb, document, operator=operator, principal=principal)
     # A sender with an unknown name is refused before, so the labels are bounded.
@@ -162,7 +162,9 @@ def _join(results: list[Answer], *, single: bool) -> Answer:
 
 
 def _repeat(ports: Ports, answer: Answer) -> None:
-    """Publish the rows and request a tick again: the process that answered first may have died after its commit."""
+    """Publish the rows of an answer and request a tick again: the first process may have ended right after
+    its commit.
+    """
     results = answer.get("results", [answer])
     names = [each["reservation"] for each in results if each.get("reservation")]
     slots = [each["slot"] for each in results if each.get("slot")]
@@ -174,7 +176,7 @@ def _repeat(ports: Ports, answer: Answer) -> None:
 
 
 def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
-    """Return the request id and the documents of a request. Raises InvalidInputError."""
+    """Return the request id and the documents of a request. Raise InvalidInputError if either is invalid."""
     if verb not in WISHES:
         raise InvalidInputError([Fault("verb", f"a known verb{suggest(verb, WISHES)}", show(verb))])
     if not isinstance(document, Mapping):
@@ -196,7 +198,7 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
 
 
 def _read(verb: str, item: object, most: int, principal: Principal | None) -> Item:
-    """Return the document of an item, or its faults. A producer submits for its own accounts only."""
+    """Return the document of one item of a request, or its faults. A producer may submit for its own accounts only."""
     try:
         document = read_document(WISHES[verb], item, most=most)
     except InvalidInputError as error:

@@ -23,7 +23,7 @@ from scheduler.ports import Store
 
 Answer = dict[str, Any]
 Item = Document | InvalidInputError
-"""One document of a request, or why it is refused."""
+"""One document of a request, or the error for which it is refused."""
 
 
 def refuse_unservable(item: Item, rules: Rules) -> Item:
@@ -43,7 +43,9 @@ def refuse_unservable(item: Item, rules: Rules) -> Item:
 
 
 def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]) -> dict[str, Reason]:
-    """Return by id why no slot could hold a reservation. Of equal requests only one is tested: lists may be long."""
+    """Return, by reservation id, the reasons why no slot could hold a reservation at present. Only one of several equal
+    requests is tested, because lists may be long.
+    """
     good = {item.id: item for item in reversed(items) if isinstance(item, ReservationDocument)}
     alike: dict[Hashable, list[str]] = {}
     for name, item in good.items():
@@ -62,10 +64,12 @@ def submit(
     misfits: Mapping[str, Reason] | None = None,
     admission: Admission | None = None,
 ) -> tuple[list[Answer], ChangeSet]:
-    """Store these reservations. A reservation whose id exists already, in any phase, changes nothing.
+    """Store new reservations, and return their answers and the changes. A reservation whose id already exists, in any
+    phase, changes nothing.
 
-    `misfits`: see `foresee`; these reservations are stored as well, and the answer contains the reason.
-    `admission`: refuses reservations that exceed a limit on pending ones; None: no limit applies.
+    `misfits` has, by id, the reasons why no slot could hold a reservation at present; such reservations are stored as
+    well, and their answers contain the reason. `admission` refuses reservations that exceed a limit on pending ones;
+    None: no limit applies.
     """
     good = [item for item in items if isinstance(item, ReservationDocument)]
     rows = {item.id: new_reservation(item, rules, work.now, work.sender) for item in reversed(good)}
@@ -138,7 +142,7 @@ def new_reservation(item: ReservationDocument, rules: Rules, now: float, princip
 
 
 def note_ignored(rules: Rules, row: Reservation, priority: float, account: str | None) -> dict[str, str]:
-    """Return field -> sentence for the fields that the queue of this reservation does not read."""
+    """Return sentences, by field, about fields of the request that the queue of this reservation ignores."""
     queue = rules.settings_of(row.request.pool, row.request.system).queue
     return find_ignored(queue, priority=priority, account=account)
 
@@ -168,7 +172,7 @@ def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[t
 
 
 def _is_plain(components: tuple[Component, ...]) -> bool:
-    """Return whether a document without `components` has these."""
+    """Return whether the components are those of a document without `components`."""
     return len(components) == 1 and components[0] == Component(name="main", resources=components[0].resources)
 
 
@@ -197,7 +201,7 @@ def describe_answer(row: Reservation | Slot | Account | Nobody) -> Answer:
 
 
 def refuse_item(item: Item, index: int) -> Answer:
-    """Return the answer to the refused document at this index of a list."""
+    """Return the answer that refuses the document at this index of a list, with its faults."""
     return refuse(item.faults if isinstance(item, InvalidInputError) else (), index)
 
 
