@@ -21,11 +21,10 @@ import redis.asyncio as redis
 
 from leasehold.agent.agent import ASK_SECONDS, LONGEST_RETRY_SECONDS, LOOK_SECONDS, RETRY_SECONDS, find_beat
 from leasehold.client.backoff import Backoff, shorten
-from leasehold.client.discovery import DEFAULT_PREFIX
 from leasehold.client.exchange import Pending, read_retry
 from leasehold.client.hosts import HEARTBEAT_SECONDS
-from leasehold.client.transport import QUEUE, TASK_PREFIX
 from leasehold.common.heartbeats import Heartbeat, format_heartbeat
+from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, task_name
 
 EARLIER_LOOK_SECONDS: Final = 10.0
 EARLIER_RESEND_SECONDS: Final = 2.0
@@ -51,11 +50,11 @@ def make_message(verb: str, document: Mapping[str, Any], headers: Mapping[str, A
             "body": body,
             "content-type": "application/json",
             "content-encoding": "utf-8",
-            "headers": {"task": TASK_PREFIX + verb, "id": uuid4().hex, **headers},
+            "headers": {"task": task_name(RESERVATIONS, verb), "id": uuid4().hex, **headers},
             "properties": {
                 "body_encoding": "base64",
                 "delivery_tag": uuid4().hex,
-                "delivery_info": {"exchange": "", "routing_key": QUEUE},
+                "delivery_info": {"exchange": "", "routing_key": RESERVATIONS},
             },
         }
     )
@@ -101,7 +100,7 @@ class EarlierAgent:
         deadline, due = time.monotonic() + seconds, 0.0
         while (now := time.monotonic()) < deadline:
             if now >= due:
-                await self.client.lpush(QUEUE, make_message(verb, document, {"sent_at": time.time()}))
+                await self.client.lpush(RESERVATIONS, make_message(verb, document, {"sent_at": time.time()}))
                 due = now + EARLIER_RESEND_SECONDS
             got = await self.client.blpop([address], timeout=max(min(due, deadline) - now, 0.01))
             if got is not None:
@@ -157,14 +156,14 @@ class PresentAgent(EarlierAgent):
 
     async def send_or_hold(self, verb: str, pending: Pending, patience: float) -> None:
         """A copy, unless an earlier one still waits."""
-        if pending.may_be_held() and await self.client.llen(QUEUE):
+        if pending.may_be_held() and await self.client.llen(RESERVATIONS):
             taken = await self.client.get(f"{DEFAULT_PREFIX}queue:taken")
             if taken is not None and (pending.sent_at or 0.0) > float(taken):
                 pending.hold()
                 return
         sent_at = time.time()
         headers = {"sent_at": sent_at, "patience": patience}
-        await self.client.lpush(QUEUE, make_message(verb, pending.document, headers))
+        await self.client.lpush(RESERVATIONS, make_message(verb, pending.document, headers))
         pending.note_sent(sent_at)
 
 

@@ -18,7 +18,8 @@ from typing import Any
 from bench._stack import SYSTEM, await_slots, open_stack_with
 from bench._swarm import name_machine, name_slot
 from leasehold.client.client import Client
-from leasehold.client.transport import QUEUE, RequestTransport
+from leasehold.client.transport import RequestTransport
+from leasehold.common.names import RESERVATIONS
 from leasehold.errors import NotAnswered
 from leasehold.stack import Stack
 
@@ -71,7 +72,7 @@ def submit_one_at_a_time(client: Client, wire: RequestTransport, seconds: float)
     """How long each reservation took until it was accepted, and how many messages waited meanwhile."""
     until, times, depths, unanswered = monotonic() + seconds, [], [], 0
     while monotonic() < until:
-        depths.append(wire.redis.llen(QUEUE))
+        depths.append(wire.redis.llen(RESERVATIONS))
         began = perf_counter()
         try:
             client.reserve(system=SYSTEM, resources={"cpus": 1}, timeout=TIMEOUT_SECONDS)

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from bench._stack import SYSTEM, open_postgresql, open_stack
 from leasehold.client.client import Client
-from leasehold.client.submitting import ReservationFields
+from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.transport import RequestTransport
 
 RESERVATIONS = 10_000

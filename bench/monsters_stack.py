@@ -24,7 +24,7 @@ from bench._monster_loads import LAUNCHED, LOADS, SLOTS, SMALL, Load
 from bench._stack import SYSTEM, await_slots, open_stack_with
 from leasehold.client.client import Client
 from leasehold.client.models import Answer
-from leasehold.client.submitting import ReservationFields
+from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.transport import RequestTransport
 from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, NotAnswered

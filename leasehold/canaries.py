@@ -2,15 +2,13 @@
 
 import secrets
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import cast
 
 import redis
 
 from leasehold.client.transport import RequestTransport, explain_redis, make_redis
-from leasehold.client.view_reader import ViewKeys
 from leasehold.common.clock import ProcessOffset, read_offsets
-
-QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
+from leasehold.common.names import QUEUE_NAMES
 
 
 class Canaries:
@@ -19,9 +17,9 @@ class Canaries:
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
         self._run = secrets.token_hex(8)
-        self._silent = set(QUEUES)
+        self._silent = set(QUEUE_NAMES)
 
-    def send(self, queues: Iterable[str] = QUEUES, expires: float | None = None) -> None:
+    def send(self, queues: Iterable[str] = QUEUE_NAMES, expires: float | None = None) -> None:
         """Send them; one that waited for more than `expires` seconds is dropped. Raises Unavailable."""
         for queue in queues:
             self._wire.send_canary(queue, self._address(queue), expires)
@@ -58,7 +56,7 @@ class Probe:
         """How many messages wait in each queue for a worker."""
         broker = self._wire.redis if self._wire.url == self._wire.view_url else make_redis(self._wire.url)
         try:
-            return {queue: broker.llen(queue) for queue in QUEUES}
+            return {queue: broker.llen(queue) for queue in QUEUE_NAMES}
         except redis.RedisError as error:
             raise explain_redis(error, self._wire.url, "read the lengths of the queues") from error
         finally:
@@ -70,7 +68,7 @@ class Probe:
         user of Redis may not read that.
         """
         try:
-            stored = cast("dict[bytes, bytes]", self._wire.redis.hgetall(f"{self._wire.prefix}clocks"))
+            stored = cast("dict[bytes, bytes]", self._wire.redis.hgetall(self._wire.names.clocks))
         except redis.exceptions.NoPermissionError:
             return []
         except redis.RedisError as error:
@@ -80,7 +78,7 @@ class Probe:
     def is_led(self) -> bool:
         """Return whether the leader lock is held now: only while a tick runs."""
         try:
-            return bool(self._wire.redis.exists(ViewKeys(self._wire.prefix).leader))
+            return bool(self._wire.redis.exists(self._wire.names.leader))
         except redis.RedisError as error:
             raise explain_redis(error, self._wire.view_url, "read the leader lock") from error
 
@@ -89,7 +87,7 @@ class Probe:
         canaries = Canaries(self._wire)
         canaries.send()
         for _ in range(max(int(seconds / 0.2), 1)):
-            if all(canaries.answered(queue) for queue in QUEUES):
+            if all(canaries.answered(queue) for queue in QUEUE_NAMES):
                 break
             self._wire.pause()
-        return [queue for queue in QUEUES if not canaries.answered(queue)]
+        return [queue for queue in QUEUE_NAMES if not canaries.answered(queue)]

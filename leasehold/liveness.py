@@ -17,14 +17,14 @@ from typing import Any, Final, cast
 import msgspec
 import redis
 
-from leasehold.canaries import QUEUES
 from leasehold.client.own_transport import open_wire
 from leasehold.client.transport import RequestTransport, explain_redis
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import BadCredentials, Unavailable
 from tasks.clock import read_send_age
 from workers.settings import Settings
 
-PROCESSES: Final = (*QUEUES, "beat", "flower", "metrics", "emulator")
+PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
 """Beat sends a tick every interval; after this number without a message it is not alive."""
 RESEND_SECONDS: Final = 2.0

@@ -22,12 +22,12 @@ from typing import Any, Final
 import msgspec
 import redis
 
+from leasehold.common.names import RESERVATIONS, TASK_PREFIX, RedisNames
 from leasehold.common.signing import PRINCIPAL, encode_canonically
 from scheduler.model.validation import InvalidInputError
 from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
 from scheduler.view.redis_notifier import RedisNotifier
-from tasks.queues import PREFIX, RESERVATIONS
 from workers.access import is_signed
 from workers.logs import get_logger
 
@@ -77,7 +77,7 @@ class Arrival:
 def read_arrival(message: Mapping[str, Any], body: bytes) -> Arrival:
     """Return the arrival for a numbered message that passed `check_message`. `body`: its decoded body."""
     headers = message["headers"]
-    verb = str(headers["task"]).removeprefix(f"{PREFIX}.{RESERVATIONS}.")
+    verb = str(headers["task"]).removeprefix(f"{TASK_PREFIX}.{RESERVATIONS}.")
     document = _read_document(body)
     key = None
     if document.request is not None:
@@ -247,7 +247,7 @@ class Admission:
             depth = self._broker.llen(RESERVATIONS)
             with self._view.pipeline(transaction=False) as pipeline:
                 if sent_at is not None:
-                    pipeline.set(f"{self._prefix}queue:taken", min(sent_at, self._clock()))
+                    pipeline.set(RedisNames(self._prefix).taken, min(sent_at, self._clock()))
                 pipeline.incrby(f"{self._prefix}queue:count", self._taken - self._counted)
                 everywhere = int(pipeline.execute()[-1])
         except redis.RedisError as error:

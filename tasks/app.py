@@ -15,16 +15,17 @@ from celery.signals import before_task_publish, celeryd_after_setup, celeryd_ini
 from kombu.utils.url import parse_url
 
 from leasehold.common.masking import is_shown
+from leasehold.common.names import RESERVATIONS
 from scheduler.model.validation import InvalidInputError
 from tasks.beat import make_schedule
 from tasks.dispatch import CeleryDispatcher
 from tasks.messages import move_instant
-from tasks.queues import RESERVATIONS, list_queues, list_routes
+from tasks.queues import list_queues, list_routes
 from tasks.signing import sign_with
 from workers.configuration import load_settings
 from workers.logs import configure_logging, get_logger
 from workers.queue_watch import SENT_AT
-from workers.services import Services
+from workers.services import Services, find_foreign
 from workers.settings import Settings
 
 log = get_logger(__name__)
@@ -171,7 +172,7 @@ def require_broker() -> None:
 
 def refuse_foreign() -> None:
     """End this process with a line if its Redis belongs to another cluster, or if its database was set back."""
-    if line := services.find_foreign():
+    if line := find_foreign(settings):
         sys.exit(f"leasehold: {line}")
 
 

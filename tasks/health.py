@@ -4,10 +4,9 @@ from typing import Final
 
 import msgspec
 
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.interrupt import heed_notices
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.refused import record_refused
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from tasks.app import app, services

@@ -4,20 +4,7 @@ from typing import Final
 
 from kombu import Queue
 
-RESERVATIONS: Final = "reservations"
-TICKS: Final = "ticks"
-LAUNCH: Final = "launch"
-HEALTH: Final = "health"
-TERMINATE: Final = "terminate"
-
-QUEUE_NAMES: Final = (RESERVATIONS, TICKS, LAUNCH, HEALTH, TERMINATE)
-PREFIX: Final = "leasehold"
-
-
-def task_name(queue: str, verb: str) -> str:
-    """Return the name of a task, like `leasehold.launch.slot`."""
-    return f"{PREFIX}.{queue}.{verb}"
-
+from leasehold.common.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS, task_name
 
 TICK: Final = task_name(TICKS, "tick")
 LAUNCH_SLOT: Final = task_name(LAUNCH, "slot")
@@ -33,8 +20,6 @@ LEASES: Final = task_name(RESERVATIONS, "leases")
 QUERY: Final = task_name(RESERVATIONS, "query")
 EXPLAIN: Final = task_name(RESERVATIONS, "explain")
 CONDITIONS: Final = task_name(RESERVATIONS, "conditions")
-CANARY: Final = "canary"
-"""The verb of the canary task, which every queue has."""
 
 
 def list_queues() -> list[Queue]:
@@ -46,4 +31,4 @@ def list_queues() -> list[Queue]:
 
 def list_routes() -> dict[str, dict[str, str]]:
     """Return Celery's routes: the middle part of a task's name is its queue."""
-    return {f"{PREFIX}.{name}.*": {"queue": name} for name in QUEUE_NAMES}
+    return {task_name(name, "*"): {"queue": name} for name in QUEUE_NAMES}

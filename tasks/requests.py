@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, cast
 from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 
+from leasehold.common.names import RESERVATIONS, TASK_PREFIX
 from tasks.admission import ARRIVAL, Admission, find_admission
 from tasks.expired import expired
-from tasks.queues import PREFIX, RESERVATIONS
 from workers.logs import mask_text
 
 MOST_SHOWN: Final = 200
@@ -117,7 +117,7 @@ class ReadableRequest(Request):
         return str(self.request_dict.get(ARRIVAL))
 
     def _find_admission(self) -> Admission | None:
-        return find_admission() if str(self.name).startswith(f"{PREFIX}.{RESERVATIONS}.") else None
+        return find_admission() if str(self.name).startswith(f"{TASK_PREFIX}.{RESERVATIONS}.") else None
 
     def info(self, safe: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002 - Celery's signature
         """Return the description of this task for Celery's remote control, without its arguments."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from leasehold.common.names import RESERVATIONS, task_name
 from scheduler.model.command_schemas import WISHES
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
@@ -26,15 +27,15 @@ from scheduler.operations.commands.intake import Answer, accept
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.registry import check_question
 from scheduler.operations.explain import describe_conditions, explain
-from scheduler.operations.notices import describe_row
 from scheduler.operations.tick.heartbeat_intake import describe_host
+from scheduler.operations.unit_of_work import describe_row
 from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services
 from tasks.base import LeaseholdTask, UnansweredError
 from tasks.documents import read_request
 from tasks.principals import current_principal
-from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY, RESERVATIONS, task_name
+from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY
 
 MOST_TRIES: Final = 3
 """Attempts for a request that meets a copy of itself or another change of its rows in the database."""

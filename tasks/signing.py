@@ -10,9 +10,9 @@ from kombu import Producer
 from kombu.pools import ProducerPool
 from kombu.serialization import dumps
 
+from leasehold.common.names import TASK_PREFIX
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
-from tasks.queues import PREFIX
 from workers.access import Access
 from workers.logs import get_logger
 
@@ -31,7 +31,7 @@ class SigningProducer(Producer):
     def publish(self, body: Any, routing_key: str | None = None, **options: Any) -> Any:  # type: ignore[override]
         """See kombu.Producer.publish."""
         headers = options.get("headers") or {}
-        if self._find_access is None or not str(headers.get("task")).startswith(f"{PREFIX}."):
+        if self._find_access is None or not str(headers.get("task")).startswith(f"{TASK_PREFIX}."):
             return super().publish(body, routing_key=routing_key, **options)
         content_type, encoding, text = dumps(body, serializer=options.pop("serializer", None) or self.serializer)
         content = text.encode(encoding)

@@ -21,14 +21,13 @@ from kombu.transport import redis
 from kombu.utils.json import dumps
 from redis.exceptions import ResponseError
 
+from leasehold.common.names import DEFAULT_PREFIX, QUEUE_NAMES, RESERVATIONS, TASK_PREFIX
 from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
-from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.set_aside import BROKER_TYPES, UNACKED, set_aside, set_aside_note
 from tasks.admission import ARRIVAL, find_admission, read_arrival
 from tasks.expired import expired
 from tasks.messages import check_message, describe_message, find_defect, is_expired
-from tasks.queues import PREFIX, QUEUE_NAMES, RESERVATIONS
 from tasks.refusals import report_refused
 from workers.logs import get_logger
 
@@ -48,7 +47,7 @@ def _known_tasks(queue: str) -> frozenset[str]:
     """Return the tasks of this queue. Called with the first message, when all tasks are registered."""
     from tasks.app import app  # noqa: PLC0415 - the app names this module as its transport
 
-    return frozenset(name for name in app.tasks if name.startswith(f"{PREFIX}.{queue}."))
+    return frozenset(name for name in app.tasks if name.startswith(f"{TASK_PREFIX}.{queue}."))
 
 
 def _is_readable(note: bytes | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from celery.exceptions import SecurityWarning
 from celery.utils.nodenames import host_format
 
-from tasks.queues import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
+from leasehold.common.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
 from tasks.threads import POOL_NAME, leave
 from workers.imports import without_collecting
 from workers.settings import ConcurrencySettings

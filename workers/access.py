@@ -72,7 +72,14 @@ class Access:
             body_sha256=_text(headers, BODY_SHA256),
         )
         signature, known = _text(headers, SIGNATURE), self._look()
-        self._check_origin(fields, known)
+        if fields.cluster != known.state.identity:
+            raise SignatureError("another cluster")
+        try:
+            age = self._now(known) - float(fields.signed_at)
+        except ValueError:
+            age = math.nan
+        if not abs(age) <= FRESH_SECONDS:
+            raise SignatureError(f"signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
         found = self._find_signer(known, fields, signature)
         if found is None:
             # Read again, so that a principal or a key that was just added is valid at once.
@@ -111,16 +118,6 @@ class Access:
         is_valid = any(is_signed_by(read_key(key), fields, signature) for key in keys)
         return row.principal if row is not None and is_valid else None
 
-    def _check_origin(self, fields: SignedFields, known: _Known) -> None:
-        if fields.cluster != known.state.identity:
-            raise SignatureError("another cluster")
-        try:
-            age = self._now(known) - float(fields.signed_at)
-        except ValueError:
-            age = math.nan
-        if not abs(age) <= FRESH_SECONDS:
-            raise SignatureError(f"signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
-
     def _now(self, known: _Known) -> float:
         return known.state.now + self._monotonic() - known.looked_at
 
@@ -131,18 +128,14 @@ class Access:
             if known is not None and now - known.looked_at < LOOK_SECONDS - early:
                 return known
             state = self._store.read_cluster()
-            same = known is not None and _name_version(known.state) == _name_version(state)
-            # Principals that change after `state` was read have another version, so the next read finds them.
-            rows = known.principals if known is not None and same else self._read_principals()
+            before = known and (known.state.identity, known.state.principals_version)
+            if known is not None and before == (state.identity, state.principals_version):
+                rows = known.principals
+            else:
+                # Principals that change after `state` was read have another version, so the next read finds them.
+                rows = {row.name: row for row in self._store.find_principals()}
             self._known = _Known(self._monotonic(), state, rows)
             return self._known
-
-    def _read_principals(self) -> dict[str, StoredPrincipal]:
-        return {row.name: row for row in self._store.find_principals()}
-
-
-def _name_version(state: ClusterRow) -> tuple[str, int]:
-    return state.identity, state.principals_version
 
 
 def _text(headers: Mapping[str, object], name: str) -> str:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, TypeGuard, get_args, get_origin
 
 from leasehold.common.visible import escape_json
 from scheduler.model.documents import Field
@@ -151,7 +151,10 @@ def write_template(path: Path | None = None) -> str:
 
     With a path, also write it there. Raises InvalidInputError if the file exists or cannot be written.
     """
-    text = _format_file()
+    blocks = [_HEAD]
+    for section in list_sections("linux", "ci"):
+        blocks += [_format_block(section, values) for values in _EXAMPLE.get(section.path, ({},))]
+    text = "\n".join(blocks)
     if path is not None:
         try:
             with path.open("x", encoding="utf-8") as file:
@@ -170,20 +173,11 @@ def format_tables() -> str:
 
 def _format_table(section: Section) -> str:
     header = f"`[[{section.path}]]`" if section.is_list else f"`[{section.path}]`"
-    rows = [f"| `{key.name}` | {_cell(key.default)} | {key.meaning} |" for key in list_keys(section)]
+    keys = list_keys(section)
+    defaults = [key.default if key.default in {"", REQUIRED} else f"`{key.default}`" for key in keys]
+    rows = [f"| `{key.name}` | {default} | {key.meaning} |" for key, default in zip(keys, defaults, strict=True)]
     title = f"### {header if section.path else 'At the top'}"
     return "\n".join([title, "", section.meaning, "", "| key | default | meaning |", "|---|---|---|", *rows, ""])
-
-
-def _cell(default: str) -> str:
-    return default if default in {"", REQUIRED} else f"`{default}`"
-
-
-def _format_file() -> str:
-    blocks = [_HEAD]
-    for section in list_sections("linux", "ci"):
-        blocks += [_format_block(section, values) for values in _EXAMPLE.get(section.path, ({},))]
-    return "\n".join(blocks)
 
 
 def _format_block(section: Section, values: dict[str, Any]) -> str:
@@ -191,19 +185,16 @@ def _format_block(section: Section, values: dict[str, Any]) -> str:
     lines = [f"# {section.meaning}", *([header] if section.path else [])]
     for key in list_keys(section):
         lines += [f"# {key.meaning}"] if key.meaning else []
-        lines.append(_format_key(key, values))
+        if key.name in values:
+            lines.append(f"{key.name} = {format_value(values[key.name])}")
+        elif key.default in {"", REQUIRED}:
+            lines.append(f"#{key.name} = {format_value(_EXAMPLES[key.path])}")
+        else:
+            lines.append(f"{key.name} = {key.default}")
     if section.is_example or (section.is_list and not values):
         # A table that would create something is commented out.
         lines = [line if line.startswith("#") else f"#{line}" for line in lines]
     return "\n".join(lines) + "\n"
-
-
-def _format_key(key: Key, values: dict[str, Any]) -> str:
-    if key.name in values:
-        return f"{key.name} = {format_value(values[key.name])}"
-    if key.default not in {"", REQUIRED}:
-        return f"{key.name} = {key.default}"
-    return f"#{key.name} = {format_value(_EXAMPLES[key.path])}"
 
 
 def format_value(value: object) -> str:
@@ -223,13 +214,13 @@ def format_value(value: object) -> str:
 def _settings_sections(model: type[Document], path: str) -> Iterator[Section]:
     for name, field in model.model_fields.items():
         inner = inner_model(field.annotation)
-        if isinstance(inner, type) and issubclass(inner, Document):
+        if _is_model(inner):
             full = f"{path}.{name}" if path else name
             yield Section(full, inner, _meaning(inner))
             yield from _settings_sections(inner, full)
 
 
-def _is_model(annotation: object) -> bool:
+def _is_model(annotation: object) -> TypeGuard[type[Document]]:
     return isinstance(annotation, type) and issubclass(annotation, Document)
 
 
@@ -261,12 +252,8 @@ def _default(field: Field) -> str:
 def _describe(field: Field, docstring: str) -> str:
     """Return the description of a key, with its possible values unless the description names them."""
     meaning = docstring.replace("\n", " ")
-    choices = [f"`{choice}`" for choice in _choices(field.annotation)]
+    literal = field.annotation if get_origin(field.annotation) is Literal else None
+    choices = [f"`{choice}`" for choice in get_args(literal)]
     if all(choice in meaning for choice in choices):
         return meaning
     return f"{meaning} One of {', '.join(choices)}.".strip()
-
-
-def _choices(annotation: object) -> Iterator[str]:
-    if get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from scheduler.model.resources import fits
 from scheduler.model.rules import Pool, Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
-from workers.config_checks import find_contradictions, find_misfits
 from workers.config_template import write_template
 from workers.ec2.user_data import VARIABLES, render_user_data
 from workers.settings import Settings, is_loopback, read_settings
@@ -36,6 +36,9 @@ USUAL_PATH: Final = Path("leasehold.toml")
 _RULES: Final = tuple(Rules.model_fields)
 _KNOWN: Final = (*Settings.model_fields, *_RULES, "cloud")
 _POSITION: Final = re.compile(r"(.*) \(at (line \d+, column \d+|end of document)\)", re.DOTALL)
+
+OUR_TAGS: Final = "leasehold:"
+"""Prefix of the tags that name the cluster, pool, slot and launch of a machine."""
 
 Part = TypeVar("Part")
 
@@ -76,18 +79,22 @@ def read_configuration(path: Path | None = None) -> Configuration:
     faults = _unknown_tables(document)
     rules_document = {key: copy.deepcopy(document[key]) for key in _RULES if key in document}
     faults += _fill_in_user_data(rules_document, found.parent if found else Path())
-    settings = _collect(faults, lambda: read_settings(_settings_part(document)))
+    settings = _collect(faults, lambda: _read_settings(document))
     rules = _collect(faults, lambda: read_rules(rules_document, ""))
-    cloud = _collect(faults, lambda: _read_cloud(document.get("cloud", {}), rules))
-    faults += [*_template_faults(rules), *find_contradictions(rules)] if rules else []
+    table = document.get("cloud", {})
+    # Outages are checked against the pools if the rules are valid.
+    cloud = _collect(
+        faults,
+        lambda: read_document(CloudDocument, table, "cloud") if rules is None else read_simulated_cloud(table, rules),
+    )
+    for name, pool in rules.pools.items() if rules else ():
+        if pool.ec2.user_data is not None:
+            empty = dict.fromkeys(VARIABLES, "")
+            _collect(faults, partial(render_user_data, pool.ec2.user_data, empty, f"pools.{name}.ec2.user_data"))
+    faults += find_contradictions(rules) if rules else []
     if faults or settings is None or rules is None or cloud is None:
         raise InvalidInputError(faults)
     return Configuration(found, settings, rules_document, rules, cloud)
-
-
-def _read_cloud(table: object, rules: Rules | None) -> CloudDocument:
-    """Read the [cloud] table; its outages are checked against the pools if the rules are valid."""
-    return read_document(CloudDocument, table, "cloud") if rules is None else read_simulated_cloud(table, rules)
 
 
 def load_settings(path: Path | None = None) -> Settings:
@@ -98,7 +105,7 @@ def load_settings(path: Path | None = None) -> Settings:
     """
     document = _parse(find_configuration(path))
     faults = _unknown_tables(document)
-    settings = _collect(faults, lambda: read_settings(_settings_part(document)))
+    settings = _collect(faults, lambda: _read_settings(document))
     if faults or settings is None:
         raise InvalidInputError(faults)
     return settings
@@ -136,7 +143,10 @@ def _pool_warnings(path: str, pool: Pool) -> Iterator[Fault]:
         most = f"at most max_slots ({pool.max_slots})"
         yield Fault(f"{path}.target_warm_slots", most, str(pool.target_warm_slots))
     if not pool.is_elastic:
-        yield from _static_warnings(path, pool)
+        for key in ("min_slots", "target_warm_slots", "offerings"):
+            if value := getattr(pool, key):
+                got = f"{len(value)} of them" if key == "offerings" else str(value)
+                yield Fault(f"{path}.{key}", "nothing in a static pool (hosts register themselves)", got)
         yield from find_misfits(path, pool)
     else:
         yield from _launch_warnings(path, pool)
@@ -153,11 +163,48 @@ def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
         yield Fault(f"{path}.ec2.security_groups", "none beside a launch_template (it brings its own)", got)
 
 
-def _static_warnings(path: str, pool: Pool) -> Iterator[Fault]:
-    for key in ("min_slots", "target_warm_slots", "offerings"):
-        if value := getattr(pool, key):
-            got = f"{len(value)} of them" if key == "offerings" else str(value)
-            yield Fault(f"{path}.{key}", "nothing in a static pool (hosts register themselves)", got)
+def find_contradictions(rules: Rules) -> Iterator[Fault]:
+    """Yield every contradiction, each with the path of the key that should change."""
+    for name, pool in rules.pools.items():
+        if pool.is_elastic:
+            yield from find_misfits(f"pools.{name}", pool)
+            for tag in pool.ec2.tags:
+                # Such a tag would mark the machine as that of another owner.
+                if tag.startswith(OUR_TAGS):
+                    path = f"pools.{name}.ec2.tags.{tag}"
+                    yield Fault(path, f"a tag that does not begin with {OUR_TAGS}", show(tag))
+    yield from _find_minima(rules)
+
+
+def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
+    """Yield the `default_resources` of a pool that exceed every slot of the pool: its requests could never fit."""
+    if pool.counts_leases_only:
+        return
+    own = pool.resources or {}
+    # A new slot has the capacity of its offering, else that of the pool.
+    held = [own if each.resources is None else each.resources for each in pool.offerings] or [own]
+    names = {name for each in held for name in each}
+    found = False
+    for name, amount in pool.default_resources.items():
+        largest = max((each.get(name, 0.0) for each in held), default=0.0)
+        if amount > largest:
+            found = True
+            known = f"at most {largest:g}" if name in names else f"one of {', '.join(sorted(names)) or 'none'}"
+            yield Fault(f"{path}.default_resources.{name}", f"{known} (no slot holds more)", f"{amount:g}")
+    if not found and not any(fits(pool.default_resources, each) for each in held):
+        got = ", ".join(f"{name} {amount:g}" for name, amount in pool.default_resources.items())
+        yield Fault(f"{path}.default_resources", "amounts that one offering holds together", got)
+
+
+def _find_minima(rules: Rules) -> Iterator[Fault]:
+    """Yield limits that are lower than the sum of the pools' min_slots."""
+    tables = {"scheduler": (rules.scheduler.max_slots, list(rules.pools.values()))}
+    for name, own in rules.scheduler.system.items():
+        tables[f"scheduler.system.{name}"] = own.max_slots, [p for p in rules.pools.values() if p.system == name]
+    for path, (most, pools) in tables.items():
+        least = sum(pool.min_slots for pool in pools if pool.is_elastic)
+        if most and least > most:
+            yield Fault(f"{path}.max_slots", f"at least the pools' min_slots ({least})", str(most))
 
 
 def _collect(faults: list[Fault], read: Callable[[], Part]) -> Part | None:
@@ -179,19 +226,16 @@ def _parse(path: Path | None) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise fault(str(path), "a text in UTF-8", f"byte {error.start}") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError([_syntax_fault(path, str(error))]) from None
+        found = _POSITION.fullmatch(str(error))
+        reason, position = found.groups() if found else (str(error), "")
+        where = f"{path}, {position}" if position else str(path)
+        raise InvalidInputError([Fault(where, "valid TOML", show(reason))]) from None
 
 
 def _describe(error: OSError) -> str:
     """Return the message of an error, with the uid if a permission is missing: in a container users need to know it."""
     denied = isinstance(error, PermissionError)
     return f"{error.strerror} (as uid {os.geteuid()})" if denied else str(error.strerror)
-
-
-def _syntax_fault(path: Path, message: str) -> Fault:
-    found = _POSITION.fullmatch(message)
-    reason, position = found.groups() if found else (message, "")
-    return Fault(f"{path}, {position}" if position else str(path), "valid TOML", show(reason))
 
 
 def _unknown_tables(document: dict[str, Any]) -> list[Fault]:
@@ -202,8 +246,8 @@ def _unknown_tables(document: dict[str, Any]) -> list[Fault]:
     ]
 
 
-def _settings_part(document: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in document.items() if key in Settings.model_fields}
+def _read_settings(document: dict[str, Any]) -> Settings:
+    return read_settings({key: value for key, value in document.items() if key in Settings.model_fields})
 
 
 def _fill_in_user_data(rules_document: dict[str, Any], folder: Path) -> list[Fault]:
@@ -228,13 +272,3 @@ def _fill_in(ec2: dict[str, Any], folder: Path, path: str) -> list[Fault]:
     except ValueError:
         return [Fault(f"{path}.user_data_file", "the name of a text in UTF-8", show(file))]
     return []
-
-
-def _template_faults(rules: Rules) -> list[Fault]:
-    faults: list[Fault] = []
-    for name, pool in rules.pools.items():
-        if pool.ec2.user_data is not None:
-            empty = dict.fromkeys(VARIABLES, "")
-            render = partial(render_user_data, pool.ec2.user_data, empty, f"pools.{name}.ec2.user_data")
-            _collect(faults, render)
-    return faults

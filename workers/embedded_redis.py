@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,7 +136,37 @@ class RedisServer:
         log = self.directory / "redis.log"
         log.unlink(missing_ok=True)
         self.process = self.launch(prepare_redis(self.binary, self.directory, self.port, self.config))
-        _await_answer(self.process, self.port, self.login, log)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._answers():
+                return
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.02)
+                raise RedisStartError(
+                    f"the server ended with status {self.process.returncode}: {_read_last_lines(log)}"
+                )
+        self.kill()
+        raise RedisStartError(f"the server did not answer for {START_SECONDS:g} seconds: {_read_last_lines(log)}")
+
+    def _answers(self) -> bool:
+        """Return whether the server on this port answers and is this process, not another one that took the port."""
+        user, password = self.login or (None, None)
+        client = redis.Redis(
+            "127.0.0.1",
+            self.port,
+            username=user,
+            password=password,
+            socket_timeout=0.5,
+            socket_connect_timeout=0.5,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+        try:
+            return bool(client.info("server")["process_id"] == self.process.pid)
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()
 
 
 def start_redis(
@@ -172,42 +203,6 @@ def _find_free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-def _await_answer(process: subprocess.Popen[bytes], port: int, login: tuple[str, str] | None, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if _answers(port, login, process.pid):
-            return
-        try:
-            process.wait(0.02)
-        except subprocess.TimeoutExpired:
-            continue
-        raise RedisStartError(f"the server ended with status {process.returncode}: {_read_last_lines(log)}")
-    process.kill()
-    process.wait()
-    raise RedisStartError(f"the server did not answer for {START_SECONDS:g} seconds: {_read_last_lines(log)}")
-
-
-def _answers(port: int, login: tuple[str, str] | None, pid: int) -> bool:
-    """Return whether the server on this port answers and is this process, not another one that took the port."""
-    user, password = login or (None, None)
-    client = redis.Redis(
-        "127.0.0.1",
-        port,
-        username=user,
-        password=password,
-        socket_timeout=0.5,
-        socket_connect_timeout=0.5,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-    )
-    try:
-        return bool(client.info("server")["process_id"] == pid)
-    except redis.RedisError:
-        return False
-    finally:
-        client.close()
 
 
 def _read_last_lines(log: Path) -> str:

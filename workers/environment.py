@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final, get_args
 
 from scheduler.model.json_text import parse_json
@@ -24,7 +25,11 @@ def read_environment(settings: type[Document]) -> dict[str, Any]:
         for part in path[:-1]:
             inner = table.get(part)
             table[part] = table = dict(inner) if isinstance(inner, dict) else {}
-        table[path[-1]] = _decode(os.environ[name], _annotation(settings, path))
+        annotation: object = settings
+        for part in path:
+            fields = getattr(inner_model(annotation), "model_fields", {})
+            annotation = fields[part].annotation if part in fields else None
+        table[path[-1]] = _decode(os.environ[name], annotation)
     return document
 
 
@@ -51,28 +56,18 @@ def name_origin(found: Fault, settings: type[Document]) -> Fault:
     return found
 
 
-def _annotation(settings: type[Document], path: tuple[str, ...]) -> object:
-    """Return the type of the key at `path`; None for an unknown key."""
-    found: object = settings
-    for part in path:
-        fields = getattr(inner_model(found), "model_fields", {})
-        found = fields[part].annotation if part in fields else None
-    return found
-
-
 def _decode(text: str, annotation: object) -> object:
-    """Return a variable's text as the type of its key: number, true, false, a table as JSON; else the text."""
+    """Return a variable's text as the type of its key: number, true, false, a table as JSON; else the text.
+
+    `annotation`: the type of the key; None for an unknown key.
+    """
     inside = [annotation, *get_args(annotation)]
     plain = {get_args(each)[0] if get_args(each) else each for each in inside}
     if plain & {int, float} and _NUMBER.fullmatch(text):
         return float(text) if {".", "e", "E"} & set(text) else int(text)
     if bool in plain and text in {"true", "false"}:
         return text == "true"
-    return _parse_table(text) if hasattr(annotation, "model_fields") else text
-
-
-def _parse_table(text: str) -> object:
-    try:
-        return parse_json(text)
-    except (ValueError, RecursionError):
-        return text
+    if hasattr(annotation, "model_fields"):
+        with suppress(ValueError, RecursionError):
+            return parse_json(text)
+    return text

@@ -15,7 +15,7 @@ from scheduler.view.redis_view_cache import RedisViewCache
 from workers.clock_watch import ClockWatch
 from workers.configuration import load_settings
 from workers.logs import configure_logging
-from workers.metrics import serve_metrics
+from workers.metrics import Sources, serve_metrics
 from workers.queue_watch import QueueWatch
 from workers.services import find_foreign
 
@@ -25,22 +25,21 @@ def main() -> int:
     try:
         settings = load_settings()
         configure_logging(settings.log.format, settings.log.level)
-        client, prefix = make_redis(settings.view_url or ""), settings.view.prefix
-        store, meter, view_cache = (
-            open_store(settings.database_url),
-            RedisMeter(client, prefix),
-            RedisViewCache(client, prefix),
-        )
         if line := find_foreign(settings):
             sys.stderr.write(f"leasehold: {line}\n")
             return 1
+        client, prefix = make_redis(settings.view_url or ""), settings.view.prefix
         broker = client if settings.broker_url == settings.view_url else make_redis(settings.broker_url or "")
-        clock = RedisClock(client, prefix)
-        queues, clocks = QueueWatch(broker, clock.now), ClockWatch(client, prefix, clock)
-        check = partial(MembershipCheck().compare, store, RedisRecord(client, prefix))
-        serve_metrics(
-            store, meter, settings.metrics.host, settings.metrics.port, view_cache, queues, clocks, check=check
+        store, clock = open_store(settings.database_url), RedisClock(client, prefix)
+        sources = Sources(
+            store,
+            RedisMeter(client, prefix).read,
+            RedisViewCache(client, prefix).read_report,
+            QueueWatch(broker, clock.now).read,
+            ClockWatch(client, prefix, clock).read,
         )
+        check = partial(MembershipCheck().compare, store, RedisRecord(client, prefix))
+        serve_metrics(sources, settings.metrics.host, settings.metrics.port, check)
     except ForeignClusterError as error:
         sys.stderr.write(f"leasehold: {error}\n")
         return 1

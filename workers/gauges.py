@@ -1,116 +1,134 @@
-"""Gauges of the fleet and of pending reservations. Sources: Orchard's and Arvados' metrics.
+"""Gauges of the fleet, of reservations, accounts, clocks and queues. Sources: Orchard's and Arvados' metrics.
 
 Every scrape computes each gauge from the present state and includes all values of its labels. A gauge that only grows,
 or that is missing until a problem occurs, could not be used for alerts.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
+from leasehold.common.clock import ProcessOffset
+from scheduler.model.accounts import FREE, PAID, Account, find_account
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import HOLDING, SLOT_STATES, WITH_MACHINE
+from scheduler.model.transitions import HOLDING, PHASES, SLOT_STATES, WITH_MACHINE
 from scheduler.policy.capacity.slot_info import capacity_of
 from scheduler.policy.lifecycle.timeouts import is_silent
 from scheduler.ports import Store
+from scheduler.view.redis_meter import Tally
+from workers.queue_watch import WaitingMessages
 
 OVER_QUOTA: Final = ("at_quota", "at_max_slots")
 MOST_LEASED: Final = 2**31 - 1
+LEVELS: Final = range(FREE + 1)
+SPENT: Final = "leasehold_account_spent_total"
+PREEMPTIONS: Final = "leasehold_preemptions_total"
+PREEMPTED: Final = "leasehold_preempted_total"
 
 
-def measure_fleet(store: Store, rules: Rules, held: Sequence[Reservation]) -> Iterator[Family]:
-    """Yield slots online and offline, prices by state, and used and available resources. `held`: the reservations that
-    hold leases.
-    """
-    slots, now = store.find_slots(), store.now()
-    yield from _count_online(slots, rules, now)
-    yield _sum_prices(slots, rules)
-    yield from _measure_resources(held, slots, rules)
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
-def _count_online(slots: list[Slot], rules: Rules, now: float) -> Iterator[Family]:
-    online = GaugeMetricFamily("leasehold_slots_online", "Slots in service that are not silent", labels=["pool"])
-    offline = GaugeMetricFamily("leasehold_slots_offline", "Static hosts without a recent heartbeat", labels=["pool"])
-    for name, pool in rules.pools.items():
-        serving = [slot for slot in slots if slot.pool == name and slot.state in HOLDING]
-        silent = sum(is_silent(slot, pool, now) for slot in serving)
-        online.add_metric([name], len(serving) - silent)
-        offline.add_metric([name], silent)
-    yield from (online, offline)
-
-
-def _sum_prices(slots: list[Slot], rules: Rules) -> Family:
-    about = "Price an hour of the slots of a pool in a state, by their offerings"
-    family = GaugeMetricFamily("leasehold_slots_price", about, labels=["pool", "state"])
-    prices: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for slot in slots:
-        prices[slot.pool, slot.state] += slot.price or 0.0
-    for name in rules.pools:
-        for state in SLOT_STATES:
-            family.add_metric([name, state], prices[name, state])
+def make_gauge(name: str, about: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Family:
+    """Return a gauge with a sample for each entry of `values`, whose key has the values of the labels."""
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
     return family
 
 
-def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Rules) -> Iterator[Family]:
-    labels = ["pool", "slot", "resource"]
-    about = "Leased amount of a resource of a slot in service"
-    used = GaugeMetricFamily("leasehold_slot_resources_used", about, labels=labels)
-    about = "Free amount of a resource of a slot in service, never below 0"
-    available = GaugeMetricFamily("leasehold_slot_resources_available", about, labels=labels)
-    leased = _sum_leases(held)
+def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> Iterator[Family]:
+    """Yield the gauges that need the database and no report of a tick."""
+    found = store.count_phases()
+    phases = {(phase,): found.get(phase, 0) for phase in PHASES}
+    yield make_gauge("leasehold_reservations", "Reservations by phase", ["phase"], phases)
+    leader_term = store.load_leader_term()
+    yield GaugeMetricFamily("leasehold_term", "Number of the present leadership; it only grows", leader_term.term)
+    if leader_term.ticked_at:
+        age = max(0.0, store.now() - leader_term.ticked_at)
+        yield GaugeMetricFamily("leasehold_tick_age_seconds", "Time since the last tick was committed", age)
+    about = (
+        "Seconds by which the clock of the database is ahead of cluster time: the sum of the jumps that were corrected"
+    )
+    ahead = 0.0 - store.read_cluster().reference_offset
+    yield GaugeMetricFamily("leasehold_clock_reference_offset_seconds", about, ahead)
+    held = store.find_reservations(phases=["leased", "revoking"], limit=MOST_LEASED)
+    yield from _measure_fleet(store.find_slots(), rules, held, store.now())
+    yield from measure_accounts(accounts, held)
+
+
+def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation], now: float) -> Iterator[Family]:
+    """Yield slots and prices by state, slots online and offline, and used and available resources."""
+    states: Counter[tuple[str, str]] = Counter()
+    prices: defaultdict[tuple[str, str], float] = defaultdict(float)
+    serving: dict[tuple[str], int] = {(name,): 0 for name in rules.pools}
+    silent = dict(serving)
     for slot in slots:
-        pool = rules.pools.get(slot.pool)
-        capacity = capacity_of(slot, pool) if pool is not None and slot.state in HOLDING else None
-        taken = leased.get((slot.id, slot.epoch), {})
-        free = subtract(capacity or {}, taken)
-        for name in sorted({*(capacity or {}), *(taken if slot.state in HOLDING else ())}):
-            used.add_metric([slot.pool, slot.id, name], taken.get(name, 0.0))
-            available.add_metric([slot.pool, slot.id, name], free.get(name, 0.0))
-    yield from (used, available)
+        states[slot.pool, slot.state] += 1
+        prices[slot.pool, slot.state] += slot.price or 0.0
+        if slot.pool in rules.pools and slot.state in HOLDING:
+            serving[slot.pool,] += 1
+            silent[slot.pool,] += is_silent(slot, rules.pools[slot.pool], now)
+    pools = sorted({*rules.pools, *(pool for pool, _ in states)})
+    labels = ["pool", "state"]
+    counted = {(pool, state): states[pool, state] for pool in pools for state in SLOT_STATES}
+    yield make_gauge("leasehold_slots", "Slots by pool and state", labels, counted)
+    online = {key: count - silent[key] for key, count in serving.items()}
+    yield make_gauge("leasehold_slots_online", "Slots in service that are not silent", ["pool"], online)
+    yield make_gauge("leasehold_slots_offline", "Static hosts without a recent heartbeat", ["pool"], silent)
+    about = "Price an hour of the slots of a pool in a state, by their offerings"
+    priced = {(pool, state): prices[pool, state] for pool in rules.pools for state in SLOT_STATES}
+    yield make_gauge("leasehold_slots_price", about, labels, priced)
+    yield from _measure_resources(held, slots, rules)
 
 
-def list_holders(store: Store) -> list[Reservation]:
-    """Return the reservations that hold leases."""
-    return store.find_reservations(phases=["leased", "revoking"], limit=MOST_LEASED)
-
-
-def _sum_leases(held: Sequence[Reservation]) -> dict[tuple[str, int], Resources]:
-    """Return the leased amounts by slot and epoch."""
-    found: dict[tuple[str, int], Resources] = {}
+def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Rules) -> Iterator[Family]:
+    leased: dict[tuple[str, int], Resources] = {}
     for row in held:
         for lease in row.leases:
+            # A lease of an earlier machine of its slot takes nothing of the present one.
             key = lease.slot, lease.epoch
-            found[key] = add(found.get(key, {}), lease.resources)
-    return found
+            leased[key] = add(leased.get(key, {}), lease.resources)
+    used: dict[tuple[str, ...], float] = {}
+    available: dict[tuple[str, ...], float] = {}
+    for slot in slots:
+        if slot.state not in HOLDING:
+            continue
+        pool = rules.pools.get(slot.pool)
+        capacity = (capacity_of(slot, pool) if pool is not None else None) or {}
+        taken = leased.get((slot.id, slot.epoch), {})
+        free = subtract(capacity, taken)
+        for name in sorted({*capacity, *taken}):
+            used[slot.pool, slot.id, name] = taken.get(name, 0.0)
+            available[slot.pool, slot.id, name] = free.get(name, 0.0)
+    labels = ["pool", "slot", "resource"]
+    about = "Leased amount of a resource of a slot in service"
+    yield make_gauge("leasehold_slot_resources_used", about, labels, used)
+    about = "Free amount of a resource of a slot in service, never below 0"
+    yield make_gauge("leasehold_slot_resources_available", about, labels, available)
 
 
 def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Family]:
     """Yield the last tick's report about pending reservations; zeros before the first tick."""
     codes: Mapping[str, int] = report.get("codes", {})
-    about = "Pending reservations by waiting code"
-    waiting = GaugeMetricFamily("leasehold_reservations_waiting", about, labels=["code"])
-    for code in WAITING_CODES:
-        waiting.add_metric([code], codes.get(code, 0))
-    yield waiting
+    waiting = {(code,): codes.get(code, 0) for code in WAITING_CODES}
+    yield make_gauge("leasehold_reservations_waiting", "Pending reservations by waiting code", ["code"], waiting)
     about = "Reservations that wait for a slot that is in flight"
     yield GaugeMetricFamily("leasehold_reservations_allocated_not_started", about, codes.get("booting", 0))
     about = "Reservations that wait because of a quota or max_slots"
     yield GaugeMetricFamily("leasehold_reservations_over_quota", about, sum(codes.get(code, 0) for code in OVER_QUOTA))
     about = "Age of the oldest pending reservation that is neither on hold nor waits for a slot in flight; 0 = none"
     yield GaugeMetricFamily("leasehold_longest_wait_seconds", about, float(report.get("longest_wait", 0)))
-    quota = GaugeMetricFamily(
-        "leasehold_at_quota", "Whether EC2's quota prevents launches of the pool", labels=["pool"]
-    )
-    for name in rules.pools if rules is not None else ():
-        quota.add_metric([name], float(name in report.get("at_quota", ())))
-    yield quota
+    at_quota = report.get("at_quota", ())
+    values = {(name,): float(name in at_quota) for name in (rules.pools if rules is not None else ())}
+    yield make_gauge("leasehold_at_quota", "Whether EC2's quota prevents launches of the pool", ["pool"], values)
 
 
 def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -> Family:
@@ -119,11 +137,64 @@ def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -
     A machine that has not answered yet counts from the start of its state.
     """
     now = store.now()
-    machines = [
-        slot
+    ages = [
+        now - max(slot.since, probed.get(slot.id, 0.0))
         for slot in store.find_slots(states=sorted(WITH_MACHINE))
         if slot.pool in rules.pools and rules.pools[slot.pool].is_elastic
     ]
-    ages = (now - max(slot.since, probed.get(slot.id, 0.0)) for slot in machines)
     about = "Time since the last answer of the machine that has been silent for longest; 0 = there is none"
-    return GaugeMetricFamily("leasehold_probe_age_seconds_max", about, max(0.0, max(ages, default=0.0)))
+    return GaugeMetricFamily("leasehold_probe_age_seconds_max", about, max([0.0, *ages]))
+
+
+def measure_accounts(accounts: Sequence[Account], held: Sequence[Reservation]) -> Iterator[Family]:
+    """Yield each account's balance and its running leases, by level. `held`: the reservations that hold leases."""
+    by_id = {account.id: account for account in accounts}
+    running: Counter[tuple[str, int]] = Counter()
+    for row in held:
+        account = find_account(by_id, row.request.account, row.sequence)
+        if account is not None:
+            running.update((account.id, lease.level) for lease in row.leases)
+    labels = ["account", "level"]
+    balances = {(each.id, str(level)): each.balance[level] for each in accounts for level in PAID}
+    yield make_gauge("leasehold_account_balance", "Balance of an account after its last charge", labels, balances)
+    leases = {(each.id, str(level)): running[each.id, level] for each in accounts for level in LEVELS}
+    yield make_gauge("leasehold_account_leases", "Running leases of an account", labels, leases)
+
+
+def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]) -> Family:
+    """Return how many reservations waited for each account at the last tick, by the best level it could pay for."""
+    about = "Waiting reservations of an account, by the best level that it could pay for; 5 = none"
+    counted: Mapping[str, list[int]] = report.get("accounts", {})
+    waiting = {
+        (account.id, str(level)): count
+        for account in accounts
+        for level, count in zip(LEVELS, counted.get(account.id) or [0] * len(LEVELS), strict=True)
+    }
+    return make_gauge("leasehold_account_waiting", about, ["account", "level"], waiting)
+
+
+def add_zeros(tally: Tally, accounts: Sequence[Account]) -> None:
+    """Add a zero for each counter of each account at every level that has no count yet."""
+    for name, levels in ((SPENT, PAID), (PREEMPTIONS, PAID), (PREEMPTED, LEVELS[1:])):
+        for account in accounts:
+            for level in levels:
+                tally.counters[name].setdefault((account.id, str(level)), 0.0)
+
+
+def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
+    """Yield how far each process' wall clock is ahead of cluster time."""
+    about = "Seconds by which the wall clock of a process is ahead of cluster time"
+    family = GaugeMetricFamily("leasehold_clock_offset_seconds", about, labels=["process", "host"])
+    for each in offsets:
+        # Several processes may have the same name, so this is no mapping.
+        family.add_metric([each.process, each.host], each.seconds)
+    yield family
+
+
+def measure_queues(queues: Mapping[str, WaitingMessages]) -> Iterator[Family]:
+    """Yield the gauges. An age that could not be read is missing."""
+    counts = {(queue,): waiting.count for queue, waiting in queues.items()}
+    yield make_gauge("leasehold_queue_messages", "Messages that wait in a queue for a worker", ["queue"], counts)
+    ages = {(queue,): age for queue, waiting in queues.items() if (age := waiting.oldest_seconds) is not None}
+    about = "Time since the oldest message that waits in a queue was sent; 0 = there is none"
+    yield make_gauge("leasehold_queue_oldest_message_seconds", about, ["queue"], ages)

@@ -58,6 +58,9 @@ def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+    renderers: list[Processor] = [structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0, sort_keys=False)]
+    if form == "json":
+        renderers = [structlog.processors.EventRenamer("message"), structlog.processors.JSONRenderer(default=str)]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -67,7 +70,7 @@ def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO
                 structlog.processors.format_exc_info,
                 mask_secrets,
                 show_controls,
-                *_renderers(form),
+                *renderers,
             ],
         )
     )
@@ -76,12 +79,6 @@ def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO
     root.setLevel(level.upper())
     for name, least in _QUIET.items():
         logging.getLogger(name).setLevel(max(least, root.level))
-
-
-def _renderers(form: Format) -> list[Processor]:
-    if form == "json":
-        return [structlog.processors.EventRenamer("message"), structlog.processors.JSONRenderer(default=str)]
-    return [structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0, sort_keys=False)]
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

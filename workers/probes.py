@@ -39,7 +39,11 @@ class Probes:
             case "command":
                 return _runs(fill_command(probe.command, machine), probe.timeout)
             case "tcp":
-                return machine.address is not None and _connects(machine.address, probe)
+                if machine.address is None:
+                    return False
+                with suppress(*_NO_ANSWER), socket.create_connection((machine.address, probe.port or 0), probe.timeout):
+                    return True
+                return False
             case "http":
                 return machine.address is not None and _answers(machine.address, probe)
 
@@ -50,32 +54,20 @@ def fill_command(command: Sequence[str], machine: Machine) -> list[str]:
     return [_PLACEHOLDER.sub(lambda found: values[found[1]], argument) for argument in command]
 
 
-def _connects(address: str, probe: ProbeRules) -> bool:
-    try:
-        with socket.create_connection((address, probe.port or 0), timeout=probe.timeout):
-            return True
-    except _NO_ANSWER:
-        return False
-
-
 def _answers(address: str, probe: ProbeRules) -> bool:
     try:
         with closing(http.client.HTTPConnection(address, probe.port, timeout=probe.timeout)) as connection:
             connection.connect()
-            return _gets_2xx(connection, probe)
+            # The timeout of a socket starts again with every byte. The timer ends an answer that comes byte by byte.
+            timer = Timer(probe.timeout, _hang_up, [connection.sock])
+            timer.start()
+            try:
+                connection.request("GET", probe.path, headers={"User-Agent": "leasehold", "Connection": "close"})
+                return connection.getresponse().status // 100 == 2  # noqa: PLR2004 - HTTP status 2xx
+            finally:
+                timer.cancel()
     except _NO_ANSWER:
         return False
-
-
-def _gets_2xx(connection: http.client.HTTPConnection, probe: ProbeRules) -> bool:
-    # The timeout of a socket starts again with every byte. The timer ends an answer that comes byte by byte.
-    timer = Timer(probe.timeout, _hang_up, [connection.sock])
-    timer.start()
-    try:
-        connection.request("GET", probe.path, headers={"User-Agent": "leasehold", "Connection": "close"})
-        return connection.getresponse().status // 100 == 2  # noqa: PLR2004 - HTTP status 2xx
-    finally:
-        timer.cancel()
 
 
 def _hang_up(connected: socket.socket) -> None:

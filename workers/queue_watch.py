@@ -1,15 +1,14 @@
 """Lengths of the queues and ages of their oldest messages, read from the broker by the metrics process."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, cast
 
 import msgspec
 import redis
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric as Family
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.view.connection import redis_errors
-from scheduler.view.metric_table import QUEUES
 
 SENT_AT: Final = "sent_at"
 """The header with the cluster time of sending, in seconds since the epoch."""
@@ -46,7 +45,7 @@ class QueueWatch:
     @redis_errors()
     def read(self) -> dict[str, WaitingMessages]:
         """Return the present state of the queues. Raises ViewUnavailableError without the broker's Redis."""
-        keys = [f"{queue}{priority}" for queue in QUEUES for priority in _PRIORITIES]
+        keys = [f"{queue}{priority}" for queue in QUEUE_NAMES for priority in _PRIORITIES]
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.llen(key)
@@ -56,7 +55,7 @@ class QueueWatch:
         now = self._clock()
         pairs = zip(keys, answers[::2], answers[1::2], strict=True)
         lists = {key: self._measure(key, count, message, now) for key, count, message in pairs}
-        return {queue: _add_up([lists[f"{queue}{priority}"] for priority in _PRIORITIES]) for queue in QUEUES}
+        return {queue: _add_up([lists[f"{queue}{priority}"] for priority in _PRIORITIES]) for queue in QUEUE_NAMES}
 
     def _measure(self, key: str, count: object, message: object, now: float) -> WaitingMessages:
         if isinstance(count, redis.RedisError):
@@ -71,21 +70,15 @@ class QueueWatch:
 
     def _find_start(self, key: str, message: bytes, now: float) -> float:
         """Return when a message was sent; without a time in it, since when it is the next message of its list."""
-        sent_at = _read_time(message)
-        if sent_at is not None:
-            self._seen.pop(key, None)
-            return sent_at
+        with suppress(msgspec.MsgspecError):
+            sent_at = msgspec.json.decode(message, type=_Envelope).headers.sent_at
+            if sent_at is not None:
+                self._seen.pop(key, None)
+                return sent_at
         known, since = self._seen.get(key, (None, now))
         since = since if known == hash(message) else now
         self._seen[key] = hash(message), since
         return since
-
-
-def _read_time(message: bytes) -> float | None:
-    try:
-        return msgspec.json.decode(message, type=_Envelope).headers.sent_at
-    except msgspec.MsgspecError:
-        return None
 
 
 def _add_up(lists: list[WaitingMessages]) -> WaitingMessages:
@@ -93,16 +86,3 @@ def _add_up(lists: list[WaitingMessages]) -> WaitingMessages:
     ages = [each.oldest_seconds for each in lists]
     known = [age for age in ages if age is not None]
     return WaitingMessages(sum(each.count for each in lists), max(known) if len(known) == len(ages) else None)
-
-
-def measure_queues(queues: Mapping[str, WaitingMessages]) -> Iterator[Family]:
-    """Yield the gauges. An age that could not be read is missing."""
-    about = "Messages that wait in a queue for a worker"
-    counts = GaugeMetricFamily("leasehold_queue_messages", about, labels=["queue"])
-    about = "Time since the oldest message that waits in a queue was sent; 0 = there is none"
-    ages = GaugeMetricFamily("leasehold_queue_oldest_message_seconds", about, labels=["queue"])
-    for queue, waiting in queues.items():
-        counts.add_metric([queue], waiting.count)
-        if waiting.oldest_seconds is not None:
-            ages.add_metric([queue], waiting.oldest_seconds)
-    yield from (counts, ages)

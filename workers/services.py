@@ -9,8 +9,9 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from redis import Redis
@@ -32,13 +33,12 @@ from scheduler.ports import (
     StoreUnavailableError,
 )
 from workers.access import Access
-from workers.setting_types import SecretText
+from workers.setting_types import reveal
 from workers.settings import Settings
 
 if TYPE_CHECKING:
     from scheduler.view.redis_clock import RedisClock
-    from workers.ec2.budget import CallBudget
-    from workers.ec2.fleet import Ec2Access
+    from workers.ec2.clients import Ec2Access
 
 Value = TypeVar("Value")
 START_SECONDS: Final = 1.0
@@ -96,6 +96,21 @@ class _OnDemand:
         return getattr(self._made.get(), name)
 
 
+class once_per_process(Generic[Value]):  # noqa: N801 - used like `property`
+    """A property that each process computes by itself, at its first use; see PerProcess."""
+
+    def __init__(self, make: Callable[[Any], Value]) -> None:
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __get__(self, owner: object, _kind: type | None = None) -> Value:
+        """Return the value of this process. The owner keeps it as PerProcess under the name with an underscore."""
+        name, kept = f"_{self._make.__name__}", vars(owner)
+        if name not in kept:
+            kept.setdefault(name, PerProcess(partial(self._make, owner)))
+        value: Value = kept[name].get()
+        return value
+
+
 class Services:
     """The services of tasks and commands. `make_dispatcher` is called once in each process; its result sends the work
     that operations leave to other processes.
@@ -104,54 +119,87 @@ class Services:
     def __init__(self, settings: Settings, make_dispatcher: Callable[[], TickingDispatcher]) -> None:
         self.settings = settings
         self._make_dispatcher = make_dispatcher
-        self._redis = PerProcess(self._connect)
-        self._ports = PerProcess(self._wire)
-        self._meter = PerProcess(self._make_meter)
-        self._leader = PerProcess(self._make_leader)
-        self._notices = PerProcess(self._open_notices)
-        self._membership = PerProcess(MembershipCheck)
-        self._access = PerProcess(lambda: Access(self.ports.store))
-        self._clock = PerProcess(self._make_clock)
         self._process = ("", 0)
 
-    @property
+    @once_per_process
     def ports(self) -> Ports:
         """The ports that every operation gets."""
-        return self._ports.get()
+        from scheduler.view.redis_heartbeats import RedisHeartbeats
+        from scheduler.view.redis_leader_lock import RedisLeaderLock
+        from scheduler.view.redis_notifier import RedisNotifier
+        from scheduler.view.redis_record import RedisRecord
+        from scheduler.view.redis_view_cache import RedisViewCache
+        from workers.probes import Probes
 
-    @property
+        view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
+        client, dispatcher = self.redis, self._make_dispatcher()
+        return Ports(
+            store=self.open_store(),
+            view_cache=RedisViewCache(client, prefix, kept_seconds=view.tombstones),
+            lock=RedisLeaderLock(client, prefix, lock_seconds=ticks.lock_seconds),
+            notifier=RedisNotifier(client, dispatcher.send_tick, prefix, kick_seconds=ticks.kick_seconds),
+            heartbeats=RedisHeartbeats(client, prefix),
+            dispatcher=dispatcher,
+            meter=self.meter,
+            # boto3's clients take a second to make and fail without a region; intake and ticks need neither.
+            fleet=cast("Fleet", _OnDemand(self._open_fleet)),
+            probe=Probes(),
+            new_id=lambda: uuid4().hex,
+            record=RedisRecord(client, prefix),
+            host_keys=HostKeys(self.settings.access.mode),
+        )
+
+    @once_per_process
     def redis(self) -> Redis:
         """The client of the Redis with the view, answers and counters."""
-        return self._redis.get()
+        from scheduler.view.connection import make_redis
 
-    @property
+        return make_redis(self.settings.view_url or "")
+
+    @once_per_process
     def meter(self) -> Meter:
         """The counters, for a process that must not open the database: a worker's main process."""
-        return self._meter.get()
+        from scheduler.view.redis_meter import RedisMeter
 
-    @property
+        return RedisMeter(self.redis, self.settings.view.prefix)
+
+    @once_per_process
     def access(self) -> Access:
         """The principals and their keys, from the database."""
-        return self._access.get()
+        return Access(self.ports.store)
 
-    @property
+    @once_per_process
     def clock(self) -> "RedisClock":
         """Cluster time, read without the database. Messages are stamped with it, and their expiry is checked by it."""
-        return self._clock.get()
+        from scheduler.view.redis_clock import RedisClock
+
+        name, pid = self._process
+        client = self.redis if self.settings.view_url else None
+        return RedisClock(client, self.settings.view.prefix, process=name if pid == os.getpid() else "")
+
+    @once_per_process
+    def leader(self) -> Leader:
+        """The state of this process between its ticks; its holder id is random."""
+        ticks = self.settings.ticks
+        process = f"{socket.gethostname()}:{os.getpid()}"
+        return Leader(uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds, process=process)
+
+    @once_per_process
+    def notices(self) -> NoticeFeed | None:
+        """EC2's notices of interruptions; None without a configured queue. Raises CloudError as `make_feed` does."""
+        if self.settings.aws.interruption_queue is None:
+            return None
+        from workers.ec2.interruptions import make_feed
+
+        return make_feed(self.settings.aws.interruption_queue, read_access(self.settings))
+
+    @once_per_process
+    def _membership(self) -> MembershipCheck:
+        return MembershipCheck()
 
     def name_process(self, name: str) -> None:
         """Let this process, but none that it forks, record the offset of its wall clock under this name."""
         self._process = name, os.getpid()
-
-    @property
-    def leader(self) -> Leader:
-        """The state of this process between its ticks; its holder id is random."""
-        return self._leader.get()
-
-    @property
-    def notices(self) -> NoticeFeed | None:
-        """EC2's notices of interruptions; None without a configured queue. Raises CloudError as `make_feed` does."""
-        return self._notices.get()
 
     def warm_up(self, *, fleet: bool) -> None:
         """Make what the first task needs; with `fleet` also boto3's clients. It opens no connection.
@@ -184,84 +232,18 @@ class Services:
         """Check, at most once a second, that database and Redis belong to one cluster and that the database was not set
         back. Raises ForeignClusterError, DatabaseWentBackError, and StoreUnavailableError without a database.
         """
-        self._membership.get().ensure(self.ports)
-
-    def find_foreign(self) -> str | None:
-        """Return what `find_foreign` finds for this process's settings."""
-        return find_foreign(self.settings)
-
-    def _connect(self) -> Redis:
-        from scheduler.view.connection import make_redis
-
-        return make_redis(self.settings.view_url or "")
-
-    def _make_meter(self) -> Meter:
-        from scheduler.view.redis_meter import RedisMeter
-
-        return RedisMeter(self.redis, self.settings.view.prefix)
-
-    def _make_clock(self) -> "RedisClock":
-        from scheduler.view.redis_clock import RedisClock
-
-        name, pid = self._process
-        client = self.redis if self.settings.view_url else None
-        return RedisClock(client, self.settings.view.prefix, process=name if pid == os.getpid() else "")
-
-    def _make_leader(self) -> Leader:
-        ticks = self.settings.ticks
-        process = f"{socket.gethostname()}:{os.getpid()}"
-        return Leader(uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds, process=process)
-
-    def _wire(self) -> Ports:
-        from scheduler.view.redis_heartbeats import RedisHeartbeats
-        from scheduler.view.redis_leader_lock import RedisLeaderLock
-        from scheduler.view.redis_notifier import RedisNotifier
-        from scheduler.view.redis_record import RedisRecord
-        from scheduler.view.redis_view_cache import RedisViewCache
-        from workers.probes import Probes
-
-        view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
-        client, dispatcher = self.redis, self._make_dispatcher()
-        return Ports(
-            store=self.open_store(),
-            view_cache=RedisViewCache(client, prefix, kept_seconds=view.tombstones),
-            lock=RedisLeaderLock(client, prefix, lock_seconds=ticks.lock_seconds),
-            notifier=RedisNotifier(client, dispatcher.send_tick, prefix, kick_seconds=ticks.kick_seconds),
-            heartbeats=RedisHeartbeats(client, prefix),
-            dispatcher=dispatcher,
-            meter=self.meter,
-            fleet=self._make_fleet(),
-            probe=Probes(),
-            new_id=lambda: uuid4().hex,
-            record=RedisRecord(client, prefix),
-            host_keys=HostKeys(self.settings.access.mode),
-        )
-
-    def _make_fleet(self) -> Fleet:
-        """Return a fleet that is opened at its first use. boto3's clients take a second to make and fail without a
-        region; intake and ticks need neither.
-        """
-        return cast("Fleet", _OnDemand(self._open_fleet))
+        self._membership.ensure(self.ports)
 
     def _open_fleet(self) -> Fleet:
+        from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
         from workers.ec2.fleet import make_fleet
 
-        return make_fleet(self.settings.aws.cluster, read_access(self.settings), self._make_budget())
-
-    def _make_budget(self) -> "CallBudget | None":
-        from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
-
         aws = self.settings.aws
+        # The emulator has no limit by itself.
         usual = CALLS_PER_SECOND if aws.endpoint_url is None else 0.0
         per_second = usual if aws.calls_per_second is None else aws.calls_per_second
-        return CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None
-
-    def _open_notices(self) -> NoticeFeed | None:
-        if self.settings.aws.interruption_queue is None:
-            return None
-        from workers.ec2.interruptions import make_feed
-
-        return make_feed(self.settings.aws.interruption_queue, read_access(self.settings))
+        budget = CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None
+        return make_fleet(aws.cluster, read_access(self.settings), budget)
 
 
 def find_foreign(settings: Settings) -> str | None:
@@ -273,29 +255,23 @@ def find_foreign(settings: Settings) -> str | None:
     from scheduler.view.redis_record import RedisRecord
 
     client = make_redis(settings.view_url or "", socket_seconds=START_SECONDS, connect_seconds=START_SECONDS)
-    with closing(open_store(settings.database_url)) as store, client:
+    with closing(open_store(settings.database_url)) as store, client, suppress(StoreUnavailableError):
         try:
             compare_membership(store, RedisRecord(client, settings.view.prefix))
         except (ForeignClusterError, DatabaseWentBackError) as error:
             return str(error)
-        except StoreUnavailableError:
-            return None
     return None
 
 
 def read_access(settings: Settings) -> "Ec2Access":
     """Return the access to EC2 that the settings define."""
-    from workers.ec2.fleet import Ec2Access
+    from workers.ec2.clients import Ec2Access
 
     aws = settings.aws
     return Ec2Access(
         region=aws.region,
         endpoint_url=aws.endpoint_url,
-        access_key_id=_reveal(aws.access_key_id),
-        secret_access_key=_reveal(aws.secret_access_key),
+        access_key_id=reveal(aws.access_key_id) if aws.access_key_id else None,
+        secret_access_key=reveal(aws.secret_access_key) if aws.secret_access_key else None,
         profile=aws.profile,
     )
-
-
-def _reveal(secret: SecretText | None) -> str | None:
-    return secret.get_secret_value() if secret else None

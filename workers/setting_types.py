@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from contextlib import suppress
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -69,41 +70,21 @@ def _basic_auth(value: object) -> object:
 
 
 def _host(value: object) -> object:
-    if not isinstance(value, str) or not (_HOST.fullmatch(value) or _is_address(value)):
-        raise expected("the name or address of a host")
-    return value
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        if isinstance(value, str) and (_HOST.fullmatch(value) or ipaddress.ip_address(value) is not None):
+            return value
+    raise expected("the name or address of a host")
 
 
 def _redis_url(value: object) -> object:
-    good = _url(value, ("redis", "rediss"), "a URL like redis://host:6379/0")
-    flags = parse_qs(urlsplit(reveal(good)).query).get("ssl_cert_reqs", ["required"])
+    _check_url(value, ("redis", "rediss"), "a URL like redis://host:6379/0")
+    flags = parse_qs(urlsplit(reveal(value)).query).get("ssl_cert_reqs", ["required"])
     if not {*flags} <= _CERTIFICATE_FLAGS:
         raise expected("ssl_cert_reqs=required, optional or none", got=flags[0])
-    return good
+    return value
 
 
-def _database_url(value: object) -> object:
-    schemes = ("sqlite", "postgresql", "postgresql+psycopg")
-    return _url(value, schemes, "a URL like sqlite:///file.db or postgresql://user@host/name")
-
-
-def _endpoint_url(value: object) -> object:
-    return _url(value, ("http", "https"), "a URL like http://host:port")
-
-
-def _queue_url(value: object) -> object:
-    return _url(value, ("http", "https"), "a URL like https://sqs.REGION.amazonaws.com/ACCOUNT/NAME")
-
-
-def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
+def _check_url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
     """Return the value if it is a URL. Raises the error of a validator, without user and password."""
     text = reveal(value) if isinstance(value, (str, SecretText)) else ""
     try:
@@ -128,6 +109,10 @@ Secret = Annotated[SecretText, Before(_secret)]
 Host = Annotated[str, Before(_host)]
 BasicAuth = Annotated[SecretText, Before(_basic_auth)]
 RedisUrl = Annotated[SecretText, Before(_redis_url)]
-DatabaseUrl = Annotated[SecretText, Before(_database_url)]
-EndpointUrl = Annotated[str, Before(_endpoint_url)]
-QueueUrl = Annotated[str, Before(_queue_url)]
+_DATABASE_URL: Final = "a URL like sqlite:///file.db or postgresql://user@host/name"
+_DATABASES: Final = ("sqlite", "postgresql", "postgresql+psycopg")
+_WEB: Final = ("http", "https")
+_QUEUE_URL: Final = "a URL like https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+DatabaseUrl = Annotated[SecretText, Before(lambda value: _check_url(value, _DATABASES, _DATABASE_URL))]
+EndpointUrl = Annotated[str, Before(lambda value: _check_url(value, _WEB, "a URL like http://host:port"))]
+QueueUrl = Annotated[str, Before(lambda value: _check_url(value, _WEB, _QUEUE_URL))]

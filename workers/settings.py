@@ -254,26 +254,18 @@ class Settings(Document):
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
     """Yield times that contradict each other (docs/reference/configuration.md, "What must go together")."""
     ticks, celery = settings.ticks, settings.celery
-    at_least = (
+    times = (
         ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),
         ("recover_interval", settings.recover_interval, "sweep_interval", settings.sweep_interval),
         ("keep.requests", settings.keep.requests, "an answer's minute", 60.0),
         ("celery.hard_time_limit", celery.hard_time_limit, "celery.soft_time_limit", celery.soft_time_limit),
     )
-    above = (
-        (
-            "celery.visibility_timeout",
-            celery.visibility_timeout,
-            "2 × celery.hard_time_limit",
-            2 * celery.hard_time_limit,
-        ),
-    )
-    for path, value, name, least in at_least:
+    for path, value, name, least in times:
         if value < least:
             yield Fault(path, f"at least {name} ({least:g})", f"{value:g}")
-    for path, value, name, least in above:
-        if value <= least:
-            yield Fault(path, f"more than {name} ({least:g})", f"{value:g}")
+    limit, timeout = 2 * celery.hard_time_limit, celery.visibility_timeout
+    if timeout <= limit:
+        yield Fault("celery.visibility_timeout", f"more than 2 × celery.hard_time_limit ({limit:g})", f"{timeout:g}")
 
 
 def _access_conflicts(settings: Settings) -> Iterator[Fault]:
@@ -303,11 +295,18 @@ def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
     """
     given = document or {}
     known = {key: value for key, value in given.items() if key in Settings.model_fields}
-    faults = [_unknown(key) for key in given if key not in known]
+    faults = [
+        Fault(format_path([key]), f"a known key{suggest(key, Settings.model_fields)}", show(key))
+        for key in given
+        if key not in known
+    ]
     try:
         settings = read_document(Settings, _lay_over(known, read_environment(Settings)))
     except InvalidInputError as error:
-        faults += [_hide_table(name_origin(one, Settings)) for one in error.faults]
+        for found in (name_origin(one, Settings) for one in error.faults):
+            # The value that stands in place of a section may be a secret.
+            got = "something else" if found.expected == "a table" else found.got
+            faults.append(Fault(found.path, found.expected, got))
     else:
         if not faults:
             return settings
@@ -321,12 +320,3 @@ def _lay_over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
         if isinstance(lower[key], dict) and isinstance(upper[key], dict):
             merged[key] = _lay_over(lower[key], upper[key])
     return merged
-
-
-def _unknown(key: str) -> Fault:
-    return Fault(format_path([key]), f"a known key{suggest(key, Settings.model_fields)}", show(key))
-
-
-def _hide_table(found: Fault) -> Fault:
-    """Return the fault without the value that stands in place of a section: it may be a secret."""
-    return Fault(found.path, found.expected, "something else") if found.expected == "a table" else found

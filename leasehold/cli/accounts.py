@@ -104,7 +104,7 @@ def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, An
     """
     import msgspec
 
-    from leasehold.client.models import FREE
+    from scheduler.model.accounts import FREE
 
     owned = [row for row in rows if account.owns(row)]
     found = Counter(lease.level for row in owned for lease in row.leases if lease.state != "claimed")
@@ -130,7 +130,7 @@ def _row(found: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _name_level(level: int) -> str:
-    from leasehold.client.models import FREE
+    from scheduler.model.accounts import FREE
 
     return "none (free)" if level == FREE else str(level)
 

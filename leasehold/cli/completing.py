@@ -118,7 +118,7 @@ def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    from leasehold.client.view_reader import ViewKeys
+    from leasehold.common.names import RedisNames
 
     client = redis.Redis.from_url(
         address.view_url,
@@ -129,5 +129,5 @@ def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str
     )
     # Escape the letters that have a meaning in a Redis pattern.
     pattern = "".join(f"\\{letter}" if letter in "\\*?[]^" else letter for letter in incomplete) + "*"
-    for name, body in client.hscan_iter(getattr(ViewKeys(address.prefix), table), match=pattern, count=_ROWS_A_CALL):
+    for name, body in client.hscan_iter(RedisNames(address.prefix).rows(table), match=pattern, count=_ROWS_A_CALL):
         yield name.decode(), json.loads(body)

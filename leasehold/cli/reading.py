@@ -118,7 +118,7 @@ def _describe_restarts(row: "Reservation") -> str:
 
 def _describe_lease(lease: "Placement") -> str:
     """Return where a lease is, its state unless it is held, and under quota its level and cost."""
-    from leasehold.client.models import cost_until
+    from scheduler.model.reservations import cost_until
 
     where = " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone)))
     parts = [where, "" if lease.state == "held" else lease.state]
@@ -128,7 +128,7 @@ def _describe_lease(lease: "Placement") -> str:
 
 
 def _name_level(lease: "Placement") -> str:
-    from leasehold.client.models import FREE
+    from scheduler.model.accounts import FREE
 
     return "free level" if lease.level == FREE else f"level {lease.level}"
 
@@ -177,7 +177,7 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
 
 def _describe_course(row: "Reservation") -> Iterator[str]:
     """Yield lines about the leases of a reservation with their times, or about its end."""
-    from leasehold.client.models import ENDED
+    from scheduler.model.transitions import ENDED
 
     for lease in row.leases:
         if lease.state != "claimed":

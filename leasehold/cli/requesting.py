@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, say_error, send_each
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
 from leasehold.cli.sharing import with_options_of
+from leasehold.client.reservation_fields import FIELDS
 from leasehold.errors import Refused
 
 if TYPE_CHECKING:
@@ -39,36 +40,6 @@ AsOf = Annotated[
     typer.Option(metavar="TIME", help="Time of the report, in seconds since the epoch or like 2026-11-21T14:00:00Z."),
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
-FIELDS: Final = """\b
-Fields of a reservation, in --file and in Client.reserve:
-  id               its name; default: a new one
-  system           any pool of this system
-  pool             this pool only; give either system or pool
-  resources        amounts by name, like {"cpus": 2, "memory_mib": 4096}
-  labels           labels that its slots must have, by name
-  prefers          labels that its slots should have, by name
-  account          the account that it counts for
-  priority         higher is served first; 0: on hold; default: 1
-  size             what the queues `size` and `dynsize` sort by
-  ttl              how long a lease lasts without a renewal, in seconds or like
-                   "15m"; 0: no end; default: the pool's
-  runtime          how long it works, for simulations
-  restart_policy   "never" (default) or "on_failure"
-  on_interruption  "requeue" (default) or "fail", when its machine is interrupted
-  preemptible      whether it may be preempted; default: true
-  tags             texts by name, stored with it
-  components       instances of several kinds, instead of resources; each has
-    name           its name
-    count          how many instances; default: 1
-    kind           "essential" (default) or "elastic"
-    resources      amounts by name, of each instance
-    labels         labels that its slots must have, by name
-  key              a secret of 32 to 200 letters, digits, - and _ that proves the
-                   right to its lease; only its hash is sent; default: a new one
-  on_lease         a Celery task that is sent when it is leased
-  on_end           a Celery task that is sent when it has ended; each has
-    task           the name of the task
-    queue          the queue that its workers read"""
 
 
 def register(app: typer.Typer) -> None:

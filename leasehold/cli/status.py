@@ -199,7 +199,7 @@ def _describe(found: Status) -> list[object]:
 
 
 def _join_levels(levels: dict[str, int]) -> str:
-    from leasehold.client.models import FREE
+    from scheduler.model.accounts import FREE
 
     return "  ".join(f"{name} {'free' if level == FREE else f'level {level}'}" for name, level in levels.items())
 

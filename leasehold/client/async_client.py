@@ -17,7 +17,8 @@ from leasehold.client.async_watch import AsyncWatch, Notices, Rows
 from leasehold.client.client import TIMEOUT_SECONDS, Client
 from leasehold.client.display import show_line
 from leasehold.client.models import Reservation, list_phases
-from leasehold.client.submitting import ReservationFields, with_id
+from leasehold.client.reservation_fields import ReservationFields
+from leasehold.client.submitting import with_id
 from leasehold.client.view_reader import Joined
 from leasehold.client.waiting import Ask, Look, Pause, PhaseWait, Renew, Step
 from leasehold.common.masking import show_url
@@ -88,7 +89,7 @@ class AsyncClient:
         self._requests = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="leasehold-request")
         self._readers = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="leasehold-read")
         wire, reader = self._client._wire, self._client._reader
-        self._notices = Notices(wire, reader.keys.notice)
+        self._notices = Notices(wire, wire.names.notice)
         self._rows = Rows(reader, partial(self._run_soon, self._readers))
 
     async def __aenter__(self) -> Self:

@@ -32,14 +32,9 @@ from leasehold.client.models import (
     read_answer,
     read_explanation,
 )
+from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.reservation_keys import Keys
-from leasehold.client.submitting import (
-    ITEMS_A_REQUEST,
-    ReservationFields,
-    read_answers,
-    split_items,
-    with_id,
-)
+from leasehold.client.submitting import ITEMS_A_REQUEST, read_answers, split_items, with_id
 from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import Joined, ViewReader
 from leasehold.client.waiting import Ask, Look, Pause, PhaseWait, Renew, Step, carry_out

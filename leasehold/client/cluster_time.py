@@ -24,8 +24,8 @@ _log: Final = logging.getLogger("leasehold")
 class ClientClock:
     """Cluster time for one client. For any number of threads."""
 
-    def __init__(self, client: redis.Redis, prefix: str) -> None:
-        self._redis, self._key = client, f"{prefix}clock"
+    def __init__(self, client: redis.Redis, key: str) -> None:
+        self._redis, self._key = client, key
         self._clock = PublishedClock(self._read)
         self._guard = threading.Lock()
         self._due = _NEVER

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from leasehold.common.names import DEFAULT_PREFIX
 from leasehold.errors import NoStack
 from leasehold.private_files import open_file, open_folder
 from leasehold.process_identity import ProcessIdentity
@@ -25,7 +26,6 @@ LOCK_FILE: Final = "lock"
 URL_VARIABLE: Final = "LEASEHOLD_BROKER__URL"
 VIEW_URL_VARIABLE: Final = "LEASEHOLD_VIEW__URL"
 PREFIX_VARIABLE: Final = "LEASEHOLD_VIEW__PREFIX"
-DEFAULT_PREFIX: Final = "leasehold:"
 _HAS_LOCKS: Final = find_spec("fcntl") is not None
 
 

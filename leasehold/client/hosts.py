@@ -58,7 +58,7 @@ class Hosts:
         beat = self._wire.sign_heartbeat(slot, Heartbeat(machine, version), self._counters.get(slot, 0))
         self._counters[slot] = beat.counter or 0
         try:
-            self._wire.redis.set(self._reader.keys.heartbeat(slot), format_heartbeat(beat), ex=HEARTBEAT_SECONDS)
+            self._wire.redis.set(self._wire.names.heartbeat(slot), format_heartbeat(beat), ex=HEARTBEAT_SECONDS)
         except redis.RedisError as error:
             raise explain_redis(error, self._wire.view_url, "write heartbeats", "takes no heartbeat") from error
 
@@ -84,7 +84,7 @@ class Hosts:
 
     def hints(self, slot: str) -> Hints:
         """Return a watch over the changes of this slot; to be closed."""
-        return Hints(self._wire, self._reader.keys.host(slot))
+        return Hints(self._wire, self._wire.names.host(slot))
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         answer = self._wire.ask(verb, document, self._timeout if timeout is None else timeout)

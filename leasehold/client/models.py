@@ -1,81 +1,43 @@
-"""What the client hands out: reservations, slots and answers as typed values, read from the view's JSON.
+"""The values that the client returns: reservations, slots, accounts and answers, read from JSON.
 
-Fields that a newer server adds are passed over. Times are seconds since the epoch, None where it never
-happened.
+Rows have the fields of `scheduler.model`, with a repr for a shell and a table for a notebook. Fields that a newer
+server adds are ignored. Times are seconds since the epoch, None where it never happened.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar
 
 import msgspec
 
-from leasehold.client.accounts import FREE as FREE  # noqa: PLC0414 - results are imported from here, these too
-from leasehold.client.accounts import Account as Account  # noqa: PLC0414 - as above
-from leasehold.client.accounts import Levels as Levels  # noqa: PLC0414 - as above
-from leasehold.client.accounts import cost_until as cost_until  # noqa: PLC0414 - as above
 from leasehold.client.display import Shown, join_words
 from leasehold.errors import Fault
-
-Phase = Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"]
-ENDED: Final = frozenset({"released", "cancelled", "expired", "failed"})
-
-
-class Component(Shown, frozen=True, kw_only=True):
-    """`count` alike instances that were asked for."""
-
-    name: str
-    count: int = 1
-    kind: str = "essential"
-    resources: dict[str, float] = {}
-    labels: dict[str, str] = {}
+from scheduler.model import reservations
+from scheduler.model.accounts import Levels, PublicAccount, find_account, level_of
+from scheduler.model.reservations import Lease, PublicRequest, PublicReservation, is_over, usable_cores
+from scheduler.model.slots import PublicSlot
+from scheduler.model.transitions import ENDED, Phase
 
 
-class Request(Shown, frozen=True, kw_only=True):
-    """What was asked for. `ttl` None: the pool's rule; 0: it never expires."""
+class Component(Shown, reservations.Component, frozen=True, kw_only=True):
+    """`count` equal instances that were requested."""
 
-    system: str | None = None
-    pool: str | None = None
+
+class Request(Shown, PublicRequest, frozen=True, kw_only=True):
+    """What was requested."""
+
     components: tuple[Component, ...] = ()
-    labels: dict[str, str] = {}
-    prefers: dict[str, str] = {}
-    account: str | None = None
-    size: float = 0
-    ttl: float | None = None
-    restart_policy: str = "never"
-    on_interruption: str = "requeue"
-    preemptible: bool = True
-    runtime: float | None = None
-    tags: dict[str, str] = {}
 
 
-class Placement(Shown, frozen=True, kw_only=True):
-    """One component's lease: on which slot, under which fencing token, with what; then the slot's machine."""
+class Placement(Shown, Lease, frozen=True, kw_only=True):
+    """One component's lease, and the machine of its slot."""
 
     _cells_shown: ClassVar[str] = (
         "component kind state slot instance_id address type zone token resources usable_cores assigned_at revoke_by"
     )
 
-    component: str
-    kind: str = "essential"
-    slot: str
     epoch: int = 0
     token: int = 0
-    resources: dict[str, float] = {}
-    level: int = FREE
-    """Quota level at which it runs."""
-    cost: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
-    """What it has used by level up to `charged_at`, with what it inherited from those whose place it took."""
-    charged_at: float | None = None
-    """From then on its use is not in `cost` yet; None: it uses nothing up."""
-    weight: float = 1.0
-    """What a second of it costs."""
-    cores: float | None = None
-    """The cpus of its slot that it may use, as it was reported; None: those in `resources`. See `usable_cores`."""
     assigned_at: float = 0.0
-    confirmed_at: float | None = None
-    state: str = "held"
-    """`held`, `revoking`, or `claimed`: kept for a reservation that waits until its present leases have ended."""
-    revoke_by: float | None = None
     instance_id: str | None = None
     address: str | None = None
     type: str | None = None
@@ -83,15 +45,33 @@ class Placement(Shown, frozen=True, kw_only=True):
 
     @property
     def usable_cores(self) -> float | None:
-        """The cpus of its slot that it may use at present, its part of the spare ones included: a limit that moves as
-        others come and go. None if it requested none and none were reported.
+        """The cpus of its slot that it may use at present, its part of the spare ones included. The number changes
+        as other leases come and go. None: it requested none and none were reported.
         """
-        return self.resources.get("cpus") if self.cores is None else self.cores
+        return usable_cores(self)
 
     def _line(self) -> str:
         token = f"token {self.token}" if self.token else None
         machine = self.address or self.instance_id
         return join_words([self.component, self.state, "on", self.slot, machine and f"({machine})", token])
+
+
+class Account(Shown, PublicAccount, frozen=True, kw_only=True):
+    """A quota account as the view has it. Amounts in worker-seconds (or what `charge_by` counts), by paid level."""
+
+    _cells_shown: ClassVar[str] = "id level balance charged_at charge_rate max_charge_seconds max_fanout description"
+
+    @property
+    def level(self) -> int:
+        """The best level that it can pay for; 5: none, so its work runs at the free level or waits."""
+        return level_of(self.balance)
+
+    def owns(self, row: "Reservation") -> bool:
+        """Whether it pays for this reservation."""
+        return find_account({self.id: self}, row.request.account, row.sequence) is not None
+
+    def _line(self) -> str:
+        return f"{self.id} level {self.level}, balance {' '.join(f'{each:g}' for each in self.balance)}"
 
 
 class Wait(Shown, frozen=True, kw_only=True):
@@ -117,40 +97,16 @@ class Note(Shown, frozen=True, kw_only=True):
         return f"{self.path}: {self.text}"
 
 
-class Reservation(Shown, frozen=True, kw_only=True):
+class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
     """A reservation as the view has it. `token` is 0 until it was leased for the first time."""
 
     _cells_shown: ClassVar[str] = (
         "id phase reason account priority slots token created_at leased_at expires_at finished_at"
     )
 
-    id: str
-    phase: Phase
-    reason: str | None = None
-    """Why the phase is what it is."""
     request: Request = Request()
-    priority: float = 1
-    sequence: int = 0
-    """Order of submission."""
-    marked_at: float = 0.0
-    """When the row was written last."""
     created_at: float = 0.0
-    changed_at: float = 0.0
-    expires_at: float | None = None
-    leased_at: float | None = None
-    confirmed_at: float | None = None
-    finished_at: float | None = None
-    restarts: int = 0
-    component_restarts: dict[str, int] | None = None
-    """The same by component instance, elastic ones too, which are replaced alone; None where none ever died."""
-    interruptions: int = 0
-    token: int = 0
-    revoke_reason: str | None = None
-    revoke_by: float | None = None
-    """While `revoking`: why, and when the leases are taken at the latest."""
     leases: tuple[Placement, ...] = ()
-    principal: str | None = None
-    """The principal that submitted it; None: the message was not signed."""
     waiting: Wait | None = None
     """Of a new one, as `reserve` gives it: no slot or offering could ever hold it as things are. It is accepted and
     waits for a change. None in every row that is read later: `Client.explain` reports why each of them waits.
@@ -161,8 +117,7 @@ class Reservation(Shown, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         """Whether it has ended: a failed one may still be restarted by its own policy."""
-        restarts = self.phase == "failed" and self.request.restart_policy == "on_failure"
-        return self.phase in ENDED and not restarts
+        return is_over(self)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -179,37 +134,13 @@ class Reservation(Shown, frozen=True, kw_only=True):
         return join_words([self.id, self.phase, self.reason and f"({self.reason})", held])
 
 
-class Slot(Shown, frozen=True, kw_only=True):
+class Slot(Shown, PublicSlot, frozen=True, kw_only=True):
     """A slot as the view has it."""
 
     _cells_shown: ClassVar[str] = (
         "id pool state cordoned offering market price instance_id address instance_type zone machine uses "
         "resources labels error"
     )
-
-    id: str
-    pool: str
-    state: str = "empty"
-    epoch: int = 0
-    since: float = 0.0
-    idle_since: float | None = None
-    offering: str | None = None
-    market: str | None = None
-    price: float | None = None
-    resources: dict[str, float] | None = None
-    labels: dict[str, str] = {}
-    cordoned: bool = False
-    last_seen: float | None = None
-    interrupted_by: float | None = None
-    drain_reason: str | None = None
-    error: str | None = None
-    instance_id: str | None = None
-    address: str | None = None
-    instance_type: str | None = None
-    zone: str | None = None
-    machine: str | None = None
-    """Of a static pool: the host that it belongs to."""
-    uses: int = 0
 
     def _line(self) -> str:
         cordoned = "cordoned" if self.cordoned else None

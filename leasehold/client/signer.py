@@ -25,9 +25,9 @@ class Signer:
     """
 
     def __init__(
-        self, credentials: Credentials, client: redis.Redis, prefix: str, clock: Callable[[], float] = time.time
+        self, credentials: Credentials, client: redis.Redis, key: str, clock: Callable[[], float] = time.time
     ) -> None:
-        self._credentials, self._client, self._key, self._clock = credentials, client, f"{prefix}cluster", clock
+        self._credentials, self._client, self._key, self._clock = credentials, client, key, clock
         self._guard = threading.Lock()
         self._cluster = credentials.cluster or ""
         self._asked_at = float("-inf")

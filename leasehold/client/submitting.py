@@ -1,58 +1,15 @@
-"""The fields of a reservation as a client gives them, and the requests that submit many of them."""
+"""The documents of requests that submit reservations, and their answers."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final
 
 import msgspec
 
 from leasehold.client.models import Answer, read_answer
 
 ITEMS_A_REQUEST: Final = 1000
-
-
-class CallbackFields(TypedDict):
-    """A Celery task of the producer's own, and the queue that its workers read."""
-
-    task: str
-    queue: str
-
-
-class ComponentFields(TypedDict, total=False):
-    """One component: `count` alike instances, each on one slot."""
-
-    name: str
-    count: int
-    kind: Literal["essential", "elastic"]
-    resources: Mapping[str, float]
-    labels: Mapping[str, str]
-
-
-class ReservationFields(TypedDict, total=False):
-    """What can be asked for. Either `system` or `pool`; without an `id` one is made up, and without a `key` a key, too.
-    Of the key only the hash is sent.
-    """
-
-    id: str
-    system: str
-    pool: str
-    resources: Mapping[str, float]
-    labels: Mapping[str, str]
-    prefers: Mapping[str, str]
-    account: str
-    priority: float
-    size: float
-    ttl: float | str
-    restart_policy: Literal["never", "on_failure"]
-    on_interruption: Literal["requeue", "fail"]
-    preemptible: bool
-    tags: Mapping[str, str]
-    runtime: float | str
-    components: Iterable[ComponentFields]
-    on_lease: CallbackFields
-    on_end: CallbackFields
-    key: str
 
 
 def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,19 +19,17 @@ from redis.retry import Retry
 
 from leasehold.client.cluster_time import ClientClock
 from leasehold.client.credentials import Credentials
-from leasehold.client.discovery import DEFAULT_PREFIX
 from leasehold.client.exchange import Exchange, describe_request
 from leasehold.client.signer import Signer, make_signing_producer
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.masking import mask_urls, show_url
+from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
 from leasehold.errors import Unavailable
 
 if TYPE_CHECKING:
     from celery import Celery
     from kombu.pools import ProducerPool
 
-QUEUE: Final = "reservations"
-TASK_PREFIX: Final = "leasehold.reservations."
 SOCKET_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 3.0
 _PAUSE_SECONDS: Final = 0.2
@@ -54,12 +52,15 @@ class RequestTransport:
         credentials: Credentials | None = None,
     ) -> None:
         self.url, self.prefix, self.view_url = url, prefix, view_url or url
+        self.names = RedisNames(prefix)
         try:
             self.redis = make_redis(self.view_url)
         except ValueError as error:
             raise Unavailable(f"{show_url(self.view_url)} is no URL of a Redis: {error}") from None
-        self.clock = ClientClock(self.redis, prefix)
-        self._signer = None if credentials is None else Signer(credentials, self.redis, prefix, self.clock.now)
+        self.clock = ClientClock(self.redis, self.names.clock)
+        self._signer = (
+            None if credentials is None else Signer(credentials, self.redis, self.names.cluster, self.clock.now)
+        )
         self._guard = threading.Lock()
         self._sender: _Sender | None = None
         self._closed = threading.Event()
@@ -86,7 +87,7 @@ class RequestTransport:
 
     def reply_address(self, request: str) -> str:
         """The list on which the answer to this request is put."""
-        return f"{self.prefix}reply:{request}"
+        return self.names.reply(request)
 
     def send(self, verb: str, document: Mapping[str, Any], patience: float | None = None) -> float:
         """Hand one message to the broker; returns the `sent_at` in it. Raises Unavailable when it is not taken.
@@ -94,15 +95,15 @@ class RequestTransport:
         `patience`: how many seconds the sender waits for the answer. It then understands `retry_after`, too.
         """
         headers = {} if patience is None else {"patience": round(patience, 3)}
-        return self._send(TASK_PREFIX + verb, QUEUE, document, describe_request(document), headers)
+        return self._send(task_name(RESERVATIONS, verb), RESERVATIONS, document, describe_request(document), headers)
 
     def read_taken(self) -> float | None:
         """The `sent_at` of the request that a worker took last while more of them wait. None: none waits, or it
         cannot be seen, so that a request without an answer may be lost.
         """
         try:
-            waiting = self._broker().llen(QUEUE)
-            taken = cast("bytes | None", self.redis.get(f"{self.prefix}queue:taken")) if waiting else None
+            waiting = self._broker().llen(RESERVATIONS)
+            taken = cast("bytes | None", self.redis.get(self.names.taken)) if waiting else None
             return None if taken is None else float(taken)
         except (redis.RedisError, ValueError):
             return None
@@ -287,7 +288,7 @@ def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cann
     # kombu wraps the error of redis-py, and keeps it as the cause.
     cause = error.__cause__ if isinstance(error.__cause__, redis.RedisError) else error
     if isinstance(cause, redis.exceptions.NoPermissionError):
-        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} says: {mask_urls(str(cause))}")
+        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} answers: {mask_urls(str(cause))}")
     if isinstance(cause, redis.exceptions.AuthenticationError):
         return Unavailable(f"user {user} may not use Redis at {show_url(url)}: {mask_urls(str(cause))}")
     return Unavailable(f"Redis at {show_url(url)} {trouble}: {mask_urls(str(error))}")

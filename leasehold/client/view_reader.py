@@ -5,7 +5,6 @@ then reads raise Unavailable until a leader has rebuilt it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -15,59 +14,11 @@ from leasehold.client.cluster_time import ClientClock
 from leasehold.client.models import Account, Reservation, Slot
 from leasehold.client.transport import explain_redis
 from leasehold.common.masking import show_url
+from leasehold.common.names import RedisNames
 from leasehold.errors import Unavailable
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)
-
-
-@dataclass(frozen=True)
-class ViewKeys:
-    """The names of the keys and channels that a client reads."""
-
-    prefix: str
-
-    @property
-    def generation(self) -> str:
-        """The view's generation: `<random>:<run id of the server>`."""
-        return f"{self.prefix}view:generation"
-
-    @property
-    def reservations(self) -> str:
-        """The hash of reservations: id -> JSON."""
-        return f"{self.prefix}view:reservations"
-
-    @property
-    def slots(self) -> str:
-        """The hash of slots: id -> JSON."""
-        return f"{self.prefix}view:slots"
-
-    @property
-    def accounts(self) -> str:
-        """The hash of quota accounts: id -> JSON."""
-        return f"{self.prefix}view:accounts"
-
-    @property
-    def report(self) -> str:
-        """The report of the last tick, as JSON."""
-        return f"{self.prefix}view:report"
-
-    @property
-    def leader(self) -> str:
-        """The leader lock."""
-        return f"{self.prefix}leader"
-
-    def heartbeat(self, slot: str) -> str:
-        """What the host of this slot sets to say that it is alive: its machine's id."""
-        return f"{self.prefix}heartbeat:{slot}"
-
-    def host(self, slot: str) -> str:
-        """The channel with hints for the host of a slot that its slot changed."""
-        return f"{self.prefix}host:{slot}"
-
-    def notice(self, reservation: str) -> str:
-        """The channel with notices of the changes of a reservation."""
-        return f"{self.prefix}notice:{reservation}"
 
 
 class Joined(NamedTuple):
@@ -87,7 +38,7 @@ class ViewReader:
 
     def __init__(self, client: redis.Redis, prefix: str, url: str, clock: ClientClock | None = None) -> None:
         self._redis, self._url, self._clock = client, url, clock
-        self.keys = ViewKeys(prefix)
+        self._names = RedisNames(prefix)
 
     def find_reservations(self, ids: Sequence[str]) -> list[Reservation | None]:
         """The rows of these ids with their machines, in that order; None for an id that the view has not."""
@@ -95,29 +46,29 @@ class ViewReader:
 
     def find_joined(self, ids: Sequence[str]) -> list[Joined]:
         """The rows of these ids with their machines, in that order, and which machines the view does not have."""
-        bodies = self._fetch(self.keys.reservations, ids)
+        bodies = self._fetch(self._names.rows("reservations"), ids)
         return self._join([None if body is None else _decode(body, Reservation) for body in bodies])
 
     def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
         """The rows of these slots, in that order; None for an id that the view has not."""
-        return [None if body is None else _decode(body, Slot) for body in self._fetch(self.keys.slots, ids)]
+        return [None if body is None else _decode(body, Slot) for body in self._fetch(self._names.rows("slots"), ids)]
 
     def scan_reservations(self) -> Iterator[Reservation]:
         """Every reservation of the view, without its machines, in no order."""
-        return (_decode(body, Reservation) for body in self._scan(self.keys.reservations))
+        return (_decode(body, Reservation) for body in self._scan(self._names.rows("reservations")))
 
     def scan_slots(self) -> Iterator[Slot]:
         """Every slot of the view, in no order."""
-        return (_decode(body, Slot) for body in self._scan(self.keys.slots))
+        return (_decode(body, Slot) for body in self._scan(self._names.rows("slots")))
 
     def scan_accounts(self) -> Iterator[Account]:
         """Every account of the view, forgotten ones too, in no order."""
-        return (_decode(body, Account) for body in self._scan(self.keys.accounts))
+        return (_decode(body, Account) for body in self._scan(self._names.rows("accounts")))
 
     def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick; {} before the first."""
         try:
-            body = cast("bytes | None", self._redis.get(self.keys.report))
+            body = cast("bytes | None", self._redis.get(self._names.report))
         except redis.RedisError as error:
             raise explain_redis(error, self._url, "read the view") from error
         return msgspec.json.decode(body, type=dict[str, Any]) if body else {}
@@ -128,7 +79,7 @@ class ViewReader:
 
     def check(self) -> None:
         """Raise Unavailable unless Redis answers and holds a valid view."""
-        self._fetch(self.keys.slots, [""])
+        self._fetch(self._names.rows("slots"), [""])
 
     def _join(self, rows: Sequence[Reservation | None]) -> list[Joined]:
         wanted = {lease.slot for row in rows if row is not None for lease in row.leases}
@@ -144,7 +95,7 @@ class ViewReader:
 
     def _fetch_some(self, key: str, ids: Sequence[str]) -> list[bytes | None]:
         pipeline = self._redis.pipeline(transaction=True)
-        pipeline.get(self.keys.generation)
+        pipeline.get(self._names.generation)
         pipeline.info("server")
         pipeline.hmget(key, list(ids))
         try:

@@ -63,7 +63,7 @@ class Watch:
 
     def __init__(self, wire: RequestTransport, reader: ViewReader, reservation: str) -> None:
         self._reader, self.reservation = reader, reservation
-        self._hints = Hints(wire, reader.keys.notice(reservation))
+        self._hints = Hints(wire, wire.names.notice(reservation))
 
     def __enter__(self) -> Self:
         self._hints.listen()

@@ -7,10 +7,11 @@ from functools import partial
 from time import monotonic
 
 from leasehold.client.client import Client
-from leasehold.client.models import ENDED, Reservation
-from leasehold.client.submitting import ReservationFields
+from leasehold.client.models import Reservation
+from leasehold.client.reservation_fields import ReservationFields
 from leasehold.demo.stretch import Stretch
 from leasehold.errors import LeaseholdError
+from scheduler.model.transitions import ENDED
 from scheduler.simulation.swf import Job
 
 POLL_SECONDS = 0.1

@@ -16,13 +16,13 @@ from rich.live import Live
 
 from leasehold.client.client import Client
 from leasehold.client.models import Slot
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.demo.fleet import describe_fleet
 from leasehold.demo.holders import POLL_SECONDS, Holders
 from leasehold.demo.show import describe, draw, tabulate
 from leasehold.demo.stretch import Stretch
 from leasehold.demo.summary import Summary, summarise
 from leasehold.stack import Stack
-from leasehold.stack.readiness import QUEUES
 
 MAX_SLOTS = 10
 EMULATOR = {"boot_seconds": 1.5, "status_seconds": 0.5, "terminate_seconds": 0.5}
@@ -107,7 +107,7 @@ def _await_empty(client: Client, broker: Broker, holders: Holders, stretch: Stre
 
 def _show(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:
     slots: tuple[Slot, ...] = client.slots()
-    queues = {queue: int(broker.llen(queue)) for queue in QUEUES}
+    queues = {queue: int(broker.llen(queue)) for queue in QUEUE_NAMES}
     show(
         draw(stretch, holders.progress, slots, queues, holders.now),
         describe(holders.progress, slots, holders.now),

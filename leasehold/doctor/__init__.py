@@ -1,5 +1,5 @@
-"""`leasehold doctor`: checks everything that an installation depends on, and names a remedy for each fault.
+"""`leasehold doctor`: check everything that an installation depends on, and name a remedy for each fault.
 
-`judging` holds the rules, pure; `redis`, `database`, `programs` and `cloud` look and hand what they saw to them;
-`examination` puts the looks one after the other, each within its time.
+`broker`, `database`, `programs` and `cloud` observe the parts of the installation. `rules` turns observations into
+findings, without I/O. `examination` runs the observations one after the other, each with a time limit.
 """

@@ -1,4 +1,4 @@
-"""Looks at Redis, and through it at the queues."""
+"""Observe Redis, the queues in it, and the clocks of the processes that report to it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +9,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import redis
 from redis.exceptions import NoPermissionError
 
-from leasehold.canaries import QUEUES, Canaries, Probe
+from leasehold.canaries import Canaries, Probe
 from leasehold.client.own_transport import open_wire
 from leasehold.client.transport import RequestTransport, explain_redis
 from leasehold.client.view_reader import ViewReader
 from leasehold.common.masking import show_url
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.rules import (
     judge_access,
@@ -39,11 +40,14 @@ ASKED: Final = {
     "persistence": "did the last save succeed (`INFO persistence`)",
     "clock": "is its clock right (`TIME`)",
 }
-"""What to ask an administrator if Redis refuses the command."""
+"""Aspect -> the question for an administrator if Redis refuses the command that reads the aspect."""
 
 
 def look_at_redis(name: str, url: str, seconds: float, now: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """The server at this URL: does it answer, is it set up for a broker, does its clock agree with cluster time?"""
+    """Yield findings on one Redis server: whether it answers, suits a broker, and has the cluster's time (`now`).
+
+    `name` starts the name of each check: "redis" or "view". `seconds`: time limit of each command.
+    """
     with make_redis(url, socket_seconds=seconds, connect_seconds=seconds) as client:
         try:
             client.ping()
@@ -82,7 +86,7 @@ def _look_at_clock(check: str, client: redis.Redis, user: str, now: Callable[[],
 
 
 def _read_info(client: redis.Redis) -> dict[str, Any] | None:
-    """None where it is not ours to read."""
+    """Return the answer of INFO; None if this user may not use it."""
     with suppress(NoPermissionError):
         info: dict[str, Any] = client.info()
         return info
@@ -93,19 +97,20 @@ def _needs_no_password(url: str, client: redis.Redis) -> bool:
     """Return whether the server accepts a connection without name and password. The attempt needs no rights."""
     parts = urlsplit(url)
     query = urlencode([each for each in parse_qsl(parts.query) if each[0] not in {"username", "password"}])
-    nobody = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
+    without_user = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
     seconds = client.connection_pool.connection_kwargs["socket_timeout"]
-    with make_redis(nobody, socket_seconds=seconds, connect_seconds=seconds) as stranger:
+    with make_redis(without_user, socket_seconds=seconds, connect_seconds=seconds) as anonymous:
         try:
-            stranger.ping()
+            anonymous.ping()
         except (redis.AuthenticationError, redis.ResponseError):
             return False
     return True
 
 
 def _read_bind(client: redis.Redis) -> str | None:
-    """The addresses that it listens on; None where that is not ours to read: managed services hide it, and so does
-    our own ACL.
+    """Return the addresses that the server listens on; None if this user may not read them.
+
+    Managed services refuse CONFIG, and so does compose/redis/users.acl.
     """
     with suppress(redis.ResponseError):
         found: dict[Any, Any] = client.config_get("bind")
@@ -118,7 +123,7 @@ def _text(value: object) -> str:
 
 
 def look_at_clocks(settings: Settings, seconds: float) -> Iterator[Finding]:
-    """The wall clock of each process, as it measured it itself, and that of this command."""
+    """Yield a finding on the wall clocks of this command and of all processes; each process measures its own."""
     with make_redis(settings.view_url or "", socket_seconds=seconds, connect_seconds=seconds) as client:
         clock = RedisClock(client, settings.view.prefix)
         clock.look()
@@ -130,7 +135,7 @@ def look_at_clocks(settings: Settings, seconds: float) -> Iterator[Finding]:
 
 @contextmanager
 def open_clock(settings: Settings, seconds: float) -> Iterator[Callable[[], float]]:
-    """Cluster time as the view's Redis has it; this host's wall clock where that one does not answer."""
+    """Yield a clock: cluster time by the view's Redis, or this host's wall clock if that Redis does not answer."""
     url = settings.view_url
     if url is None:
         yield time.time
@@ -140,33 +145,36 @@ def open_clock(settings: Settings, seconds: float) -> Iterator[Callable[[], floa
 
 
 def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
-    """Each queue by a canary, which the worker that consumes it has to answer."""
+    """Send a canary message to each queue, and yield whether a worker answered it within `seconds`."""
     with closing(open_wire(settings)) as wire:
         canaries, probe, started = Canaries(wire), Probe(wire), time.monotonic()
         try:
             lengths = probe.queue_lengths()
             canaries.send(expires=seconds)
         except LeaseholdError as error:
-            yield from (failure(f"queue {queue}", str(error), "Let this user push to the queues.") for queue in QUEUES)
+            yield from (
+                failure(f"queue {queue}", str(error), "Let this user push to the queues.") for queue in QUEUE_NAMES
+            )
             return
         took = _await(wire, canaries, started, seconds)
-        yield from (judge_queue(queue, lengths[queue], took.get(queue), seconds) for queue in QUEUES)
+        yield from (judge_queue(queue, lengths[queue], took.get(queue), seconds) for queue in QUEUE_NAMES)
 
 
 def _await(wire: RequestTransport, canaries: Canaries, started: float, seconds: float) -> dict[str, float]:
     took: dict[str, float] = {}
-    while len(took) < len(QUEUES) and time.monotonic() - started < seconds:
-        for queue in QUEUES:
+    while len(took) < len(QUEUE_NAMES) and time.monotonic() - started < seconds:
+        for queue in QUEUE_NAMES:
             if queue not in took and canaries.answered(queue):
                 took[queue] = time.monotonic() - started
-        if len(took) < len(QUEUES):
+        if len(took) < len(QUEUE_NAMES):
             wire.pause()
     return took
 
 
 def read_report_age(settings: Settings, seconds: float) -> float | None:
-    """How many seconds ago the last tick ended, by the view's report; None before the first. Raises LeaseholdError
-    without a Redis.
+    """Return the seconds since the last tick ended, by the report in the view; None before the first tick.
+
+    Raises LeaseholdError if no Redis is configured or it does not answer.
     """
     url = settings.view_url
     if url is None:

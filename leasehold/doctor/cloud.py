@@ -1,4 +1,4 @@
-"""Check AWS: the identity there, and whether each worker may do its calls. Nothing is launched or terminated."""
+"""Check the identity at AWS and the permissions of each worker's calls. Nothing is launched or terminated."""
 
 import secrets
 from collections.abc import Callable, Collection, Iterator
@@ -21,11 +21,11 @@ from workers.settings import Settings
 Ability = Literal["launch", "look", "terminate"]
 ABILITIES: Final[tuple[Ability, ...]] = ("launch", "look", "terminate")
 MOST_SHOWN: Final = 300
-"""Characters of a message of EC2: a refusal comes with a long encoded message."""
+"""Characters that are shown of EC2's message: a refusal contains a long encoded message."""
 
 
 def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], seconds: float) -> Iterator[Finding]:
-    """Identity, then what the credentials are to be allowed."""
+    """Yield a finding on the identity at AWS, then one or more on each of these abilities."""
     settings = configuration.settings
     rules = _read_rules(configuration)
     pools = {name: pool for name, pool in rules.pools.items() if pool.is_elastic}
@@ -38,7 +38,7 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
     except CloudError as error:
         remedy = "Give this host a role, or name a profile of boto3's configuration (aws.profile)."
         yield failure("aws identity", _show(error), remedy)
-        yield from (skipped(f"aws {ability}", "AWS does not know who we are") for ability in abilities)
+        yield from (skipped(f"aws {ability}", "AWS does not accept the credentials") for ability in abilities)
         return
     yield ok("aws identity", f"{identity.arn} in account {identity.account}")
     if "look" in abilities:
@@ -51,7 +51,7 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
 
 
 def _read_rules(configuration: Configuration) -> Rules:
-    """Those in force, else those of the file here."""
+    """Return the rules in force; those of this host's file if none were applied or the database cannot be read."""
     try:
         with closing(open_store(configuration.settings.database_url)) as store:
             stored = store.load_rules()
@@ -63,7 +63,10 @@ def _read_rules(configuration: Configuration) -> Rules:
 def _look_at_launches(
     pools: dict[str, Pool], rules: Rules, settings: Settings, permissions: Permissions
 ) -> Iterator[Finding]:
-    """The first offering of every pool: the very request, tags and all."""
+    """Try the launch request of every pool's first offering.
+
+    It is the request of the launch worker, because policies may also depend on tags.
+    """
     for name, pool in pools.items():
         order = LaunchOrder(
             slot=f"{name}-1",
@@ -83,12 +86,12 @@ def _launch(order: LaunchOrder, rules: Rules, settings: Settings, permissions: P
 def _look_at_interruptions(settings: Settings, permissions: Permissions) -> Finding:
     check, queue = "aws interruptions", settings.aws.interruption_queue
     if queue is None:
-        return skipped(check, "aws.interruption_queue is not set: interrupted machines are seen when they are gone")
+        return skipped(check, "aws.interruption_queue is not set: an interrupted machine is noticed when it is gone")
     return judge_permission(check, _try(lambda: permissions.look_at_queue(queue)), "interruptions")
 
 
 def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
-    """On a machine that we have: whether it may be ended hangs on its tags."""
+    """Try to terminate a machine of this cluster, because the permission depends on the machine's tags."""
     try:
         with closing(open_store(settings.database_url)) as store:
             slots = store.find_slots(states=["booting", "binding", "ready", "draining"])

@@ -1,4 +1,4 @@
-"""Looks at the database: whether it answers and takes writes, its schema, its clock, and the rules that it holds."""
+"""Observe the database: whether it answers and accepts writes, its schema, its clock, and the rules in force."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,12 +22,12 @@ REDIS_SECONDS: Final = 3.0
 
 
 def look_at_database(configuration: Configuration) -> Iterator[Finding]:
-    """Everything about the database that is not about ticks."""
+    """Yield all findings on the database except those on ticks."""
     url = configuration.settings.database_url
     try:
         state = schema_state(url)
     except (StoreUnavailableError, InvalidInputError) as error:
-        remedy = "Start the database, make room on its disk, or correct database.url (LEASEHOLD_DATABASE__URL)."
+        remedy = "Start the database, free space on its disk, or correct database.url (LEASEHOLD_DATABASE__URL)."
         yield failure(DATABASE, f"{show_url(url)}: {error}", remedy)
         yield from (
             skipped(check, "the database cannot be reached") for check in (SCHEMA, WRITES, CLOCK, MEMBERSHIP, RULES)
@@ -38,7 +38,7 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
     with closing(open_store(url)) as store:
         if not state.is_current:
             yield from (
-                skipped(check, "the schema is not this program's") for check in (CLOCK, MEMBERSHIP, WRITES, RULES)
+                skipped(check, "this program needs another schema") for check in (CLOCK, MEMBERSHIP, WRITES, RULES)
             )
             return
         yield from _look_at_clock(store)
@@ -57,7 +57,7 @@ def _look_at_clock(store: Store) -> Iterator[Finding]:
 
 
 def _look_at_membership(store: Store, configuration: Configuration) -> Finding:
-    """Only reads: an empty Redis is not taken over."""
+    """Compare the cluster of database and Redis. Nothing is written: an empty Redis gets no record of the cluster."""
     url, prefix = configuration.settings.view_url, configuration.settings.view.prefix
     if url is None:
         return skipped(MEMBERSHIP, "there is no Redis to compare the database with")
@@ -76,7 +76,10 @@ def _look_at_writes(url: str) -> Finding:
         remedy = "Run the doctor as the user of the workers."
         return warning(WRITES, f"could not be tried as this user: {error}", remedy)
     except (StoreUnavailableError, StaleWriteError) as error:
-        remedy = "Make room on the database's disk, or make it writable: until then nothing is decided or answered."
+        remedy = (
+            "Free space on the database's disk, or make the database writable:"
+            " until then no tick is committed and no request is answered."
+        )
         return failure(WRITES, str(error), remedy)
     return ok(WRITES, "a row was written, committed and deleted")
 
@@ -91,8 +94,9 @@ def _look_at_rules(store: Store, configuration: Configuration) -> Finding:
 
 
 def read_tick_age(url: str) -> float | None:
-    """How many seconds ago the last tick was committed, by the leader's row; None before the first. Raises
-    StoreUnavailableError, InvalidInputError.
+    """Return the seconds since the last commit of a tick, by the leader's row; None before the first tick.
+
+    Raises StoreUnavailableError if the database does not answer, InvalidInputError if its URL is wrong.
     """
     with closing(open_store(url)) as store:
         ticked_at = store.load_leader_term().ticked_at

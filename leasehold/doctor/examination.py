@@ -1,4 +1,4 @@
-"""All looks, one after the other, each within its time whatever it meets: a dead host, a name server that is silent."""
+"""Run all checks one after the other, each with a time limit that also holds if a host or name server is silent."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from leasehold.canaries import QUEUES
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.doctor.broker import look_at_clocks, look_at_queues, look_at_redis, open_clock
 from leasehold.doctor.cloud import Ability, look_at_cloud
 from leasehold.doctor.database import WRITES, look_at_database
@@ -15,13 +15,16 @@ from leasehold.doctor.programs import look_at_programs, look_at_ticks
 from workers.configuration import Configuration
 
 GRACE_SECONDS: Final = 2.0
-"""For what a look does beside waiting: imports, connections."""
+"""Additional time of each check for imports and connections."""
 
 Look = Callable[[], Iterator[Finding]]
 
 
 def examine(configuration: Configuration, seconds: float, abilities: Collection[Ability]) -> Iterator[Finding]:
-    """The findings, as they come. `seconds`: how long each thing has to answer; `abilities`: what to try at AWS."""
+    """Yield each finding when it is known.
+
+    `seconds`: how long each part may take to answer. `abilities`: the permissions to try at AWS.
+    """
     settings = configuration.settings
     works = True
     for finding in _look_at_servers(configuration, seconds):
@@ -32,7 +35,7 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
         yield from run_bounded("clocks", lambda: look_at_clocks(settings, seconds), 2 * seconds)
     else:
         yield from (
-            skipped(check, "there is no Redis") for check in (*(f"queue {queue}" for queue in QUEUES), "clocks")
+            skipped(check, "there is no Redis") for check in (*(f"queue {queue}" for queue in QUEUE_NAMES), "clocks")
         )
     can_write = True
     for finding in run_bounded("database", lambda: look_at_database(configuration), 2 * seconds):
@@ -44,7 +47,7 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
         look: Look = lambda: look_at_cloud(configuration, abilities, seconds)  # noqa: E731 - its type is worth a name
         yield from run_bounded("aws", look, 4 * seconds)
     else:
-        yield skipped("aws", "not asked for")
+        yield skipped("aws", "not requested")
 
 
 def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[Finding]:
@@ -60,7 +63,10 @@ def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[F
 
 
 def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:
-    """What a look finds within this time; what it is still about then is a failure, and is left to itself."""
+    """Yield the findings of `look`, and a failure if it has not ended within `seconds` and the grace.
+
+    A check that is late goes on in its daemon thread, since a thread cannot be stopped.
+    """
     found: SimpleQueue[Finding | Exception | None] = SimpleQueue()
     threading.Thread(target=_run, args=(look, found), name=f"doctor-{name}", daemon=True).start()
     until = time.monotonic() + seconds + GRACE_SECONDS
@@ -81,7 +87,7 @@ def _run(look: Look, found: "SimpleQueue[Finding | Exception | None]") -> None:
     try:
         for finding in look():
             found.put(finding)
-    except Exception as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
+    except Exception as error:  # noqa: BLE001 - the waiting thread raises it
         found.put(error)
     finally:
         found.put(None)

@@ -1,4 +1,4 @@
-"""What one check came to."""
+"""The result of one check."""
 
 from typing import Final, Literal
 
@@ -7,11 +7,11 @@ import msgspec
 Outcome = Literal["ok", "warning", "failure", "skipped"]
 
 CLOCK_SECONDS: Final = 1.0
-"""Clocks may differ by so much (docs/how-to/aws.md, "The hosts")."""
+"""Largest difference between clocks that is accepted (docs/how-to/aws.md, "The hosts")."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`text`: what was seen; `remedy`: in a sentence what to do about it, "" where nothing is to be done."""
+    """The result of the check of this name. `text`: the observation; `remedy`: what to do, "" if nothing."""
 
     check: str
     outcome: Outcome
@@ -20,20 +20,20 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ok(check: str, text: str) -> Finding:
-    """All is well."""
+    """Return the finding of a check that found no fault."""
     return Finding(check=check, outcome="ok", text=text)
 
 
 def warning(check: str, text: str, remedy: str) -> Finding:
-    """It works, and is hardly meant."""
+    """Return a finding on a part that works but is probably not configured as intended."""
     return Finding(check=check, outcome="warning", text=text, remedy=remedy)
 
 
 def failure(check: str, text: str, remedy: str) -> Finding:
-    """It does not work, or will not."""
+    """Return a finding on a part that does not work, or that will fail."""
     return Finding(check=check, outcome="failure", text=text, remedy=remedy)
 
 
 def skipped(check: str, why: str) -> Finding:
-    """It could not be looked at."""
+    """Return the finding of a check that did not run, with the reason."""
     return Finding(check=check, outcome="skipped", text=why)

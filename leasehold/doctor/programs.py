@@ -1,4 +1,4 @@
-"""Looks at what this host would run: Celery's settings and versions, Flower's password; and at when it last ticked."""
+"""Observe Celery's settings and versions, Flower's password, and the time of the last tick."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,8 +16,8 @@ from workers.settings import Settings, is_loopback
 
 
 def look_at_programs(settings: Settings) -> Iterator[Finding]:
-    """Celery and Flower, as they would run with these settings."""
-    from tasks.app import make_app  # noqa: PLC0415 - a second that other looks need not wait for
+    """Yield findings on Celery and Flower as this host would run them with these settings."""
+    from tasks.app import make_app  # noqa: PLC0415 - the import takes a second; other checks need not wait for it
 
     yield judge_celery(make_app(settings).conf, version("celery"), version("kombu"))
     flower = settings.flower
@@ -36,8 +36,9 @@ def _is_local_stack() -> bool:
 
 
 def look_at_ticks(settings: Settings, seconds: float, *, can_write: bool) -> Iterator[Finding]:
-    """The last tick, as the view reports it or as the database has it, whichever is later. `can_write`: whether the
-    database takes writes, as far as is known.
+    """Yield a finding on the age of the last tick, by the view or by the database, whichever reports a later one.
+
+    `can_write`: False if a check found that the database accepts no writes.
     """
     known: list[float | None] = []
     with suppress(LeaseholdError):

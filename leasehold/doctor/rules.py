@@ -1,6 +1,6 @@
-"""The rules of `leasehold doctor`: what was seen goes in, findings come out. No I/O and no clock.
+"""The rules of `leasehold doctor`: turn observations into findings, without I/O and without a clock.
 
-What fails, and why it has to be so: docs/how-to/operations.md, "The doctor" and "Celery's settings".
+docs/how-to/operations.md, "The doctor" and "Celery's settings", gives the reasons of each failure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
 
 
 def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
-    """Redis 6.2 or newer, or any Valkey: it reports the version of Redis that it is compatible with, 7.2."""
+    """Accept Redis 6.2 or newer, and every Valkey, whichever version of Redis it reports."""
     if "valkey_version" in info:
         return ok(check, f"Valkey {info['valkey_version']}")
     text = str(info.get("redis_version", "unknown"))
@@ -29,72 +29,80 @@ def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
 
 
 def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
-    """Database and Redis belong to one cluster, and the database has not gone back behind what Redis has seen."""
+    """Fail if database and Redis belong to different clusters, or if the database is older than Redis' record of it."""
     if remembered.identity not in {None, row.identity}:
         text = f"Redis belongs to cluster {remembered.identity}, the database to cluster {row.identity}"
         remedy = (
-            "Correct broker.url, view.url or database.url; give each cluster a Redis, or a view.prefix and a broker"
+            "Correct broker.url, view.url or database.url. Each cluster needs its own Redis, or its own view.prefix"
         )
-        return failure("cluster", text, f"{remedy} database, of its own. No process starts until then.")
+        return failure("cluster", text, f"{remedy} and broker database. No process starts until then.")
     if remembered.is_restoring:
         text = f"the database of cluster {row.identity} is being restored"
-        return failure("cluster", text, "Wait for `leasehold restore`, or run it again if it was cut off.")
+        return failure("cluster", text, "Wait for `leasehold restore`, or run it again if it was interrupted.")
     try:
         row.refuse_older(remembered.term, remembered.token, "Redis")
     except DatabaseWentBackError as error:
         text, _, _ = str(error).rpartition(": run ")
-        remedy = "Run `leasehold restore --in-place` (docs/how-to/operations.md): nothing is decided until then."
+        remedy = "Run `leasehold restore --in-place` (docs/how-to/operations.md): no tick runs until then."
         return failure("cluster", text, remedy)
     return ok("cluster", f"database and Redis belong to {row.identity}")
 
 
 def judge_memory(check: str, info: Mapping[str, Any]) -> Finding:
-    """A Redis that evicts throws messages and the leader lock away: `noeviction`."""
+    """Require the policy `noeviction`: a Redis that evicts deletes messages and the leader lock."""
     policy, most = str(info.get("maxmemory_policy", "unknown")), int(info.get("maxmemory", 0))
     limit = f"maxmemory {most}" if most else "no maxmemory"
     if policy == "noeviction":
         return ok(check, f"maxmemory-policy noeviction, {limit}")
-    remedy = "Set maxmemory-policy noeviction: a Redis that evicts throws away messages, the view and the leader lock."
+    remedy = "Set maxmemory-policy noeviction: a Redis that evicts deletes messages, the view and the leader lock."
     return failure(check, f"maxmemory-policy {policy}, {limit}", remedy)
 
 
 def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
-    """Losing Redis loses nothing, so either will do; writing that fails will not: Redis then refuses writes."""
+    """Fail only if the last save failed, because Redis then refuses writes.
+
+    Redis may run with or without an append-only file: the loss of its data loses no lease or reservation.
+    """
     if info.get("rdb_last_bgsave_status", "ok") != "ok" or info.get("aof_last_write_status", "ok") != "ok":
         remedy = "Look at Redis' log and its disk: it refuses writes while it cannot save."
         return failure(check, "the last save to disk failed", remedy)
     if info.get("aof_enabled"):
         return ok(check, "append-only file: a restart keeps the messages")
-    return ok(check, "no append-only file: a restart costs delays and loses nothing (what counts is in the database)")
+    return ok(check, "no append-only file: a restart costs delays only (leases and requests are in the database)")
 
 
 def judge_unread(check: str, user: str, command: str, question: str) -> Finding:
-    """Redis refuses this user the command that the check needs: nothing is known, so the check is no success."""
+    """Warn that Redis refuses this user the command that the check needs, because the check then knows nothing."""
     remedy = f"Ask an administrator: {question}? Or let this user use {command}."
     return warning(check, f"could not be read as this user: {user} may not use {command}", remedy)
 
 
 def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -> Finding:
-    """Redis must require a password from every client that can reach it. `needs_none`: it serves a connection without
-    one; `bind`: the addresses
-    that it listens on, None where CONFIG is refused.
+    """Require a password from every client that can reach Redis.
+
+    `needs_none`: Redis serves a connection without a password. `bind`: the addresses that it listens on, None if
+    this user may not read them.
     """
     if not needs_none:
-        return ok(check, f"as user {user}; nobody is served without a password")
-    remedy = "Give each role a user of its own (compose/redis/users.acl), and let nobody but the hosts reach the port."
+        return ok(check, f"as user {user}; no client is served without a password")
+    remedy = (
+        "Give each role its own user (compose/redis/users.acl), and let only the hosts of the cluster reach the port."
+    )
     if bind is None:
-        unread = f"where it listens could not be read as this user: {user} may not use CONFIG"
+        unread = f"its addresses could not be read as this user: {user} may not use CONFIG"
         ask = "Or ask an administrator: does it listen on loopback only (`CONFIG GET bind`)?"
-        return warning(check, f"whoever reaches it needs no password, and {unread}", f"{remedy} {ask}")
+        return warning(check, f"clients need no password, and {unread}", f"{remedy} {ask}")
     bound = set(bind.split())
     if bound and bound <= _LOOPBACK:
-        return ok(check, "without a password, on loopback only")
-    return warning(check, "the default user needs no password, and listens beyond loopback", remedy)
+        return ok(check, "clients need no password; it listens on loopback only")
+    return warning(check, "clients need no password, and it listens on other addresses than loopback", remedy)
 
 
 def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Finding:
-    """`ahead`: by how many seconds the clock of a server is ahead of cluster time, give or take `uncertain`. Cluster
-    time makes up for the difference, so nothing is decided by it.
+    """Warn if the clock of a server differs from cluster time by more than a second.
+
+    It is no failure, since no decision depends on it: cluster time corrects the difference. `ahead`: seconds that
+    the clock is ahead, with an error of at most `uncertain` seconds.
     """
     text = f"{whose} clock is {_describe_offset(ahead)} cluster time"
     if abs(ahead) - uncertain > CLOCK_SECONDS:
@@ -103,7 +111,7 @@ def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Findi
 
 
 def judge_clocks(offsets: Sequence[ProcessOffset]) -> Finding:
-    """The wall clocks of all processes and of this command, against cluster time."""
+    """Fail if the wall clock of a process differs from cluster time by more than a second."""
     off = [each for each in offsets if abs(each.seconds) > CLOCK_SECONDS]
     if not off:
         count = len(offsets)
@@ -121,23 +129,25 @@ def _describe_offset(ahead: float) -> str:
 
 
 def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float) -> Finding:
-    """`seconds`: how long the canary took, None when it was not answered within `patience`."""
+    """Fail if no worker answered the canary. `seconds`: until the answer; None if none came within `patience`."""
     check = f"queue {queue}"
     messages = f"{waiting} message{'' if waiting == 1 else 's'} waiting"
     if seconds is not None:
         return ok(check, f"answered in {seconds:.1f} s, {messages}")
-    busy = " (or wait until it has worked through them)" if waiting > 1 else ""
+    busy = " (or wait until the running one has processed the messages)" if waiting > 1 else ""
     remedy = f"Start a worker: python -m tasks.worker {queue}{busy}."
-    return failure(check, f"nobody answered in {patience:g} s, {messages}", remedy)
+    return failure(check, f"no worker answered in {patience:g} s, {messages}", remedy)
 
 
 def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -> Finding:
-    """`age` of the last tick in seconds; None: there was none yet. `can_write`: False where the database takes no
-    writes: a tick without a commit is none, however well beat and the workers run.
+    """Fail if the last tick is more than three intervals old.
+
+    `age`: seconds since the last tick, None before the first. `can_write`: False if the database accepts no writes;
+    no tick can then be committed, even if beat and the workers run.
     """
     remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
     if not can_write:
-        remedy = "Mend the database first (database writes, above): a tick has to commit."
+        remedy = "Repair the database first (database writes, above): a tick must commit."
     if age is None:
         return failure("ticks", "there was no tick yet", remedy)
     if age > LATE_INTERVALS * interval:
@@ -146,7 +156,7 @@ def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -
 
 
 def judge_schema(current: str | None, head: str | None) -> Finding:
-    """The database is at the revision of this program."""
+    """Fail if the database is not at the schema revision `head` of this program."""
     if current == head:
         return ok("schema", f"revision {current}")
     if current is None:
@@ -160,24 +170,25 @@ def judge_schema(current: str | None, head: str | None) -> Finding:
 
 
 def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, written: Mapping[str, Any]) -> Finding:
-    """The rules in force are those of this host's file, if there is one."""
+    """Fail if no rules are in force; warn if this host has a file with other rules."""
     if not version:
         return failure("rules", "no rules were ever applied", "Run `leasehold apply leasehold.toml`.")
     if file is None or not written:
-        return ok("rules", f"version {version}; there are none in a file here to compare it with")
+        return ok("rules", f"version {version}; no file on this host contains rules to compare with")
     if applied == written:
         return ok("rules", f"version {version}, as in {file}")
     different = sorted(key for key in {*applied, *written} if applied.get(key) != written.get(key))
-    remedy = f"Run `leasehold apply {file}` if this file is right, else bring it up to date (`leasehold rules show`)."
+    remedy = f"Run `leasehold apply {file}` if this file is right, else update the file (`leasehold rules show`)."
     return warning("rules", f"version {version} differs from {file} in {', '.join(different)}", remedy)
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
-    """The settings that keep tasks from being lost or repeated, as they came out here, and the versions that work with
-    Redis (docs/how-to/operations.md, "Celery's settings").
+    """Fail if a setting of Celery allows lost or repeated tasks; warn of versions that fail with Redis.
+
+    The reasons: docs/how-to/operations.md, "Celery's settings".
     """
     if faults := [*_list_unsafe(conf)]:
-        return failure("celery", "; ".join(faults), "Run the application as it is: tasks.app sets all of these.")
+        return failure("celery", "; ".join(faults), "Run tasks.app without changes: it sets all of these.")
     if _numbers(celery) >= (5, 7):
         remedy = "Install celery 5.6.3: a worker of 5.7 ends when Redis goes away while it holds a message."
         return warning("celery", f"celery {celery}", remedy)
@@ -192,7 +203,7 @@ def _list_unsafe(conf: Mapping[str, Any]) -> Iterator[str]:
     if hard is None or visible <= 2 * hard:
         yield f"visibility_timeout {visible} is not above twice task_time_limit ({hard}): slow tasks would run twice"
     if list(conf["accept_content"]) != ["json"] or conf["task_serializer"] != "json":
-        yield "something else than JSON is accepted: a message could carry code"
+        yield "other formats than JSON are accepted: a message could contain code"
     for name, wanted in (
         ("task_acks_late", True),
         ("task_reject_on_worker_lost", False),
@@ -209,24 +220,24 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool) -> Finding:
-    """Flower shows what tasks are about and can stop workers: it needs a password, except in `leasehold up`."""
+    """Require a password for Flower, except on loopback in a local stack: Flower shows tasks and can stop workers."""
     if has_password:
-        return ok("flower", "asks for a password")
+        return ok("flower", "requires a password")
     if on_loopback and is_local_stack:
         return ok("flower", "without a password, on loopback, in the local stack")
-    # Most hosts and containers run no Flower, and one without a password cannot start.
+    # No failure: most hosts run no Flower, and Flower does not start without a password.
     return skipped("flower", 'flower.basic_auth ("user:password") is not set here; Flower does not start without it')
 
 
 def judge_permission(check: str, error: str | None, policy: str) -> Finding:
-    """`error`: the answer of EC2 to a call that only tries (DryRun); None: it would have carried it out."""
+    """Fail if EC2 refuses a call. `error`: its answer to the DryRun; None if it would have carried out the call."""
     if error is None:
         return ok(check, "permitted")
     return failure(check, error, f"Compare the role's policies with docs/iam/{policy}.json (docs/how-to/aws.md).")
 
 
 def list_outcomes(findings: Sequence[Finding]) -> dict[str, int]:
-    """How many findings there are of each outcome."""
+    """Return the number of findings of each outcome."""
     found = {"ok": 0, "warning": 0, "failure": 0, "skipped": 0}
     for finding in findings:
         found[finding.outcome] += 1

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.request import Request, urlopen
 
-from leasehold.canaries import QUEUES, Canaries
+from leasehold.canaries import Canaries
 from leasehold.client.client import Client
 from leasehold.client.discovery import FOLDER
 from leasehold.client.own_transport import open_wire
 from leasehold.client.transport import RequestTransport
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError, UntrustedFolder
 from leasehold.process_identity import ProcessIdentity, identify
 from leasehold.stack.configuration import (
@@ -249,7 +250,7 @@ class Stack:
             canaries.send()
         except LeaseholdError as error:
             raise StackError(str(error)) from None
-        checks: dict[str, Check] = {queue: lambda queue=queue: canaries.answered(queue) for queue in QUEUES}  # type: ignore[misc]
+        checks: dict[str, Check] = {queue: lambda queue=queue: canaries.answered(queue) for queue in QUEUE_NAMES}  # type: ignore[misc]
         settings, environment = self.configuration.settings, self.configuration.environment
         checks["view"] = self._has_view
         checks["flower"] = lambda: listens(settings.flower.host, int(environment["LEASEHOLD_FLOWER__PORT"]))

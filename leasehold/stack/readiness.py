@@ -7,10 +7,7 @@ from urllib.request import urlopen
 
 import redis
 
-from leasehold.canaries import QUEUES
 from leasehold.client.transport import RequestTransport
-
-__all__ = ["QUEUES", "Check", "answers_ping", "listens", "serves"]
 
 Check = Callable[[], bool]
 

@@ -1,7 +1,7 @@
 """Quota accounts: budgets of worker-seconds that teams earn and spend, one for each paid level. Source: qscheduler."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -15,8 +15,8 @@ FREE: Final = 5
 NOTHING: Final[Levels] = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An account as stored and viewed. Times are seconds since the epoch, amounts worker-seconds.
+class PublicAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An account as clients read it. Times are seconds since the epoch, amounts worker-seconds.
 
     `version` and `marked_at` order the copies of a row as they do for slots, and stay the first fields. An account that
     was forgotten keeps its row, so that earlier reservations for it stay without an account when it is created again.
@@ -34,16 +34,22 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     per_label_task_limits: dict[str, int] = {}
     """Label name -> leases at most on slots that share a value of it."""
     disable_free_tasks: bool = False
-    """Whether those without balance wait instead of running at the free level."""
+    """Whether reservations wait instead of running at the free level while the account has no balance."""
     description: str = ""
     balance: Levels = NOTHING
+    """What it had at `charged_at`, by paid level."""
     charged_at: float = 0.0
     """Up to this instant `balance` has earned and paid."""
-    due: Levels = NOTHING
-    """Used since `charged_at` by leases that have ended or changed their level: paid with the next charge."""
     forgotten: bool = False
     forgotten_upto: int = 0
     """Reservations up to this one in the order of submission are accountless: the account was forgotten after them."""
+
+
+class Account(PublicAccount, frozen=True, kw_only=True, gc=False):
+    """An account as stored and viewed."""
+
+    due: Levels = NOTHING
+    """Used since `charged_at` by leases that have ended or changed their level: paid with the next charge."""
 
 
 SAMPLE_SECONDS: Final = 60.0
@@ -71,8 +77,13 @@ def find_samples(before: Iterable[Account], after: Iterable[Account]) -> list[Ba
     ]
 
 
-def find_account(accounts: Mapping[str, Account], name: str | None, sequence: int) -> Account | None:
-    """The account of a reservation (its account's name, its place in the order of submission), if there is one."""
+AnyAccount = TypeVar("AnyAccount", bound=PublicAccount)
+
+
+def find_account(accounts: Mapping[str, AnyAccount], name: str | None, sequence: int) -> AnyAccount | None:
+    """Return the account of a reservation (its account's name, its place in the order of submission), if there is
+    one.
+    """
     found = accounts.get(name) if name is not None else None
     return None if found is None or found.forgotten or sequence <= found.forgotten_upto else found
 

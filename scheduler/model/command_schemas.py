@@ -1,11 +1,11 @@
-"""What producers, holders and operators send: the documents of requests, checked before anything is done.
+"""The documents of requests that producers, holders, operators and hosts send, checked before anything is done.
 
-Names are those that a scenario's nouns and actions have; a document also carries `request` (its id) and may carry
-`reply_to`.
+Fields have the names that scenarios use. A message also has `request` (its id) and may have `reply_to`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.reservations import Callback, Component, Request
 from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import (
@@ -35,16 +35,14 @@ def _own_queue(name: str) -> str:
     return name
 
 
-RESERVED_QUEUES = frozenset(
-    {"reservations", "ticks", "launch", "health", "terminate", "unacked", "unacked_index", "unacked_mutex"}
-)
-"""Lists and tables of the broker that are not a producer's: our queues, and where kombu notes what is under way.
-Names with a colon are keys of the view, such as the leader lock.
+RESERVED_QUEUES = frozenset({*QUEUE_NAMES, "unacked", "unacked_index", "unacked_mutex"})
+"""Keys of the broker that a callback must not name: our queues, and kombu's notes of unacknowledged messages. Names
+with a colon are refused too: they are keys of the view, such as the leader lock.
 """
 
 
 class CallbackDocument(Document):
-    """A Celery task of the producer's, and the queue that its workers read."""
+    """A Celery task of the producer, and the queue that its workers read."""
 
     task: Name
     queue: Annotated[Name, After(_own_queue)]
@@ -61,7 +59,7 @@ class ComponentDocument(Document):
 
 
 class ReservationDocument(Document):
-    """What a producer asks for (`submit`)."""
+    """A reservation that a producer requests (`submit`)."""
 
     id: Name
     system: Name | None = None
@@ -98,33 +96,28 @@ class ReservationDocument(Document):
             raise expected(f"at most {MOST_INSTANCES} instances in all", key="components", got=names)
 
     def to_request(self) -> Request:
-        """Return the part of it that is stored."""
-        components = tuple(Component(**each.model_dump()) for each in self.components)
-        return Request(
-            system=self.system,
-            pool=self.pool,
-            components=components or (Component(name="main", resources=self.resources),),
-            labels=self.labels,
-            prefers=self.prefers,
-            account=self.account,
-            size=self.size,
-            ttl=self.ttl,
-            restart_policy=self.restart_policy,
-            on_interruption=self.on_interruption,
-            preemptible=self.preemptible,
-            runtime=self.runtime,
-            tags=self.tags,
-            on_lease=_callback(self.on_lease),
-            on_end=_callback(self.on_end),
-        )
+        """Return the stored form. Without components, `resources` are those of one component, `main`."""
+        stored: dict[str, Any] = {
+            "components": tuple(_copy(each, Component) for each in self.components)
+            or (Component(name="main", resources=self.resources),)
+        }
+        for name in ("on_lease", "on_end"):
+            callback = getattr(self, name)
+            stored[name] = callback and _copy(callback, Callback)
+        return _copy(self, Request, **stored)
 
 
-def _callback(document: CallbackDocument | None) -> Callback | None:
-    return Callback(task=document.task, queue=document.queue) if document else None
+Row = TypeVar("Row", Component, Callback, Request)
+
+
+def _copy(document: Document, row: type[Row], **changes: Any) -> Row:
+    """Return a row with the fields of a document that have the same names, except for `changes`."""
+    given = vars(document)
+    return row(**{name: given[name] for name in row.__struct_fields__} | changes)
 
 
 class HolderDocument(Document):
-    """A word about one reservation; `token` and `key` prove that it is its present holder's: see `words.py`."""
+    """A request about one reservation. `token` and `key` prove that its present holder sent the request."""
 
     reservation: Name
     token: Count | None = None
@@ -132,7 +125,7 @@ class HolderDocument(Document):
 
 
 class ReasonDocument(HolderDocument):
-    """The same with a reason for people (`cancel`, `fail`)."""
+    """A request that ends a reservation or one component of it, with a reason for people to read."""
 
     component: Name | None = None
     reason: Text | None = None
@@ -145,21 +138,27 @@ class PriorityDocument(HolderDocument):
 
 
 class ConfirmDocument(HolderDocument):
-    """It runs, as of then (seconds since the epoch; default: now); `slot` names its slot, if the sender knows it."""
+    """A report that a reservation runs. `as_of`: time of the report, in seconds since the epoch (default: now);
+    `slot`: its slot, if the sender knows it.
+    """
 
     slot: Name | None = None
     as_of: Signed | None = None
 
 
 class AbsentDocument(Document):
-    """It neither runs nor waits, as of then (seconds since the epoch; left out = now)."""
+    """A report that a reservation neither runs nor waits. `as_of`: time of the report, in seconds since the epoch
+    (default: now).
+    """
 
     reservation: Name
     as_of: Signed | None = None
 
 
 class IdleDocument(Document):
-    """Nothing runs on that slot, as of then (seconds since the epoch; left out = now); `labels` are its new ones."""
+    """A report that nothing runs on a slot. `as_of`: time of the report, in seconds since the epoch (default: now);
+    `labels`: the new labels of the slot.
+    """
 
     slot: Name
     labels: LabelMap | None = None
@@ -167,26 +166,26 @@ class IdleDocument(Document):
 
 
 class AccountDocument(AccountKeys):
-    """Create an account, or change what is named of it; the balance stays unless one is given."""
+    """Create an account, or change the given fields of one. Without `balance` the balance stays."""
 
     account: Name
     balance: SignedLevels | None = None
 
 
 class AccountNameDocument(Document):
-    """A word about one account."""
+    """A request about one account."""
 
     account: Name
 
 
 class SlotDocument(Document):
-    """An operator's word about one slot."""
+    """A request of an operator about one slot."""
 
     slot: Name
 
 
 class RegisterDocument(Document):
-    """The report of a host about itself; `machine` is an id that it keeps as long as it is the same machine."""
+    """A host of a static pool registers. `machine`: an id that the host keeps as long as it is the same machine."""
 
     slot: Name
     pool: Name
@@ -197,7 +196,7 @@ class RegisterDocument(Document):
 
 
 class HostDocument(Document):
-    """A host's word about its slot; `machine` proves that it is its own."""
+    """A request of a host about its slot. `machine` proves that the slot belongs to the host."""
 
     slot: Name
     machine: Name
@@ -227,12 +226,13 @@ WISHES: dict[str, type[Document]] = {
     "reset_account": AccountNameDocument,
     "forget_account": AccountNameDocument,
 }
-"""The verbs, and what a document of each holds. Each is a Celery task `leasehold.reservations.<verb>`."""
+"""The schema of each verb. A verb is a Celery task `leasehold.reservations.<verb>`."""
 
 OPERATOR_VERBS = frozenset(
     {"cordon", "uncordon", "drain", "remove", "absent", "idle", "account", "reset_account", "forget_account"}
 )
+"""Verbs of operators."""
 HOST_VERBS = frozenset({"register", "leave"})
-"""Words of an operator, and of a host of a static pool; all others are a producer's or a holder's."""
+"""Verbs of hosts of static pools. All verbs that are neither of operators nor of hosts are of producers and holders."""
 KEY_VERBS = frozenset({"release", "renew", "confirm", "fail", "decline", "surrender", "suspend", "resume"})
-"""Words of a holder: those that need the reservation's key where its submitter sent the hash of one."""
+"""Verbs of a holder. They need the key of the reservation if its submitter sent the hash of one."""

@@ -37,8 +37,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Highest term and token when it was launched. This and the five fields before come from the machine's tags."""
 
 
-class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A slot as stored and viewed. Times are seconds since the epoch, None where it never happened.
+class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A slot as clients read it. Times are seconds since the epoch, None where it never happened.
 
     `version` counts the writes that changed more than a mark of time; `marked_at` is the time of the last
     write of any kind. Of two copies of a row the one with the greater (version, marked_at) is the newer.
@@ -63,18 +63,29 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resources: dict[str, float] | None = None
     """None: this slot counts leases only."""
     labels: dict[str, str] = {}
-    machine: str | None = None
-    """The id that a static host reports; kept while it is away, so that no other takes its slot."""
     cordoned: bool = False
     last_seen: float | None = None
-    interrupted_at: float | None = None
-    """When the notice of an interruption came; None without one."""
     interrupted_by: float | None = None
     """When the interrupted machine will be gone."""
     drain_reason: str | None = None
     """Why it drains, or has to go as soon as a tick sees it (`requested`, `leaving`, `interrupted`, `idle`, …)."""
     error: str | None = None
     """Category of the failed launch while the state is `error`."""
+    instance_id: str | None = None
+    address: str | None = None
+    instance_type: str | None = None
+    zone: str | None = None
+    machine: str | None = None
+    """The id that a static host reports; kept while it is away, so that no other host takes its slot."""
+    uses: int = 0
+    """Leases that this machine has had."""
+
+
+class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
+    """A slot as stored and viewed."""
+
+    interrupted_at: float | None = None
+    """When the notice of an interruption came; None without one."""
     launch_id: str | None = None
     launch_reason: str | None = None
     launch_request: dict[str, Any] | None = None
@@ -85,14 +96,8 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The present slow work is not tried before this time."""
     sent_at: float = 0.0
     """When a task for the present slow work was last sent."""
-    instance_id: str | None = None
-    address: str | None = None
-    instance_type: str | None = None
-    zone: str | None = None
     missed: int = 0
     """Times in a row that the cloud did not know this machine."""
-    uses: int = 0
-    """Leases that this machine has had."""
     failed_probes: int = 0
     """Probes of this machine that failed in a row after it was ready."""
     unconfirmed: int = 0
@@ -100,7 +105,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stranger: str | None = None
     """An unknown reservation was confirmed to run here: the slot takes no lease until it is reported as `idle`."""
     noted_at: float | None = None
-    """Time of the newest authoritative notice about it (`confirm`, `idle`): an older one counts for nothing."""
+    """Time of the newest authoritative notice about it (`confirm`, `idle`). An older notice is ignored."""
     heartbeat: int = 0
     """Counter of the newest signed heartbeat of its host: a heartbeat with a lower or equal counter is a copy."""
 

@@ -67,6 +67,16 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
     return returned
 
 
+def revoke(
+    work: UnitOfWork, current: Reservation, reason: str, by: float, leases: Iterable[Lease], **changes: Any
+) -> None:
+    """Revoke all leases of a reservation: its holder has until `by` to end them. `leases`: they, with their charges."""
+    revoking = tuple(msgspec.structs.replace(lease, state="revoking", revoke_by=by) for lease in leases)
+    work.move_reservation(
+        current, "revoking", reason=reason, revoke_reason=reason, revoke_by=by, leases=revoking, **changes
+    )
+
+
 def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
     """Delete the claims of a pending reservation. What it paid for them is not refunded."""
     dropped = msgspec.structs.replace(current, leases=())

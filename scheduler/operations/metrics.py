@@ -13,8 +13,8 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import View
-from scheduler.operations.boot_health import BOOTING
 from scheduler.operations.unit_of_work import ChangeSet
+from scheduler.operations.writers.slots import BOOTING
 from scheduler.ports import Meter
 
 TO_LEASE: Final = "leasehold_time_to_lease_seconds"

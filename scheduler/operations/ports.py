@@ -11,12 +11,12 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
-from scheduler.operations.admission import Admission
-from scheduler.operations.feasibility import KnownSlots
+from scheduler.operations.admission import Admission, KnownSlots
 from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.metrics import count_changes
-from scheduler.operations.notices import describe_notice
-from scheduler.operations.unit_of_work import ChangeSet
+from scheduler.operations.unit_of_work import ChangeSet, describe_notice
+from scheduler.operations.writers.reservations import CORES
+from scheduler.operations.writers.slots import ASKED_AGAIN
 from scheduler.ports import (
     ClusterRecord,
     Dispatcher,
@@ -32,8 +32,6 @@ from scheduler.ports import (
     ViewCache,
 )
 
-CORES = "reservation_cores"
-"""The event of a lease whose limit of cpus changed: no change of phase."""
 _NOTICED = frozenset(
     {
         *(f"reservation_{phase}" for phase in PHASES),
@@ -41,8 +39,6 @@ _NOTICED = frozenset(
     }
 )
 """The events of which the reservation's channel gets a notice."""
-ASKED_AGAIN = "slot_asked_again"
-"""The event of a termination that is requested once more: no change of state."""
 
 
 @dataclass

@@ -1,7 +1,10 @@
-"""The actions of a timeline: their names, and the documents of those whose value is more than an id."""
+"""The actions of a timeline: their names, the documents of those whose value is more than an id, and their commands."""
 
+from typing import Any
+
+from scheduler.model.command_schemas import WISHES, AbsentDocument, IdleDocument
 from scheduler.model.rules import AccountKeys
-from scheduler.model.validation import Amount, Document, LabelMap, Name, Seconds, Signed, SignedLevels
+from scheduler.model.validation import Amount, Document, Name, Seconds, Signed, SignedLevels
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument
 
 
@@ -32,22 +35,7 @@ class ConfirmAction(Document):
     reservation: Name
     slot: Name
     as_of: Signed | None = None
-    """When that was observed, in seconds from the start; default: now. The next two documents have it, too."""
-
-
-class AbsentAction(Document):
-    """The holder reports that the reservation neither runs nor waits."""
-
-    reservation: Name
-    as_of: Signed | None = None
-
-
-class IdleAction(Document):
-    """The holder reports that nothing runs on the slot."""
-
-    slot: Name
-    labels: LabelMap | None = None
-    as_of: Signed | None = None
+    """When that was observed, in seconds from the start; default: now. `absent` and `idle` have it, too."""
 
 
 class AccountAction(AccountKeys):
@@ -73,8 +61,8 @@ ACTIONS: dict[str, type[Document] | None] = {
     "renew": None,
     "surrender": PartAction,
     "confirm": ConfirmAction,
-    "absent": AbsentAction,
-    "idle": IdleAction,
+    "absent": AbsentDocument,
+    "idle": IdleDocument,
     "account": AccountAction,
     "forget_account": None,
     "reset_account": None,
@@ -96,3 +84,17 @@ ACTIONS: dict[str, type[Document] | None] = {
     "outage": OutageDocument,
 }
 """The actions, and the document of each; None = an id, or a special method reads it."""
+
+
+def make_document(action: str, value: Any) -> Document:
+    """Return the command document that a client would send for this action with this checked value."""
+    schema = WISHES[action]
+    match value:
+        case AccountAction():
+            given = value.model_dump(mode="json", exclude_unset=True, exclude={"id"})
+            return schema(account=value.id, **given)
+        case Document():
+            return schema(**value.model_dump())
+    if action in ABOUT_SLOTS:
+        return schema(slot=value)
+    return schema(account=value) if action.endswith("_account") else schema(reservation=value)

@@ -1,6 +1,6 @@
 """The simulated cloud: machines with delays, and refusals, behind the same ports as EC2."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import inf
@@ -10,7 +10,7 @@ import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
-from scheduler.ports import Category, CloudError, LaunchOrder, OutboxMessage
+from scheduler.ports import Category, CloudError, LaunchOrder
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 from scheduler.simulation.event_queue import EventQueue
 
@@ -40,7 +40,8 @@ class SimulatedCloud:
         self._launched: dict[str, str] = {}
         """By launch id: the machine of that launch."""
         self._strangers = count(1)
-        self._verdicts: dict[str, Category] = {}
+        self.verdicts: dict[str, Category] = {}
+        """By launch id: why a launch under way will be refused."""
         self.outages: list[OutageDocument] = list(delays.outages)
         self.calls = 0
 
@@ -53,16 +54,7 @@ class SimulatedCloud:
             if verdict is None:
                 machines += 1
             else:
-                self._verdicts[slot.launch_id or ""] = verdict
-
-    @property
-    def refused(self) -> int:
-        """Return the number of launches under way that will be refused."""
-        return len(self._verdicts)
-
-    def forget_verdict(self, launch_id: str) -> None:
-        """Drop the decision on this launch, which was answered or is not wanted any more."""
-        self._verdicts.pop(launch_id, None)
+                self.verdicts[slot.launch_id or ""] = verdict
 
     def _find_outage(self, slot: Slot) -> Category | None:
         for outage in self.outages:
@@ -80,7 +72,7 @@ class SimulatedCloud:
     def launch(self, request: Mapping[str, Any]) -> Machine:
         """See Fleet."""
         self.calls += 1
-        verdict = self._verdicts.pop(request["launch_id"], None)
+        verdict = self.verdicts.pop(request["launch_id"], None)
         if verdict is not None:
             raise CloudError(verdict, verdict, "refused by the scenario")
         now = self._event_queue.now
@@ -162,53 +154,3 @@ class SimulatedCloud:
         now = self._event_queue.now
         turns = {machine.runs_at, machine.serves_at, machine.gone_at}
         return sorted(at for at in turns if now <= at < inf) or [now]
-
-
-class SimulatedDispatcher:
-    """Runs the slow tasks, each at its own time of the virtual clock."""
-
-    def __init__(self, event_queue: EventQueue, cloud: SimulatedCloud) -> None:
-        self._event_queue, self._cloud = event_queue, cloud
-        self.launch: Callable[[str, str], object] = lambda *_: None
-        self.terminate: Callable[[str, int], object] = lambda *_: None
-        self.check: Callable[[str], object] = lambda *_: None
-        self.find_slot: Callable[[str], Slot | None] = lambda _: None
-        self.count_machines: Callable[[], int] = lambda: 0
-        self.due: float | None = None
-
-    def send_launches(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher. Refusals are decided now; the answers arrive `launch` seconds later."""
-        if not slots:
-            return
-        self._cloud.judge(slots, self.count_machines() - len(slots) - self._cloud.refused)
-        for slot in slots:
-            self.note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
-
-    def note_launch(self, slot: Slot, at: float) -> None:
-        """Schedule the cloud's answer to this launch."""
-
-        def answer() -> None:
-            self.launch(slot.id, slot.launch_id or "")
-            self._cloud.forget_verdict(slot.launch_id or "")
-
-        self._event_queue.note(at, answer)
-
-    def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher. A slot without a machine becomes empty after the same time as one with a machine."""
-        for slot in slots:
-            wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
-            self._event_queue.note(self._event_queue.now + wait, lambda slot=slot: self.terminate(slot.id, slot.epoch))  # type: ignore[misc]
-
-    def send_checks(self, slots: Sequence[str]) -> None:
-        """See Dispatcher. A slot is checked each time that its machine changes its state."""
-        for name in slots:
-            slot = self.find_slot(name)
-            for at in self._cloud.next_turns((slot and slot.instance_id) or ""):
-                self._event_queue.note(at, lambda name=name: self.check(name))  # type: ignore[misc]
-
-    def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher. A simulation has no receivers of callbacks."""
-
-    def wake_at(self, due: float | None, now: float) -> None:
-        """See Dispatcher."""
-        self.due = None if due is None else max(due, now)

@@ -1,7 +1,8 @@
 """The simulated cluster: the operations of production on memory adapters, a virtual clock and a simulated cloud."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from math import inf
 from typing import Any
@@ -12,7 +13,7 @@ from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
-from scheduler.model.rules import Rules, list_slot_ids
+from scheduler.model.rules import list_slot_ids
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules
@@ -25,13 +26,80 @@ from scheduler.operations.tick.tick import Leader
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.cycle.deadlines import expiry_of_lease
 from scheduler.policy.quota.accounting import weigh
-from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
+from scheduler.ports import OutboxMessage
+from scheduler.simulation.cloud import SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.event_queue import EventQueue
 from scheduler.simulation.initial_state import SLOT_HISTORY, GivenLease, GivenReservation, GivenSlot, list_given
 from scheduler.store.memory import MemoryStore
 from scheduler.view.in_memory_redis import InMemoryRedis
 from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryMeter, MemoryNotifier, MemoryViewCache
+
+
+class SimulatedDispatcher:
+    """Runs the slow tasks, each at its own time of the virtual clock. `ports`: set before the first task."""
+
+    ports: Ports
+
+    def __init__(self, event_queue: EventQueue, cloud: SimulatedCloud) -> None:
+        self._event_queue, self._cloud = event_queue, cloud
+        self.due: float | None = None
+
+    def launch(self, slot_id: str, launch_id: str) -> object:
+        """Carry out a launch, as a worker does in production."""
+        return launch(self.ports, slot_id, launch_id)
+
+    def send_launches(self, slots: Sequence[Slot]) -> None:
+        """See Dispatcher. Refusals are decided now; the answers arrive `launch` seconds later."""
+        for slot in self._judge(slots):
+            self._note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
+
+    def go_on_launching(self, slot: Slot) -> None:
+        """Decide now whether this launch, which began at `since`, is refused, and schedule its answer."""
+        self._judge([slot])
+        self._note_launch(slot, slot.since + self._cloud.delays.launch)
+
+    def _judge(self, slots: Sequence[Slot]) -> Sequence[Slot]:
+        """Decide which of these launches, whose slots are active already, are refused. Return all of them."""
+        if slots:
+            pools = self.ports.rules().pools
+            active = (slot for slot in self.ports.store.find_slots() if slot.state not in INACTIVE)
+            # The machines in EC2, from launching to terminating.
+            machines = sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
+            self._cloud.judge(slots, machines - len(slots) - len(self._cloud.verdicts))
+        return slots
+
+    def _note_launch(self, slot: Slot, at: float) -> None:
+        def answer() -> None:
+            self.launch(slot.id, slot.launch_id or "")
+            # The launch may not be wanted any more; then the cloud was not called.
+            self._cloud.verdicts.pop(slot.launch_id or "", None)
+
+        self._event_queue.note(at, answer)
+
+    def send_terminations(self, slots: Sequence[Slot]) -> None:
+        """See Dispatcher. A slot without a machine becomes empty after the same time as one with a machine."""
+        for slot in slots:
+            wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
+            self._event_queue.note(self._event_queue.now + wait, partial(terminate, self.ports, slot.id, slot.epoch))
+
+    def send_checks(self, slots: Sequence[str]) -> None:
+        """See Dispatcher. A slot is checked each time that its machine changes its state."""
+        for name in slots:
+            for slot in self.ports.store.find_slots(ids=[name]):
+                self.note_checks(slot)
+
+    def note_checks(self, slot: Slot) -> None:
+        """Schedule a check of this slot for each time at which its machine changes its state."""
+        for at in self._cloud.next_turns(slot.instance_id or ""):
+            self._event_queue.note(at, partial(check, self.ports, [slot.id]))
+
+    def send_callback(self, outgoing: OutboxMessage) -> None:
+        """See Dispatcher. A simulation has no receivers of callbacks."""
+
+    def wake_at(self, due: float | None, now: float) -> None:
+        """See Dispatcher."""
+        self.due = None if due is None else max(due, now)
 
 
 @dataclass
@@ -95,50 +163,33 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
         is_bounded=False,
     )
     leader = Leader(holder="simulation", interval=inf, lock_seconds=inf)
-    cluster = SimulatedCluster(event_queue, cloud, dispatcher, store, notifier, ports, leader)
-    # The dispatcher calls the operations that workers run in production.
-    dispatcher.launch = lambda slot, launch_id: launch(ports, slot, launch_id)
-    dispatcher.terminate = lambda slot, epoch: terminate(ports, slot, epoch)
-    dispatcher.check = lambda slot: check(ports, [slot])
-    dispatcher.find_slot = cluster.find_slot
-    dispatcher.count_machines = lambda: _count_machines(cluster)
+    dispatcher.ports = ports
     apply_rules(ports, config)
     notifier.hear()
-    return cluster
-
-
-def _count_machines(cluster: SimulatedCluster) -> int:
-    """Count the machines in EC2, from launching to terminating."""
-    pools = cluster.ports.rules().pools
-    active = (slot for slot in cluster.store.find_slots() if slot.state not in INACTIVE)
-    return sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
+    return SimulatedCluster(event_queue, cloud, dispatcher, store, notifier, ports, leader)
 
 
 def put_reservations(cluster: SimulatedCluster, given: Iterable[GivenReservation]) -> None:
     """Insert reservations in the phases that the scenario gives, in its order."""
     rules, now = cluster.ports.rules(), cluster.event_queue.now
-    rows = [
-        _given_reservation(document, new_reservation(document, rules, document.created_at), rules, now)
-        for document in given
-    ]
+    rows = []
+    for document in given:
+        row = new_reservation(document, rules, document.created_at)
+        if document.phase != "pending":
+            held = document.phase in {"leased", "revoking"}
+            expires_at = row.expires_at
+            if held and expires_at is None:
+                expires_at = expiry_of_lease(row.request, rules, now)
+            row = msgspec.structs.replace(
+                row,
+                phase=document.phase,
+                expires_at=expires_at,
+                leased_at=now if held else None,
+                finished_at=None if held else now,
+            )
+        rows.append(row)
     with cluster.store.transaction() as transaction:
         transaction.insert_reservations(rows)
-
-
-def _given_reservation(document: GivenReservation, row: Reservation, rules: Rules, now: float) -> Reservation:
-    if document.phase == "pending":
-        return row
-    held = document.phase in {"leased", "revoking"}
-    expires_at = row.expires_at
-    if held and expires_at is None:
-        expires_at = expiry_of_lease(row.request, rules, now)
-    return msgspec.structs.replace(
-        row,
-        phase=document.phase,
-        expires_at=expires_at,
-        leased_at=now if held else None,
-        finished_at=None if held else now,
-    )
 
 
 def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocument]) -> ChangeSet:
@@ -181,7 +232,11 @@ def _given_slot(cluster: SimulatedCluster, given: GivenSlot, known: Slot | None,
     pool = cluster.ports.rules().pools[given.pool]
     offering = pool.offering_by_key.get(given.offering or "")
     since = now if given.since is None else given.since
-    epoch = known.epoch + _is_another_machine(known, given) if known else 0
+    epoch = 0
+    if known:
+        # The record may name another host than before: leases on the old one are not on the new one.
+        is_another = known.machine is not None and given.machine is not None and known.machine != given.machine
+        epoch = known.epoch + is_another
     has_machine = given.state not in INACTIVE and pool.is_elastic
     offered = pool.resources if offering is None or offering.resources is None else offering.resources
     resources = offered if given.resources is None else given.resources
@@ -208,11 +263,6 @@ def _given_slot(cluster: SimulatedCluster, given: GivenSlot, known: Slot | None,
         launch_id=f"given-{given.id}-{epoch}" if has_machine else None,
         instance_id=f"i-{given.id}-{epoch}" if has_machine and given.state != "launching" else None,
     )
-
-
-def _is_another_machine(known: Slot, given: GivenSlot) -> bool:
-    """Return whether the record names another host than before: leases on the old one are not on the new one."""
-    return known.machine is not None and given.machine is not None and known.machine != given.machine
 
 
 def _put_lease(
@@ -282,8 +332,7 @@ def _go_on(cluster: SimulatedCluster, slot: Slot) -> None:
     if slot.launch_id is None:
         return
     if slot.state == "launching":
-        cluster.cloud.judge([slot], _count_machines(cluster) - 1 - cluster.cloud.refused)
-        cluster.dispatcher.note_launch(slot, slot.since + delays.launch)
+        cluster.dispatcher.go_on_launching(slot)
         return
     runs_at = slot.since + (delays.boot if slot.state == "booting" else 0.0)
     serves_at = runs_at + (delays.bind if slot.state in {"booting", "binding"} else 0.0)
@@ -292,5 +341,4 @@ def _go_on(cluster: SimulatedCluster, slot: Slot) -> None:
     if slot.state == "terminating":
         cluster.cloud.end(name, slot.since + delays.terminate)
     if slot.state not in HOLDING:
-        for at in cluster.cloud.next_turns(name):
-            cluster.event_queue.note(at, lambda: check(cluster.ports, [slot.id]))
+        cluster.dispatcher.note_checks(slot)

@@ -1,6 +1,6 @@
 """The fleet for a trace: the rules of a `leasehold.toml` for one of its systems, with a given number of slots."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -60,23 +60,29 @@ def make_fleet(
     names = rules.serving_pools(None, system)
     if slots is not None and len(names) > 1:
         raise fault("--slots", f"exactly one pool that serves {system}", ", ".join(names))
-    changes = {name: _change_pool(rules.pools[name], slots) for name in names}
-    document = merge_rules(dict(document), {"pools": changes, "scheduler": _keep_cores(rules, system)})
+    changes: dict[str, dict[str, Any]] = {}
+    for name in names:
+        changes[name] = {} if slots is None else {"max_slots": slots}
+        if not rules.pools[name].is_elastic:
+            changes[name]["offline_timeout"] = FOREVER
+    # CPU bursting changes nothing when a job of a trace ends, but it costs a decision for each lease on a slot
+    # whenever one of them comes or goes.
+    scheduler: dict[str, Any] = {"share_cores": False}
+    if system in rules.scheduler.system:
+        scheduler["system"] = {system: {"share_cores": False}}
+    document = merge_rules(dict(document), {"pools": changes, "scheduler": scheduler})
     rules = read_rules(document, "")
-    counts = {name: _count_slots(name, rules.pools[name]) for name in names}
+    counts: dict[str, int] = {}
+    for name in names:
+        most = rules.pools[name].max_slots
+        if most is None:
+            raise fault(f"pools.{name}.max_slots", "the number of hosts (or --slots)", None)
+        counts[name] = most
     for name in names:
         if not count_processors_at_most(rules.pools[name]):
             got = rules.pools[name].resources
             raise fault(f"pools.{name}.resources", "capacity for a processor of a job (1 cpu) on a slot", got)
     return Fleet(document, rules, cloud, system, counts)
-
-
-def _keep_cores(rules: Rules, system: str) -> dict[str, Any]:
-    """Switch CPU bursting off. In a trace it does not change when a job ends, but it costs a decision for each lease on
-    a slot whenever one of them comes or goes.
-    """
-    own = {"system": {system: {"share_cores": False}}} if system in rules.scheduler.system else {}
-    return {"share_cores": False, **own}
 
 
 def _choose_system(rules: Rules, wanted: str | None) -> str:
@@ -92,17 +98,6 @@ def _choose_system(rules: Rules, wanted: str | None) -> str:
     return wanted or systems[0]
 
 
-def _change_pool(pool: Pool, slots: int | None) -> dict[str, Any]:
-    changes: dict[str, Any] = {} if slots is None else {"max_slots": slots}
-    return changes if pool.is_elastic else {**changes, "offline_timeout": FOREVER}
-
-
-def _count_slots(name: str, pool: Pool) -> int:
-    if pool.max_slots is None:
-        raise fault(f"pools.{name}.max_slots", "the number of hosts (or --slots)", None)
-    return pool.max_slots
-
-
 def count_processors_at_most(pool: Pool) -> int:
     """Return the number of jobs' processors that fit on the largest slot of this pool."""
     offered = [each.resources if each.resources is not None else pool.resources for each in pool.offerings]
@@ -114,9 +109,5 @@ def count_processors(pool: Pool, resources: Resources | None) -> int:
     most: float = pool.lease_limit
     if resources is not None:
         asked = {**pool.default_resources, **PROCESSOR}
-        most = min(most, *_divide(resources, asked.items()))
+        most = min(most, *(resources.get(name, 0.0) // amount for name, amount in asked.items() if amount))
     return int(min(most, FOREVER))
-
-
-def _divide(resources: Resources, asked: Iterable[tuple[str, float]]) -> Iterable[float]:
-    return [resources.get(name, 0.0) // amount for name, amount in asked if amount] or [inf]

@@ -49,26 +49,20 @@ class Holders:
             instances = sum(component.count for component in reservation.request.components)
             work = _Work(runtime * instances, now, reservation.token)
             self._works[reservation.id] = work
-            if self._has_to_confirm(reservation):
+            request = reservation.request
+            settings = self._cluster.ports.rules().settings_of(request.pool, request.system)
+            if self._confirm_needlessly or settings.confirm_timeout > 0:
                 self._note(reservation.id, work.token, now, self._confirm)
             self._note_renewal(reservation)
-        self._set_rate(reservation, work, float(len(reservation.leases)))
-
-    def _set_rate(self, reservation: Reservation, work: _Work, rate: float) -> None:
-        """Change the rate. The same rate keeps the same end, so that rounding errors do not accumulate."""
+        rate = float(len(reservation.leases))
         if rate == work.rate:
+            # The same rate keeps the same end, so that rounding errors do not accumulate.
             return
-        now = self._cluster.event_queue.now
         work.left = max(0.0, work.left - work.rate * (now - work.since))
         work.rate, work.since = rate, now
         work.ends_at = now + work.left / rate if rate else inf
         if rate:
             self._note(reservation.id, work.token, work.ends_at, self._finish)
-
-    def _has_to_confirm(self, reservation: Reservation) -> bool:
-        request = reservation.request
-        settings = self._cluster.ports.rules().settings_of(request.pool, request.system)
-        return self._confirm_needlessly or settings.confirm_timeout > 0
 
     def _note(self, name: str, token: int, at: float, act) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         self._cluster.event_queue.note(at, lambda: act(name, token))

@@ -11,10 +11,6 @@ MOST_TICKS = 1000
 """Ticks at one time, each requested by the one before. More than that are taken for an endless loop."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class EventLoop:
     """Runs due events and ticks on one simulated cluster.
 
@@ -35,7 +31,7 @@ class EventLoop:
         self._kicks, self._wakes = kicks, wakes
         self.ticks = 0
         """Number of ticks so far."""
-        self.before_tick: Callable[[], None] = _nothing
+        self.before_tick: Callable[[], None] = lambda: None
         """Called before each tick. Tests let schedulers die here."""
 
     def next_instant(self) -> float:
@@ -66,7 +62,7 @@ class EventLoop:
         due = self._cluster.dispatcher.due
         return kicked or (self._wakes and due is not None and due <= self._cluster.event_queue.now)
 
-    def tick(self, between: Callable[[], None] = _nothing) -> None:
+    def tick(self, between: Callable[[], None] = lambda: None) -> None:
         """Run one tick in the two halves of `operations.tick`, and call `between` between them."""
         self.before_tick()
         ports, leader = self._cluster.ports, self._cluster.leader

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Claim, describe_decision
 from scheduler.model.events import Event
+from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.validation import Document
@@ -19,9 +21,11 @@ from scheduler.operations.commands.hosts import register
 from scheduler.operations.commands.registry import load_rows, say
 from scheduler.operations.commands.reports import NOTICE_WORDS
 from scheduler.operations.machines.reconcile import reconcile
+from scheduler.operations.ports import announce
 from scheduler.operations.tick.tick import Ticked
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.quota.accounting import settle
+from scheduler.simulation.actions import make_document
 from scheduler.simulation.cloud_documents import FoundDocument
 from scheduler.simulation.cluster import (
     SimulatedCluster,
@@ -31,11 +35,10 @@ from scheduler.simulation.cluster import (
     put_slot,
     submit_all,
 )
-from scheduler.simulation.commands import make_document
 from scheduler.simulation.holders import Holders
+from scheduler.simulation.initial_state import RESERVATION_HISTORY, list_given
 from scheduler.simulation.loop import EventLoop
 from scheduler.simulation.machine_loss import ignoring_refusals, interrupt_slot, lose_slot
-from scheduler.simulation.restoring import restore
 from scheduler.simulation.scenario import Scenario
 from scheduler.simulation.steps import Step
 
@@ -79,7 +82,7 @@ class Runner:
             put_slot(self.cluster, slot)
         for row in self.cluster.store.find_reservations(limit=len(self._scenario.reservations) or 1):
             self._holders.watch(row)
-        restore(self.cluster, self._scenario)
+        _restore(self.cluster, self._scenario)
         self.cluster.notifier.hear()
         self._process_events()
         self._lines.clear()
@@ -88,22 +91,28 @@ class Runner:
         """Return all lines, as they occur."""
         steps = deque(self._scenario.timeline)
         end = max(self._scenario.until, steps[-1].at if steps else 0.0)
-        while (now := self._next_instant(steps)) <= end:
+        while True:
+            now = min(steps[0].at if steps else inf, self._loop.next_instant(), self._next_tick)
+            if now > end:
+                break
             self.cluster.event_queue.now = now
             self._loop.run_due()
             while steps and steps[0].at <= now:
-                self._play_step(steps.popleft())
-            self._loop.tick_until_quiet(is_due=self._is_tick_due())
-            yield from self._take_lines()
+                step = steps.popleft()
+                if step.action == "tick":
+                    self._loop.tick(partial(self._act_all, step.value))
+                else:
+                    self._act_all([step])
+                    self._loop.run_due()
+            every, is_due = self._scenario.tick_every, now >= self._next_tick
+            if every is not None and is_due:
+                self._periods += 1
+                self._next_tick = self._periods * every
+            self._loop.tick_until_quiet(is_due=is_due)
+            lines, self._lines = self._lines, []
+            yield from lines
         self.cluster.event_queue.now = end
         yield self._describe_state()
-
-    def _take_lines(self) -> list[Line]:
-        lines, self._lines = self._lines, []
-        return lines
-
-    def _next_instant(self, steps: deque[Step]) -> float:
-        return min(steps[0].at if steps else inf, self._loop.next_instant(), self._next_tick)
 
     def _process_events(self) -> bool:
         """Print the new events and let the holders react to them. Return whether there were any."""
@@ -111,20 +120,13 @@ class Runner:
         self._seen += len(events)
         for event in events:
             if event.name in PRINTED:
-                self._lines.append(_describe_event(event))
+                subject = {"slot": event.slot} if event.slot else {"reservation": event.reservation}
+                self._lines.append({"at": event.at, "event": event.name, **subject})
         names = dict.fromkeys(event.reservation for event in events if event.reservation)
         if names:
             for row in self.cluster.store.find_reservations(ids=list(names), limit=len(names)):
                 self._holders.watch(row)
         return bool(events)
-
-    def _is_tick_due(self) -> bool:
-        now, every = self.cluster.event_queue.now, self._scenario.tick_every
-        if every is None or now < self._next_tick:
-            return False
-        self._periods += 1
-        self._next_tick = self._periods * every
-        return True
 
     def _on_tick(self, ticked: Ticked) -> None:
         self._lines.append(self._describe_tick(ticked))
@@ -142,15 +144,8 @@ class Runner:
         waiting = [msgspec.to_builtins(each) for each in ticked.plan.waiting]
         return {"at": ticked.now, "tick": self._loop.ticks, "decisions": decisions, "waiting": waiting}
 
-    def _play_step(self, step: Step) -> None:
-        if step.action == "tick":
-            self._loop.tick(lambda: self._act_all(step.value))
-        else:
-            self._act(step)
-            self._loop.run_due()
-
-    def _act_all(self, between: tuple[Step, ...]) -> None:
-        for step in between:
+    def _act_all(self, steps: Iterable[Step]) -> None:
+        for step in steps:
             self._act(step)
 
     def _act(self, step: Step) -> None:
@@ -174,24 +169,24 @@ class Runner:
             case "remove":
                 self._change(lambda work: _remove(work, value), slots=[value])
             case "interrupt" | "rebalance" | "lose" | "found":
-                self._act_as_cloud(step)
+                self._act_as_cloud(step.action, value)
             case "seen":
                 self._change(lambda work: lease_commands.hear(work, value), slots=[value])
             case _:
                 self._command(step.action, make_document(step.action, value))
 
-    def _act_as_cloud(self, step: Step) -> None:
+    def _act_as_cloud(self, action: str, value: Any) -> None:
         """Carry out an action of the cloud: an interruption, a loss, or a machine without a slot."""
-        match step.action:
+        match action:
             case "interrupt":
-                interrupt_slot(self.cluster, step.value.slot, step.value.deadline)
+                interrupt_slot(self.cluster, value.slot, value.deadline)
             case "rebalance":
                 rules = self.cluster.ports.rules()
-                self._change(lambda work: lease_commands.rebalance(work, rules, step.value), slots=[step.value])
+                self._change(lambda work: lease_commands.rebalance(work, rules, value), slots=[value])
             case "lose":
-                lose_slot(self.cluster, step.value)
+                lose_slot(self.cluster, value)
             case _:
-                self._find(step.value)
+                self._find(value)
 
     def _command(self, verb: str, document: Document) -> None:
         """Carry out a command as the intake does, as an operator. Refusals are ignored."""
@@ -226,7 +221,10 @@ class Runner:
             ),
         )
         reservations, now = store.find_reservations(limit=2**31), self.cluster.event_queue.now
-        leases = _sort_leases(reservations)
+        leases: dict[tuple[str, int], list[tuple[str, Lease]]] = {}
+        for row in reservations:
+            for lease in row.leases:
+                leases.setdefault((lease.slot, lease.epoch), []).append((row.id, lease))
         state = {
             "slots": [_describe_slot(slot, leases.get((slot.id, slot.epoch), ()), now) for slot in slots],
             "reservations": [_describe_reservation(row) for row in reservations],
@@ -235,16 +233,29 @@ class Runner:
         return {"at": now, "state": state}
 
 
+def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
+    """Insert the scenario's holds, and set the fields of the reservations' history that their records contain."""
+    history = {each.id: found for each in scenario.reservations if (found := list_given(each, RESERVATION_HISTORY))}
+    if not (history or scenario.holds):
+        return
+    with cluster.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "operator")
+        work.load(reservations=history)
+        for name, fields in history.items():
+            if name in work.reservations:
+                work.put(msgspec.structs.replace(work.reservations[name], **fields))
+        for given in scenario.holds:
+            subject = given.subject if given.kind != "unhealthy" else ""
+            work.put(Hold(id=hold_id(given.pool, given.kind, subject), **given.model_dump()))
+        change_set = work.flush()
+    announce(cluster.ports, change_set, kick=False)
+
+
 def _remove(work: UnitOfWork, name: str) -> None:
     slot = work.slots.get(name)
     if slot is not None:
         work.delete(slot)
         work.tell(Event(at=work.now, name="slot_removed", cause="operator", slot=name))
-
-
-def _describe_event(event: Event) -> Line:
-    subject = {"slot": event.slot} if event.slot else {"reservation": event.reservation}
-    return {"at": event.at, "event": event.name, **subject}
 
 
 def _describe_account(account: Account) -> Line:
@@ -265,15 +276,6 @@ def _describe_lease(owner: str, lease: Lease) -> Line:
     line: Line = {"reservation": owner, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
     line |= {} if lease.cores is None else {"cores": lease.cores}
     return line if lease.state == "held" else {**line, "state": lease.state}
-
-
-def _sort_leases(reservations: Iterable[Reservation]) -> dict[tuple[str, int], list[tuple[str, Lease]]]:
-    """Return the leases by slot and epoch, as (reservation, lease)."""
-    found: dict[tuple[str, int], list[tuple[str, Lease]]] = {}
-    for row in reservations:
-        for lease in row.leases:
-            found.setdefault((lease.slot, lease.epoch), []).append((row.id, lease))
-    return found
 
 
 def _describe_slot(slot: Slot, leases: Iterable[tuple[str, Lease]], now: float) -> Line:

@@ -6,8 +6,8 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.reservations import Lease, Reservation, is_over
-from scheduler.model.rules import Rules
+from scheduler.model.reservations import Lease, PublicRequest, Reservation, is_over
+from scheduler.model.rules import AccountKeys, Rules
 from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
@@ -17,14 +17,8 @@ from scheduler.simulation.initial_state import RESERVATION_HISTORY, SLOT_HISTORY
 _DIGITS: Final = 6
 """Decimals of seconds. Times are floats, whose precision at the present distance from the epoch is limited."""
 _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
-_OF_REQUESTS: Final = (
-    *("system", "pool", "labels", "prefers", "account", "size", "ttl", "restart_policy", "on_interruption"),
-    *("preemptible", "tags", "runtime"),
-)
-_OF_ACCOUNTS: Final = (
-    *("charge_rate", "max_charge_seconds", "max_fanout", "per_label_task_limits", "disable_free_tasks", "description"),
-    "balance",
-)
+_OF_REQUESTS: Final = tuple(name for name in PublicRequest.__struct_fields__ if name != "components")
+_OF_ACCOUNTS: Final = (*AccountKeys.model_fields, "balance")
 _OF_MACHINES: Final = ("market", "price")
 """Fields of the launch. The slot's offering may have changed since then, or not exist any more."""
 _UNSEEN: Final = ("ec2", "probe")
@@ -122,16 +116,12 @@ def _describe_reservation(row: Reservation, view: View, now: float) -> dict[str,
     if request.account in view.accounts and view.account_of(row) is None:
         # Its account was forgotten after the submit, so it has none, even if there is an account of that name again.
         fields["account"] = None
-    components = [
-        {"name": each.name, "count": each.count, "kind": each.kind, "resources": each.resources, "labels": each.labels}
-        for each in request.components
-    ]
     return {
         "id": row.id,
         "phase": row.phase,
         "priority": row.priority,
         "created_at": _since(row.created_at, now),
-        "components": components,
+        "components": [msgspec.structs.asdict(each) for each in request.components],
         **{name: value for name, value in fields.items() if value is not None},
         **{name: _field(row, name, now) for name in RESERVATION_HISTORY},
     }

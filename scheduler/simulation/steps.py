@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.command_schemas import RegisterDocument, ReservationDocument
+from scheduler.model.command_schemas import AbsentDocument, RegisterDocument, ReservationDocument
 from scheduler.model.documents import make_reader
 from scheduler.model.reservations import list_instances
 from scheduler.model.rules import Rules, list_slot_ids, merge_rules, read_rules
 from scheduler.model.validation import Amount, Document, ExpectedError, Name, fault, format_path, read_document, suggest
-from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AbsentAction, AccountAction
+from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AccountAction
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument, check_offering
 from scheduler.simulation.initial_state import GivenHold, GivenLease, GivenSlot
 
@@ -119,9 +119,8 @@ class StepReader:
             case "rules":
                 checked = self._read_rules(value, where)
             case "absent":
-                checked = read_document(
-                    AbsentAction, {"reservation": value} if isinstance(value, str) else value, where
-                )
+                given = {"reservation": value} if isinstance(value, str) else value
+                checked = read_document(AbsentDocument, given, where)
             case "account":
                 checked = read_document(AccountAction, value, where)
                 self._accounts.add(checked.id)

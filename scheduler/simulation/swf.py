@@ -85,7 +85,10 @@ def read_jobs(
                 continue
             found += 1
             numbers = _parse(place, line)
-            job = None if _never_ran(numbers) else _make_job(place, numbers, most_processors)
+            run_seconds, status = numbers[3], numbers[10]
+            # Such a job was cancelled while it waited.
+            never_ran = status == CANCELLED and run_seconds <= 0
+            job = None if never_ran else _make_job(place, numbers, most_processors)
         except StopIteration:
             break
         except TraceError as error:
@@ -122,10 +125,10 @@ def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
                 line += 1
                 if text.strip():
                     yield Place(path, line), text.strip()
-    except OSError as error:
-        raise _file_error(path, line, error) from error
-    except (EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(path, line + 1, "a whole gzip file", "one that is cut off or damaged") from error
+    except OSError as error:
+        raise TraceError(path, line, "a readable workload log", (error.strerror or str(error)).lower()) from error
 
 
 @contextmanager
@@ -139,12 +142,6 @@ def _open(path: Path) -> Iterator[io.BufferedIOBase]:
             yield file
 
 
-def _file_error(path: Path, line: int, error: OSError) -> TraceError:
-    if isinstance(error, gzip.BadGzipFile):
-        return TraceError(path, line + 1, "a whole gzip file", "one that is cut off or damaged")
-    return TraceError(path, line, "a readable workload log", (error.strerror or str(error)).lower())
-
-
 def _parse(place: Place, line: bytes) -> list[float]:
     """Split a job line into its 18 numbers."""
     if not (line.isascii() and line.replace(b"\t", b" ").decode("ascii").isprintable()):
@@ -152,37 +149,33 @@ def _parse(place: Place, line: bytes) -> list[float]:
     fields = line.decode("ascii").split()
     if len(fields) != FIELDS:
         raise place.error(f"{FIELDS} fields", str(len(fields)))
-    return [_parse_number(place, position, field) for position, field in enumerate(fields, start=1)]
-
-
-def _parse_number(place: Place, position: int, field: str) -> float:
-    try:
-        number = float(field)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise place.error(f"a number in field {position}", f'"{field[:SHOWN_CHARACTERS]}"')
-    return number
-
-
-def _never_ran(numbers: list[float]) -> bool:
-    """Return whether the job was cancelled while it waited: it has that status and no run time."""
-    run_seconds, status = numbers[3], numbers[10]
-    return status == CANCELLED and run_seconds <= 0
+    numbers = []
+    for position, field in enumerate(fields, start=1):
+        try:
+            number = float(field)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise place.error(f"a number in field {position}", f'"{field[:SHOWN_CHARACTERS]}"')
+        numbers.append(number)
+    return numbers
 
 
 def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job:
     run_seconds = _known(place, "run time", numbers[3])
-    processors = _count_processors(place, allocated=numbers[4], requested=numbers[7])
+    allocated, requested = numbers[4], numbers[7]
+    processors = requested if allocated == -1 else allocated
+    if processors < 1 or processors != int(processors):
+        raise place.error("a whole number of processors >= 1", f"{processors:g}")
     if processors > most_processors:
         raise place.error(
-            f"at most {most_processors:g} processors, the most that the fleet could ever have", str(processors)
+            f"at most {most_processors:g} processors, the most that the fleet could ever have", str(int(processors))
         )
     return Job(
         number=int(numbers[0]),
         submit_seconds=_submitted(place, numbers[1]),
         run_seconds=max(1.0, run_seconds or 0.0),
-        processors=processors,
+        processors=int(processors),
         requested_seconds=_known(place, "requested time", numbers[8]),
         user=int(numbers[11]),
         group=int(numbers[12]),
@@ -202,10 +195,3 @@ def _known(place: Place, name: str, seconds: float) -> float | None:
     if seconds < 0 and seconds != -1:
         raise place.error(f"a {name} >= 0, or -1 for unknown", f"{seconds:g}")
     return None if seconds < 0 else seconds
-
-
-def _count_processors(place: Place, allocated: float, requested: float) -> int:
-    processors = requested if allocated == -1 else allocated
-    if processors < 1 or processors != int(processors):
-        raise place.error("a whole number of processors >= 1", f"{processors:g}")
-    return int(processors)

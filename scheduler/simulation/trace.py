@@ -2,6 +2,7 @@
 metrics at the end.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -9,25 +10,64 @@ from typing import Final
 
 import msgspec
 
-from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
-from scheduler.model.validation import fault
+from scheduler.model.validation import InvalidInputError, fault
 from scheduler.operations.commands.lease_commands import INTERRUPTED
 from scheduler.operations.ending_leases import REVOKED
-from scheduler.operations.tick.tick import Ticked
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.operations.writers.elastic import GRANTED
+from scheduler.operations.writers.reservations import GRANTED
 from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
 from scheduler.simulation.fleet import FOREVER, Fleet
 from scheduler.simulation.holders import Holders
-from scheduler.simulation.interruptions import Interruptions
 from scheduler.simulation.loop import EventLoop
+from scheduler.simulation.machine_loss import Interruptions
 from scheduler.simulation.metrics import Picture, RunMetrics, Summary
-from scheduler.simulation.setbacks import Setbacks
 from scheduler.simulation.workload import Workload, list_submissions
 
 ENDED_KEPT: Final = 1000
 """Number of events at which ended rows are deleted, so that the cost of reading them does not grow with the trace."""
+
+MOST_SETBACKS: Final = 1000
+"""A job that has lost its leases, and its work with them, this often is assumed never to end. A job that is interrupted
+seven times in its run time, on average, completes once in about this many tries.
+"""
+MOST_IDLE_TICKS: Final = 50_000
+"""Ticks in a row that leave all jobs waiting: over a month of refused launches, with one try a minute."""
+
+
+class Setbacks:
+    """Counts events that bring no job forward, and raises InvalidInputError when there are too many.
+
+    So runs end that would never end: jobs lose their machines again and again, or get none.
+    """
+
+    def __init__(self, most_setbacks: int = MOST_SETBACKS, most_idle_ticks: int = MOST_IDLE_TICKS) -> None:
+        self._most_setbacks, self._most_idle_ticks = most_setbacks, most_idle_ticks
+        self._by_job: Counter[str] = Counter()
+        self._moved_at = 0
+        """The last tick at which a job had a lease, or none was waiting."""
+
+    def note(self, event: Event) -> None:
+        """Count an event of a job."""
+        job = event.reservation or ""
+        if event.name == "reservation_released":
+            del self._by_job[job]
+        elif event.name == "reservation_pending":
+            self._by_job[job] += 1
+            if self._by_job[job] >= self._most_setbacks:
+                reason = event.detail.get("reason")
+                raise _never_ends(f"{job} went back to the queue {self._most_setbacks:,} times ({reason})")
+
+    def note_ticks(self, ticks: int, *, all_wait: bool) -> None:
+        """Note the number of ticks so far. `all_wait`: there are jobs, and none of them has a lease."""
+        if not all_wait:
+            self._moved_at = ticks
+        elif ticks - self._moved_at >= self._most_idle_ticks:
+            raise _never_ends(f"all jobs waited through {self._most_idle_ticks:,} ticks in a row")
+
+
+def _never_ends(got: str) -> InvalidInputError:
+    return fault("config", "a fleet and a cloud on which every job of the trace ends", got)
 
 
 class TracePlay:
@@ -37,34 +77,31 @@ class TracePlay:
         self, workload: Workload, fleet: Fleet, elastic_share: float = 0.0, setbacks: Setbacks | None = None
     ) -> None:
         """`setbacks`: when to give up; default: after the usual number."""
-        self._workload, self._fleet = workload, fleet
+        self._workload = workload
         self.cluster = build_cluster(fleet.document, fleet.cloud)
         self._holders = Holders(self.cluster, confirm_needlessly=False)
         self._interruptions = Interruptions(self.cluster)
         self._setbacks = setbacks or Setbacks()
         self._metrics = RunMetrics(fleet.rules)
-        self._loop = EventLoop(self.cluster, self._process_events, _ignore, kicks=True, wakes=True)
+        self._loop = EventLoop(self.cluster, self._process_events, lambda _: None, kicks=True, wakes=True)
         self._submissions = list_submissions(workload, fleet.system, elastic_share)
         self._next = next(self._submissions, None)
         self._seen = len(self.cluster.store.events)
         self._wall_seconds = 0.0
-        self._put_hosts()
+        self._put_hosts(fleet)
         self._process_events()
 
-    def _put_hosts(self) -> None:
+    def _put_hosts(self, fleet: Fleet) -> None:
         """Create the static hosts without a heartbeat, so that they never become silent."""
-        hosts = self._fleet.list_hosts()
+        hosts = fleet.list_hosts()
         for host in hosts:
             put_slot(self.cluster, host)
-
-        def load(work: UnitOfWork) -> None:
-            work.load(slots=[host.id for host in hosts])
 
         def forget_heartbeats(work: UnitOfWork) -> None:
             for slot in list(work.slots.values()):
                 work.put(msgspec.structs.replace(slot, last_seen=None))
 
-        self.cluster.change(forget_heartbeats, load)
+        self.cluster.change(forget_heartbeats, lambda work: work.load(slots=[host.id for host in hosts]))
 
     @property
     def finished(self) -> int:
@@ -107,19 +144,20 @@ class TracePlay:
         self.cluster.event_queue.now = now
         self._metrics.advance(now)
         self._loop.run_due()
-        if documents := self._take_submissions(now):
-            submit_all(self.cluster, documents)
-            self._loop.run_due()
-        self._loop.tick_until_quiet()
-        self._setbacks.note_ticks(self._loop.ticks, all_wait=self._metrics.all_wait)
-        self._forget()
-
-    def _take_submissions(self, now: float) -> list[ReservationDocument]:
         documents = []
         while self._next is not None and self._next[0] <= now:
             documents.append(self._next[1])
             self._next = next(self._submissions, None)
-        return documents
+        if documents:
+            submit_all(self.cluster, documents)
+            self._loop.run_due()
+        self._loop.tick_until_quiet()
+        self._setbacks.note_ticks(self._loop.ticks, all_wait=self._metrics.all_wait)
+        store = self.cluster.store
+        if len(store.events) >= ENDED_KEPT:
+            # The metrics have everything that is needed of ended rows.
+            store.prune(events_before=inf, requests_before=inf, ended_before=inf)
+            self._seen = len(store.events)
 
     def _process_events(self) -> bool:
         """Let holders, interruptions and metrics process the new events. Return whether there were any."""
@@ -158,14 +196,6 @@ class TracePlay:
                 # A surrendered lease was revoked before, so it is not counted again.
                 self._metrics.revocations += event.detail.get("reason") != "surrendered"
 
-    def _forget(self) -> None:
-        """Delete ended rows. The metrics have everything that is needed of them."""
-        store = self.cluster.store
-        if len(store.events) < ENDED_KEPT:
-            return
-        store.prune(events_before=inf, requests_before=inf, ended_before=inf)
-        self._seen = len(store.events)
-
     def sum_up(self) -> Summary:
         """Return the results so far."""
         jobs = len(self._workload.jobs) + len(self._workload.skipped)
@@ -179,7 +209,3 @@ class TracePlay:
     def draw(self) -> Picture:
         """Return the data of a plot."""
         return self._metrics.draw()
-
-
-def _ignore(_: Ticked) -> None:
-    pass

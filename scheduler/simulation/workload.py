@@ -6,7 +6,7 @@ from math import floor
 from pathlib import Path
 
 from scheduler.model.command_schemas import MOST_INSTANCES, ComponentDocument, ReservationDocument
-from scheduler.simulation.swf import Job, TraceError, read_jobs
+from scheduler.simulation.swf import Job, read_jobs
 
 PROCESSOR = {"cpus": 1.0}
 """The resources that each processor of a job requests."""
@@ -37,14 +37,10 @@ def read_workload(path: Path, most_processors: int, *, limit: int | None = None,
     """
     skipped: list[str] = []
     jobs: list[Job] = []
-
-    def skip(error: TraceError) -> None:
-        skipped.append(str(error))
-
     found = read_jobs(
         path,
         when_left_out=lambda line: skipped.append(f"{path}:{line}: cancelled before it ran"),
-        when_broken=skip if skip_bad else None,
+        when_broken=(lambda error: skipped.append(str(error))) if skip_bad else None,
         most_processors=min(most_processors, MOST_INSTANCES),
     )
     for job in found:

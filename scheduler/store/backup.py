@@ -52,11 +52,15 @@ def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
         raise BackupError(f"{path}: the file exists: nothing was written (--force overwrites it)")
     with _new_file(path) as part:
         if kind == "sqlite":
-            _copy_sqlite(_find_file(url), part)
+            # This mode keeps everything in one file. In WAL mode the log would have to be copied with it.
+            source = _find_file(url)
+            _copy_sqlite(source, part, mode="rw", journal="DELETE", database=source)
         else:
-            _dump(url, part)
+            _run(["pg_dump", "--format=custom", f"--file={part}", f"--dbname={_without_password(url)}"], url)
         found = read_backup(part)
-        _sync(part)
+        with part.open("rb") as file:
+            # The file is on the disk before it gets its name, so that it survives a power failure.
+            os.fsync(file.fileno())
         part.replace(path)
     return msgspec.structs.replace(found, path=str(path))
 
@@ -71,7 +75,11 @@ def read_backup(path: Path) -> Backup:
         identity, revision = _read_sqlite(path)
         kind: Kind = "sqlite"
     elif head.startswith(_ARCHIVE):
-        identity, revision = _read_archive(path)
+        # The archive's own text has the values, so no database is needed.
+        identity, revision = (
+            _read_value(path, "cluster", "identity"),
+            _read_value(path, "alembic_version", "version_num"),
+        )
         kind = "postgresql"
     else:
         raise BackupError(f"{path}: {_NOT_OURS}")
@@ -86,11 +94,15 @@ def put_back(backup: Backup, url: str) -> None:
     """Replace the contents of the database at `url` by the backup, in one transaction. Raises BackupError."""
     kind = _find_kind(url)
     if kind != backup.kind:
+        names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
         raise BackupError(
-            f"{backup.path}: expected a backup of {_name(kind)} as in database.url, got one of {_name(backup.kind)}"
+            f"{backup.path}: expected a backup of {names[kind]} as in database.url, got one of {names[backup.kind]}"
         )
     if kind == "sqlite":
-        _put_back_sqlite(Path(backup.path), _find_file(url))
+        target = _find_file(url)
+        if not target.parent.is_dir():
+            raise BackupError(f"{target}: there is no such directory")
+        _copy_sqlite(Path(backup.path), target, mode="rwc", journal="WAL", database=target)
     else:
         _run(["pg_restore", *_RESTORE, f"--dbname={_without_password(url)}", backup.path], url)
 
@@ -103,10 +115,6 @@ def _find_kind(url: str) -> Kind:
         raise BackupError("a database in memory has no backup")
     choose_dialect(url, lambda: 0.0)
     return "sqlite" if make_url(url).drivername == "sqlite" else "postgresql"
-
-
-def _name(kind: Kind) -> str:
-    return {"sqlite": "SQLite", "postgresql": "PostgreSQL"}[kind]
 
 
 def _find_file(url: str) -> Path:
@@ -126,36 +134,17 @@ def _new_file(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
-    """Write the file to the disk, so that it survives a power failure."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def _copy_sqlite(source: Path, target: Path, *, mode: str, journal: str, database: Path) -> None:
+    """Copy all pages in one transaction of the target, so that processes which have it open see all of it or nothing.
 
-
-def _copy_sqlite(source: Path, target: Path) -> None:
-    with (
-        _sqlite_errors(source),
-        closing(_open_sqlite(source, "ro")) as read,
-        closing(_open_sqlite(target, "rw")) as write,
-    ):
-        read.backup(write)
-        # This mode keeps everything in one file. In WAL mode the log would have to be copied with it.
-        write.execute("PRAGMA journal_mode = DELETE")
-
-
-def _put_back_sqlite(source: Path, target: Path) -> None:
-    """Copy all pages in one transaction of the target, so that processes which have it open see all of
-    it or nothing.
+    `mode`: how the target is opened. `journal`: its journal mode afterwards. `database`: the file that errors name.
     """
-    if not target.parent.is_dir():
-        raise BackupError(f"{target}: there is no such directory")
-    with (
-        _sqlite_errors(target),
-        closing(_open_sqlite(source, "ro")) as read,
-        closing(_open_sqlite(target, "rwc")) as write,
-    ):
-        read.backup(write)
-        write.execute("PRAGMA journal_mode = WAL")
+    try:
+        with closing(_open_sqlite(source, "ro")) as read, closing(_open_sqlite(target, mode)) as write:
+            read.backup(write)
+            write.execute(f"PRAGMA journal_mode = {journal}")
+    except sqlite3.Error as error:
+        raise BackupError(f"{database}: {error}") from None
 
 
 def _read_sqlite(path: Path) -> tuple[str, str]:
@@ -172,23 +161,6 @@ def _read_sqlite(path: Path) -> tuple[str, str]:
 
 def _open_sqlite(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_SECONDS)
-
-
-@contextmanager
-def _sqlite_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise BackupError(f"{path}: {error}") from None
-
-
-def _dump(url: str, path: Path) -> None:
-    _run(["pg_dump", "--format=custom", f"--file={path}", f"--dbname={_without_password(url)}"], url)
-
-
-def _read_archive(path: Path) -> tuple[str, str]:
-    """Read the single values of two tables from the archive's own text, without a database."""
-    return _read_value(path, "cluster", "identity"), _read_value(path, "alembic_version", "version_num")
 
 
 def _read_value(path: Path, table: str, column: str) -> str:

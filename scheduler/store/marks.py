@@ -28,21 +28,19 @@ def take_marks(current: Row, wanted: Row, now: float) -> Row:
                 current,
                 expires_at=wanted.expires_at,
                 confirmed_at=wanted.confirmed_at,
-                leases=_mark_leases(current.leases, wanted.leases),
+                leases=current.leases if current.leases == wanted.leases else _mark_leases(current, wanted),
                 marked_at=now,
             )
         case _:
             return msgspec.structs.replace(current, marked_at=now)
 
 
-def _mark_leases(current: tuple[Lease, ...], wanted: tuple[Lease, ...]) -> tuple[Lease, ...]:
+def _mark_leases(current: Reservation, wanted: Reservation) -> tuple[Lease, ...]:
     """Return the leases with `confirmed_at` taken from the wanted leases of the same component and token."""
-    if current == wanted:
-        return current
-    confirmed = {(lease.component, lease.token): lease.confirmed_at for lease in wanted}
+    confirmed = {(lease.component, lease.token): lease.confirmed_at for lease in wanted.leases}
     return tuple(
         msgspec.structs.replace(lease, confirmed_at=confirmed[lease.component, lease.token])
         if (lease.component, lease.token) in confirmed
         else lease
-        for lease in current
+        for lease in current.leases
     )

@@ -1,14 +1,17 @@
 """The Store port in plain dicts, for the simulator and for tests. Rows are frozen, so they are never copied."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import PHASES
+from scheduler.model.transitions import ENDED, PHASES
 from scheduler.model.view import KINDS, Row
 from scheduler.ports import (
     AppliedRules,
@@ -21,7 +24,10 @@ from scheduler.ports import (
     StoredRules,
 )
 from scheduler.store.memory_transaction import MemoryTransaction
+from scheduler.store.retention import RECENT_SECONDS
 from scheduler.store.world import World
+
+Key = TypeVar("Key")
 
 
 class MemoryStore:
@@ -86,8 +92,12 @@ class MemoryStore:
 
     def read_rows(self) -> Iterator[Row]:
         """See Store."""
-        world, now = self._world, self._clock()
-        yield from [row for row in world.present() if world.is_recent(row, now)]
+        since = self._clock() - RECENT_SECONDS
+        yield from [
+            row
+            for row in self._world.present()
+            if not isinstance(row, Reservation) or row.phase not in ENDED or row.changed_at > since or not is_over(row)
+        ]
 
     def read_stamps(self) -> Iterator[RowVersion]:
         """See Store."""
@@ -100,7 +110,15 @@ class MemoryStore:
 
     def read_changed_since(self, since: float) -> list[Row]:
         """See Store."""
-        return list(self._world.changed_since(since))
+        found: list[Row] = []
+        # The rows that were written last come first, so no older rows are read.
+        for (kind, row_id), stamp in reversed(self._world.written.items()):
+            if stamp < since:
+                break
+            row = self._world.rows[kind].get(row_id)
+            if row is not None and row.marked_at >= since:
+                found.append(row)
+        return found
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
@@ -113,7 +131,8 @@ class MemoryStore:
                 (row for row in named if phases is None or row.phase in phases), key=lambda row: row.sequence
             )
         elif phases is not None:
-            return self._world.in_phases(phases, limit)
+            among = (known[row_id] for phase in set(phases) for row_id in self._world.phases.get(phase, ()))
+            return nsmallest(limit, among, key=attrgetter("sequence"))
         else:
             return list(islice(known.values(), limit))
         return found[:limit]
@@ -158,13 +177,40 @@ class MemoryStore:
 
     def read_events(self, which: EventFilter) -> list[Event]:
         """See Store."""
-        return self._world.find_events(which)
+        events = self._world.events
+        found = (
+            event
+            for event in (reversed(events) if which.newest else events)
+            if event.number > which.after
+            and which.reservation in {None, event.reservation}
+            and which.slot in {None, event.slot}
+            and which.name in {None, event.name}
+        )
+        chosen = list(islice(found, which.limit))
+        return chosen[::-1] if which.newest else chosen
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
         """See Store."""
+        world = self._world
         with self._lock:
-            return (
-                self._world.prune_events(events_before)
-                + self._world.prune_answers(requests_before)
-                + self._world.prune_ended(ended_before)
-            )
+            gone = len(world.events)
+            world.events[:] = [event for event in world.events if event.at >= events_before]
+            gone -= len(world.events)
+            for samples in world.balances.values():
+                gone += _drop_all(samples, [at for at in samples if at < events_before])
+            gone += _drop_all(world.answers, [key for key, each in world.answers.items() if each.at < requests_before])
+            ended = [
+                row_id
+                for phase in ENDED
+                for row_id in world.phases[phase]
+                if world.reservations[row_id].changed_at < ended_before
+            ]
+            for row_id in ended:
+                world.drop((Reservation, row_id))
+            return gone + len(ended)
+
+
+def _drop_all(kept: dict[Key, Any], old: Collection[Key]) -> int:
+    for key in old:
+        del kept[key]
+    return len(old)

@@ -66,7 +66,9 @@ class MemoryTransaction:
     ) -> None:
         try:
             if kind is None:
-                self._check_whole()
+                if self._lost is not None:
+                    # A block that caught the error of a write must not commit.
+                    raise self._lost
                 self._apply()
         finally:
             self._lock.release()
@@ -181,7 +183,14 @@ class MemoryTransaction:
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
         """See Transaction."""
-        return [self._write(row) for row in rows]
+        saved: list[Row] = []
+        for row in rows:
+            self._guard(row)
+            version = row.version + 1 if row.version else self._buried + 1
+            stored = msgspec.structs.replace(row, version=version, marked_at=self._now)
+            self._rows[type(row), row.id] = stored
+            saved.append(stored)
+        return saved
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
         """See Transaction."""
@@ -265,11 +274,6 @@ class MemoryTransaction:
         self._rules = StoredRules(version + 1, stored, read_rules(stored))
         return version + 1
 
-    def _check_whole(self) -> None:
-        """Raise the error of an earlier write again: a block that caught it must not commit."""
-        if self._lost is not None:
-            raise self._lost
-
     def _lose(self, error: Lost) -> Lost:
         self._lost = error
         return error
@@ -290,13 +294,6 @@ class MemoryTransaction:
         if not is_new and (current is None or current.version != row.version):
             raise self._lose(StaleWriteError(_stale(row, current)))
         return current
-
-    def _write(self, row: Row) -> Row:
-        self._guard(row)
-        version = row.version + 1 if row.version else self._buried + 1
-        stored = msgspec.structs.replace(row, version=version, marked_at=self._now)
-        self._rows[type(row), row.id] = stored
-        return stored
 
     def _apply(self) -> None:
         world = self._world

@@ -46,11 +46,17 @@ def migrate(url: str) -> list[str]:
         return []
     with _connected(url, create=True) as connection:
         config = _configure(connection)
-        script = ScriptDirectory.from_config(config)
-        missing = _find_missing(script, _find_current(connection))
-        if missing:
+        current = _find_current(connection)
+        try:
+            newer = list(ScriptDirectory.from_config(config).iterate_revisions("head", current or "base"))
+        except (CommandError, RevisionError):
+            raise StoreUnavailableError(
+                f"the database is at revision {current}, which this program does not know:"
+                " migrate with the version that made this revision, or a newer one"
+            ) from None
+        if newer:
             command.upgrade(config, "head")
-        return missing
+        return [revision.revision for revision in reversed(newer)]
 
 
 def schema_state(url: str) -> SchemaState:
@@ -87,14 +93,3 @@ def _configure(connection: Connection) -> Config:
 
 def _find_current(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
-
-
-def _find_missing(script: ScriptDirectory, current: str | None) -> list[str]:
-    try:
-        newer = list(script.iterate_revisions("head", current or "base"))
-    except (CommandError, RevisionError):
-        raise StoreUnavailableError(
-            f"the database is at revision {current}, which this program does not know:"
-            " migrate with the version that made this revision, or a newer one"
-        ) from None
-    return [revision.revision for revision in newer][::-1]

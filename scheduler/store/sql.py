@@ -1,14 +1,14 @@
 """The Store port on SQL: reads without locks, and transactions."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from heapq import merge
 from operator import attrgetter
 from time import monotonic
-from typing import Any
+from typing import Final
 
-from sqlalchemy import Engine, Select, and_, bindparam, func, or_, select
+from sqlalchemy import Engine, Table, and_, bindparam, delete, func, or_, select, tuple_
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
@@ -29,7 +29,6 @@ from scheduler.ports import (
 )
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
-from scheduler.store.pruning import prune_before, prune_ended
 from scheduler.store.reading import (
     RulesReader,
     load_leader_term,
@@ -39,7 +38,7 @@ from scheduler.store.reading import (
 )
 from scheduler.store.retention import RECENT_SECONDS
 from scheduler.store.seen import HighestSeen
-from scheduler.store.session import Session, open_session
+from scheduler.store.session import CHUNK_ROWS, Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import Statements
@@ -72,6 +71,16 @@ _STAMPS = {
     "accounts": select(tables.accounts.c.id, tables.accounts.c.version, tables.accounts.c.marked_at),
     "reservations": select(_RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at).where(_NOT_OVER),
 }
+BITE_ROWS: Final = 10 * CHUNK_ROWS
+"""Rows that one transaction deletes, if they are small: few enough that other transactions never wait long."""
+_ENDED = (
+    select(_RESERVATION.id)
+    .where(_RESERVATION.ended_at < bindparam("before"))
+    .order_by(_RESERVATION.ended_at)
+    .limit(CHUNK_ROWS)
+    # Other transactions lock in the order of ids. Rows that they have locked are left to the next run.
+    .with_for_update(skip_locked=True)
+)
 _DUE = (
     select(*OUTGOING.columns)
     .where(_OUTGOING.sent_at < bindparam("sent_before"))
@@ -115,7 +124,9 @@ class SqlStore:
             transaction = SqlTransaction(session, self._statements, self._rules, self._seen.read(session).now)
             yield transaction
             transaction.finish()
-            self._check_time(monotonic() - began)
+            seconds = monotonic() - began
+            if seconds > self._dialect.longest_seconds:  # promise: no-late-commit
+                raise StoreUnavailableError(f"a transaction took {seconds:.0f} seconds: it is not committed")
 
     def now(self) -> float:
         """See Store."""
@@ -212,7 +223,8 @@ class SqlStore:
         given = {name: list(values) for name, values in wanted.items() if values is not None}
         with self._reading() as session:
             if ids is None:
-                return SLOTS.read_all(list(session.fetch(_choose_slots(given), **given)))
+                same = (tables.slots.c[name].in_(bindparam(name, expanding=True)) for name in given)
+                return SLOTS.read_all(session.fetch(_ALL_SLOTS.where(*same), **given))
             rows = session.fetch_for(self._statements.slots.find, ids)
             return SLOTS.read_all([row for row in rows if all(getattr(row, name) in given[name] for name in given)])
 
@@ -244,36 +256,42 @@ class SqlStore:
 
     def read_events(self, which: EventFilter) -> list[Event]:
         """See Store."""
+        wanted = {"reservation": which.reservation, "slot": which.slot, "name": which.name}
+        same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
+        order = _EVENT.number.desc() if which.newest else _EVENT.number
+        chosen = select(*EVENTS.columns).where(_EVENT.number > which.after, *same).order_by(order).limit(which.limit)
         with self._reading() as session:
-            found = EVENTS.read_all(session.fetch(_choose_events(which)))
+            found = EVENTS.read_all(session.fetch(chosen))
             return found[::-1] if which.newest else found
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
         """See Store."""
-        old_events = prune_before(self._writing, tables.events, events_before)
-        old_events += prune_before(self._writing, tables.balances, events_before)
-        old_requests = prune_before(self._writing, tables.requests, requests_before)
-        return old_events + old_requests + prune_ended(self._writing, self._statements, ended_before)
+        total = self._prune_before(tables.events, events_before)
+        total += self._prune_before(tables.balances, events_before)
+        total += self._prune_before(tables.requests, requests_before)
+        while True:
+            with self._writing() as session:
+                ids = [row.id for row in session.fetch(_ENDED, before=ended_before)]
+                session.change_for(self._statements.leases.forget, ids)
+                total += session.change_for(self._statements.reservations.forget, ids)
+            if len(ids) < CHUNK_ROWS:
+                return total
 
-    def _check_time(self, seconds: float) -> None:
-        if seconds > self._dialect.longest_seconds:  # promise: no-late-commit
-            raise StoreUnavailableError(f"a transaction took {seconds:.0f} seconds: it is not committed")
+    def _prune_before(self, table: Table, before: float) -> int:
+        """Delete the rows of a table whose `at` is before that time. Return their number."""
+        key = tuple(table.primary_key.columns)
+        bite = select(*key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
+        statement = delete(table).where(tuple_(*key).in_(bite.with_for_update(skip_locked=True)))
+        total = 0
+        while True:
+            with self._writing() as session:
+                gone = session.change(statement, before=before)
+            total += gone
+            if gone < BITE_ROWS:
+                return total
 
     def _reading(self) -> AbstractContextManager[Session]:
         return open_session(self.engine, self._dialect, writes=False)
 
     def _writing(self) -> AbstractContextManager[Session]:
         return open_session(self.engine, self._dialect, writes=True)
-
-
-def _choose_slots(columns: Iterable[str]) -> Select[Any]:
-    """Return the slots whose columns of these names have one of the values bound under these names."""
-    return _ALL_SLOTS.where(*(tables.slots.c[name].in_(bindparam(name, expanding=True)) for name in columns))
-
-
-def _choose_events(which: EventFilter) -> Select[Any]:
-    wanted = {"reservation": which.reservation, "slot": which.slot, "name": which.name}
-    same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
-    order = _EVENT.number.desc() if which.newest else _EVENT.number
-    found = select(*EVENTS.columns).where(_EVENT.number > which.after, *same)
-    return found.order_by(order).limit(which.limit)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import bindparam, case, func, insert, select, update
+from sqlalchemy import Executable, bindparam, case, func, insert, literal_column, select, update
 
 from scheduler.model.accounts import FREE, Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
@@ -25,11 +25,11 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
 )
-from scheduler.store import principal_rows, tables
+from scheduler.store import tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.lease_rows import LeaseRows, lay_out_leases
 from scheduler.store.marks import take_marks
-from scheduler.store.reading import RulesReader, load_leader_term, read_reservations
+from scheduler.store.reading import RulesReader, load_leader_term, read_principals, read_reservations
 from scheduler.store.retention import LONG_AGO, VERSIONS_A_RESTORE
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS
@@ -78,6 +78,15 @@ _NOTE_TICK = (
     .values(ticked_at=bindparam("now"))
 )
 
+_LOCK_PRINCIPALS = select(tables.cluster.c.principals_version).with_for_update()
+_CHANGE_PRINCIPALS = update(tables.cluster).values(principals_version=tables.cluster.c.principals_version + 1)
+_PENDING = select(func.count(), func.coalesce(func.sum(func.coalesce(_OWNER.instances, 1)), 0)).where(
+    _OWNER.phase == literal_column("'pending'")
+)
+_PENDING_UNSIGNED = _PENDING.where(_OWNER.principal.is_(None))
+_PENDING_OF_PRINCIPAL = _PENDING.where(_OWNER.principal == bindparam("name"))
+_PENDING_OF_ACCOUNT = _PENDING.where(_OWNER.account.is_not(None), _OWNER.account == bindparam("name"))
+
 _JUMP_TERM = update(tables.leader).values(term=bindparam("to"), holder="", ticked_at=bindparam("long_ago"))
 _JUMP_TOKEN = update(tables.counters).where(tables.counters.c.name == "token").values(value=bindparam("to"))
 _COUNT_RESTORE = update(tables.cluster).values(
@@ -110,7 +119,7 @@ class SqlTransaction:
         self.check_whole()
         if self._events:
             self._session.queue_for_events()  # promise: event-order
-            self._session.write(self._statements.kept.append_events, self._events)
+            self._session.write(self._statements.append_events, self._events)
 
     def now(self) -> float:
         """See Transaction."""
@@ -177,11 +186,17 @@ class SqlTransaction:
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
         """See Transaction."""
-        return principal_rows.count_pending_of_principal(self._session, principal)
+        if principal is None:
+            return self._count_pending(_PENDING_UNSIGNED)
+        return self._count_pending(_PENDING_OF_PRINCIPAL, name=principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
         """See Transaction."""
-        return principal_rows.count_pending_of_account(self._session, account)
+        return self._count_pending(_PENDING_OF_ACCOUNT, name=account)
+
+    def _count_pending(self, statement: Executable, **values: object) -> Pending:
+        ((count, instances),) = self._session.fetch(statement, **values)
+        return Pending(int(count), int(instances))
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """See Transaction."""
@@ -206,7 +221,7 @@ class SqlTransaction:
         self._count("sequence", 0)
         known = {
             row_id
-            for (row_id,) in self._session.fetch_for(self._statements.kept.known_reservations, (row.id for row in rows))
+            for (row_id,) in self._session.fetch_for(self._statements.known_reservations, (row.id for row in rows))
         }
         fresh: dict[str, Reservation] = {}
         for row in rows:
@@ -223,7 +238,11 @@ class SqlTransaction:
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
         """See Transaction."""
-        first = self._first_version() if any(row.version == 0 for row in rows) else 1
+        first = 1
+        if any(row.version == 0 for row in rows):
+            # A new row gets a higher version than any deleted row, because the view keeps tombstones.
+            ((buried,),) = self._session.fetch(_BURIED)
+            first = int(buried) + 1
         stored = [
             msgspec.structs.replace(row, version=row.version + 1 if row.version else first, marked_at=self._now)
             for row in rows
@@ -231,7 +250,9 @@ class SqlTransaction:
         new = {(type(row), row.id) for row in rows if row.version == 0}
         for kind, alike in _by_kind(stored).items():
             if kind is Reservation:
-                self._save_reservations([row for row in alike if isinstance(row, Reservation)])
+                reservations = [row for row in alike if isinstance(row, Reservation)]
+                self._write(self._statements.reservations.update, reservations)
+                self._leases.write(reservations)
             else:
                 statements = self._statements_for(kind)
                 self._write(statements.insert, [row for row in alike if (kind, row.id) in new])
@@ -240,10 +261,10 @@ class SqlTransaction:
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
         """See Transaction."""
-        current = self._load_current(rows)
+        current = {kind: self._load(kind, [row.id for row in alike]) for kind, alike in _by_kind(rows).items()}
         marked = []
         for row in rows:
-            known = current.get((type(row), row.id))
+            known = current[type(row)].get(row.id)
             if known is None or known.version != row.version:
                 raise self._lose(StaleWriteError(f"{KINDS[type(row)]} {row.id} has changed since it was read"))
             marked.append(take_marks(known, row, self._now))
@@ -278,38 +299,41 @@ class SqlTransaction:
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
         """See Transaction."""
-        rows = self._session.fetch_for(self._statements.kept.find_answers, ids)
+        rows = self._session.fetch_for(self._statements.find_answers, ids)
         return {answered.id: answered for answered in map(ANSWERS.read, rows)}
 
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
         """See Transaction."""
-        self._write(self._statements.kept.insert_answers, answers)
+        self._write(self._statements.insert_answers, answers)
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
         """See Transaction."""
         by_id = {row.id: row for row in rows}
-        self._session.write(self._statements.kept.put_outgoing, [by_id[key] for key in sorted(by_id)])
+        self._session.write(self._statements.put_outgoing, [by_id[key] for key in sorted(by_id)])
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
         """See Transaction."""
-        self._session.change_for(self._statements.kept.delete_outgoing, ids)
+        self._session.change_for(self._statements.delete_outgoing, ids)
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
         """See Transaction."""
-        return principal_rows.load_principals(self._session)
+        self._session.fetch(_LOCK_PRINCIPALS)
+        return {row.name: row for row in read_principals(self._session)}
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
         """See Transaction."""
-        principal_rows.save_principals(self._session, self._statements.kept, rows)
+        self._session.change(_CHANGE_PRINCIPALS)
+        self._session.write(self._statements.put_principals, rows)
 
     def delete_principals(self, names: Iterable[str]) -> None:
         """See Transaction."""
-        principal_rows.delete_principals(self._session, self._statements.kept, names)
+        self._session.change(_CHANGE_PRINCIPALS)
+        self._session.change_for(self._statements.delete_principals, names)
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """See Transaction."""
         by_key = {(sample.account, sample.at): sample for sample in samples}
-        self._session.write(self._statements.kept.put_balances, [by_key[key] for key in sorted(by_key)])
+        self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
 
     def load_rules(self) -> StoredRules:
         """See Transaction."""
@@ -332,22 +356,6 @@ class SqlTransaction:
         """Return the next `count` numbers of a counter."""
         ((last,),) = self._session.fetch(_COUNT, counter=counter, count=count)
         return range(last - count + 1, last + 1)
-
-    def _first_version(self) -> int:
-        """Return the version of a new row: higher than that of any deleted row, because the view keeps tombstones."""
-        ((buried,),) = self._session.fetch(_BURIED)
-        return int(buried) + 1
-
-    def _save_reservations(self, rows: Sequence[Reservation]) -> None:
-        self._write(self._statements.reservations.update, rows)
-        self._leases.write(rows)
-
-    def _load_current(self, rows: Sequence[Row]) -> dict[tuple[type, str], Row]:
-        found: dict[tuple[type, str], Row] = {}
-        for kind, alike in _by_kind(rows).items():
-            current = self._load(kind, [row.id for row in alike])
-            found.update(((kind, row_id), row) for row_id, row in current.items())
-        return found
 
     def _load(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
         loaders: dict[type[Row], Callable[[Sequence[str]], Mapping[str, Row]]] = {

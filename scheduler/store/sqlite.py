@@ -172,7 +172,9 @@ class SqliteDialect:
 
     def _connect(self) -> sqlite3.Connection:
         if self._mode == _CREATES:
-            self._make_private_file()
+            # SQLite gives its journals the mode of the database. It opens the file next and reports an error then.
+            with suppress(OSError):
+                os.close(os.open(self.path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={self._mode}",
             uri=True,
@@ -188,12 +190,6 @@ class SqliteDialect:
             connection.close()
             raise
         return connection
-
-    def _make_private_file(self) -> None:
-        """Make the file with mode 0600 if it is missing. SQLite gives its journals the mode of the database."""
-        # Ignore errors: SQLite opens the file next and reports them.
-        with suppress(OSError):
-            os.close(os.open(self.path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
 
 
 def _is_about_tables(error: DBAPIError) -> bool:

@@ -41,7 +41,7 @@ _MARKS = {
 
 
 class Statements:
-    """All statements for one dialect."""
+    """All statements for one dialect: for rows, leases, events, answers, callbacks, balances and principals."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.slots = RowStatements(dialect, SLOTS)
@@ -49,7 +49,59 @@ class Statements:
         self.accounts = RowStatements(dialect, ACCOUNTS)
         self.reservations = RowStatements(dialect, RESERVATIONS)
         self.leases = LeaseStatements(dialect)
-        self.kept = KeptStatements(dialect)
+        self._dialect = dialect
+
+    @cached_property
+    def append_events(self) -> Bulk:
+        """Append events; the database numbers them."""
+        columns = [column for column in tables.events.c if column.name != "number"]
+        return _insert(self._dialect, EVENTS, columns)
+
+    @cached_property
+    def insert_answers(self) -> Bulk:
+        """Insert answers."""
+        return _insert(self._dialect, ANSWERS, tables.requests.c)
+
+    @cached_property
+    def find_answers(self) -> Select[Any]:
+        """Select the answers to the requests of these ids."""
+        return select(*ANSWERS.columns).where(tables.requests.c.id.in_(self._dialect.ids()))
+
+    @cached_property
+    def put_outgoing(self) -> Bulk:
+        """Insert or overwrite callbacks."""
+        fields = tuple(OUTGOING.fields(tables.outgoing.c))
+        return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
+
+    @cached_property
+    def put_balances(self) -> Bulk:
+        """Insert or overwrite balance samples."""
+        fields = tuple(BALANCES.fields(tables.balances.c))
+        return Bulk(self._dialect.replace(tables.balances, fields), fields)
+
+    @cached_property
+    def put_principals(self) -> Bulk:
+        """Insert or overwrite principals."""
+        fields = tuple(PRINCIPALS.fields(tables.principals.c))
+        return Bulk(self._dialect.replace(tables.principals, fields), fields)
+
+    @cached_property
+    def delete_principals(self) -> Delete:
+        """Delete the principals of these names."""
+        return delete(tables.principals).where(tables.principals.c.name.in_(self._dialect.ids()))
+
+    @cached_property
+    def delete_outgoing(self) -> Delete:
+        """Delete the callbacks of these ids."""
+        return delete(tables.outgoing).where(tables.outgoing.c.id.in_(self._dialect.ids()))
+
+    @cached_property
+    def known_reservations(self) -> Select[Any]:
+        """Lock and select those of these ids that exist, in order, so that none is pruned before the
+        transaction ends.
+        """
+        table = tables.reservations.c
+        return select(table.id).where(table.id.in_(self._dialect.ids())).order_by(table.id).with_for_update()
 
 
 class RowStatements:
@@ -187,65 +239,6 @@ class LeaseStatements:
         table = self._table.c
         found = select(*LEASES.columns, table.reservation).where(table.slot.in_(self._dialect.ids()))
         return found.order_by(table.reservation, table.position)
-
-
-class KeptStatements:
-    """The statements for events, answers, callbacks, balances and principals."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-
-    @cached_property
-    def append_events(self) -> Bulk:
-        """Append events; the database numbers them."""
-        columns = [column for column in tables.events.c if column.name != "number"]
-        return _insert(self._dialect, EVENTS, columns)
-
-    @cached_property
-    def insert_answers(self) -> Bulk:
-        """Insert answers."""
-        return _insert(self._dialect, ANSWERS, tables.requests.c)
-
-    @cached_property
-    def find_answers(self) -> Select[Any]:
-        """Select the answers to the requests of these ids."""
-        return select(*ANSWERS.columns).where(tables.requests.c.id.in_(self._dialect.ids()))
-
-    @cached_property
-    def put_outgoing(self) -> Bulk:
-        """Insert or overwrite callbacks."""
-        fields = tuple(OUTGOING.fields(tables.outgoing.c))
-        return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
-
-    @cached_property
-    def put_balances(self) -> Bulk:
-        """Insert or overwrite balance samples."""
-        fields = tuple(BALANCES.fields(tables.balances.c))
-        return Bulk(self._dialect.replace(tables.balances, fields), fields)
-
-    @cached_property
-    def put_principals(self) -> Bulk:
-        """Insert or overwrite principals."""
-        fields = tuple(PRINCIPALS.fields(tables.principals.c))
-        return Bulk(self._dialect.replace(tables.principals, fields), fields)
-
-    @cached_property
-    def delete_principals(self) -> Delete:
-        """Delete the principals of these names."""
-        return delete(tables.principals).where(tables.principals.c.name.in_(self._dialect.ids()))
-
-    @cached_property
-    def delete_outgoing(self) -> Delete:
-        """Delete the callbacks of these ids."""
-        return delete(tables.outgoing).where(tables.outgoing.c.id.in_(self._dialect.ids()))
-
-    @cached_property
-    def known_reservations(self) -> Select[Any]:
-        """Lock and select those of these ids that exist, in order, so that none is pruned before the
-        transaction ends.
-        """
-        table = tables.reservations.c
-        return select(table.id).where(table.id.in_(self._dialect.ids())).order_by(table.id).with_for_update()
 
 
 def _insert(dialect: Dialect, shape: Shape[Any], columns: Iterable[Column[Any]]) -> Bulk:

@@ -2,10 +2,9 @@
 
 import re
 
+from leasehold.common.names import RedisNames
 from scheduler.ports import ForeignAddressError
 
-DEFAULT_PREFIX = "leasehold:"
-"""The default prefix of the names of all keys and channels."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -13,6 +12,6 @@ def check_reply_address(address: str, prefix: str) -> None:
     """Raise ForeignAddressError unless the address is `<prefix>reply:<word>`, with a word of up to 100
     plain characters.
     """
-    start = f"{prefix}reply:"
+    start = RedisNames(prefix).reply_start
     if not address.startswith(start) or not _NAME.fullmatch(address.removeprefix(start)):
         raise ForeignAddressError(f"reply_to: expected {start}<word>, got {address[:200]!r}")

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from leasehold.common.heartbeats import Heartbeat
+from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View, count_rows
 from scheduler.ports import Heard, RefusedMessage, SetAside, ViewUnavailableError
 from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
-from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
+from scheduler.view.addresses import check_reply_address
 from scheduler.view.in_memory_redis import InMemoryRedis
 from scheduler.view.metric_table import REFUSED, find_label_values
 

@@ -5,6 +5,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.ports import Defect
 
 
@@ -43,7 +44,6 @@ BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
 """Became ready; timed out; was not wanted any more (interrupted, drained); its machine disappeared."""
 NOTICE_KINDS: Final = ("interruption", "rebalance")
 """EC2's notices about a spot machine: it will be interrupted, or it has a higher risk of interruption."""
-QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 """The queues whose refused and expired messages are counted."""
 REFUSED: Final = "leasehold_messages_refused_total"
 EXPIRED: Final = "leasehold_expired_messages_total"
@@ -123,7 +123,7 @@ _ALL: Final = (
         REFUSED,
         "Messages that were refused without an answer, by the kind of their defect",
         *("queue", "defect"),
-        zeros=tuple((queue, defect) for queue in QUEUES for defect in get_args(Defect)),
+        zeros=tuple((queue, defect) for queue in QUEUE_NAMES for defect in get_args(Defect)),
     ),
     _counter(
         "leasehold_heartbeats_refused_total",
@@ -140,13 +140,13 @@ _ALL: Final = (
         "leasehold_unsigned_messages_total",
         "Messages without a signature that were accepted in access.mode = warn",
         "queue",
-        zeros=tuple((queue,) for queue in QUEUES),
+        zeros=tuple((queue,) for queue in QUEUE_NAMES),
     ),
     _counter(
         EXPIRED,
         "Messages that were dropped because they expired before a worker took them",
         "queue",
-        zeros=tuple((queue,) for queue in QUEUES),
+        zeros=tuple((queue,) for queue in QUEUE_NAMES),
     ),
     _counter(
         "leasehold_shed_requests_total",

@@ -20,7 +20,7 @@ import msgspec
 import redis
 
 from leasehold.common.clock import PublishedClock, list_gone
-from scheduler.view.addresses import DEFAULT_PREFIX
+from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 
 LOOK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
@@ -44,7 +44,7 @@ class RedisClock:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._wall, self._process = client, wall, process
-        self._published, self._offsets = f"{prefix}clock", f"{prefix}clocks"
+        self._published, self._offsets = RedisNames(prefix).clock, RedisNames(prefix).clocks
         self._clock = PublishedClock(self._read, wall=wall)
         self._guard = threading.Lock()
         self._looker: threading.Thread | None = None

@@ -13,8 +13,8 @@ from typing import Any, Final
 import redis
 
 from leasehold.common.heartbeats import Heartbeat, read_heartbeat
+from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 from scheduler.ports import Heard
-from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.connection import redis_errors
 
 KEPT_SECONDS: Final = 86400
@@ -26,7 +26,7 @@ class RedisHeartbeats:
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._since = client, f"{prefix}heartbeats:since"
-        self._start = f"{prefix}heartbeat:"
+        self._start = RedisNames(prefix).heartbeat_start
 
     @redis_errors()
     def listen(self, hosts: Mapping[str, str]) -> Heard:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import redis
 
-from scheduler.view.addresses import DEFAULT_PREFIX
+from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 from scheduler.view.connection import load_script, redis_errors
 
 
@@ -26,7 +26,7 @@ class RedisLeaderLock:
         lock_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client, self._keys = client, [f"{prefix}leader", f"{prefix}again"]
+        self._client, self._keys = client, [RedisNames(prefix).leader, f"{prefix}again"]
         self._lock_ms, self._clock = int(lock_seconds * 1000), clock
         self._token = ""
         self._unanswered: str | None = None

@@ -9,9 +9,9 @@ from typing import cast
 import msgspec
 import redis
 
+from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.ports import RefusedMessage
 from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
-from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.connection import redis_errors
 from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 

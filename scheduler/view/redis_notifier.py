@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import redis
 
-from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
+from leasehold.common.names import DEFAULT_PREFIX, RedisNames
+from scheduler.view.addresses import check_reply_address
 from scheduler.view.connection import redis_errors
 
 KICK_SECONDS = 2.0
@@ -30,7 +31,7 @@ class RedisNotifier:
         kick_seconds: float = KICK_SECONDS,
     ) -> None:
         self._client, self._send_tick = client, send_tick
-        self._prefix, self._kick_ms = prefix, int(kick_seconds * 1000)
+        self._names, self._kick_ms = RedisNames(prefix), int(kick_seconds * 1000)
         self._flag = f"{prefix}kick"
 
     def kick(self) -> None:
@@ -53,20 +54,20 @@ class RedisNotifier:
     @redis_errors()
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
         """See Notifier.notify."""
-        self._client.publish(f"{self._prefix}notice:{reservation}", msgspec.json.encode(notice))
+        self._client.publish(self._names.notice(reservation), msgspec.json.encode(notice))
 
     @redis_errors()
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
         """See Notifier.push. One round trip for all hosts."""
         with self._client.pipeline(transaction=False) as pipeline:
             for slot, each in news.items():
-                pipeline.publish(f"{self._prefix}host:{slot}", msgspec.json.encode(each))
+                pipeline.publish(self._names.host(slot), msgspec.json.encode(each))
             pipeline.execute()
 
     @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """See Notifier.reply."""
-        check_reply_address(address, self._prefix)
+        check_reply_address(address, self._names.prefix)
         with self._client.pipeline(transaction=True) as both:
             both.rpush(address, msgspec.json.encode(answer))
             both.expire(address, REPLY_SECONDS)

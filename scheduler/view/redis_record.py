@@ -5,8 +5,8 @@ from typing import cast
 
 import redis
 
+from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 from scheduler.ports import Remembered
-from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.connection import load_script, redis_errors
 
 RESTORING = "restoring"
@@ -16,7 +16,7 @@ class RedisRecord:
     """The ClusterRecord on Redis: `<prefix>cluster` (text) and `<prefix>highest` (hash). `client` returns bytes."""
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
-        self._client, self._cluster, self._highest = client, f"{prefix}cluster", f"{prefix}highest"
+        self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
         self._keep = load_script(client, "keep_record")
 
     @redis_errors()

@@ -14,11 +14,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 import redis
 
+from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.ports import SetAside, ViewUnavailableError
-from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.codec import decode_deltas, decode_row, pack_changes
 from scheduler.view.connection import load_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
@@ -56,7 +56,7 @@ class RedisViewCache:
         self._kept_ms, self._deltas_kept = int(kept_seconds * 1000), deltas_kept
         self._view: View | None = None
         self._generation, self._sequence = b"", 0
-        self._keys, self._contents = _ViewKeys(f"{prefix}view:"), ContentCheck(client, prefix)
+        self._keys, self._contents = _ScriptKeys(prefix), ContentCheck(client, prefix)
         self._publish = load_script(client, "validity", "publish")
         self._catch_up = load_script(client, "validity", "catch_up")
         self._position = load_script(client, "validity", "position")
@@ -64,7 +64,7 @@ class RedisViewCache:
         self._begin = load_script(client, "begin_rebuild")
         self._finish = load_script(client, "validity", "finish_rebuild")
         self._count = load_script(client, "validity", "count_rows")
-        self._publish_clock, self._clock = load_script(client, "publish_clock"), f"{prefix}clock"
+        self._publish_clock, self._clock = load_script(client, "publish_clock"), RedisNames(prefix).clock
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
@@ -234,22 +234,17 @@ class RedisViewCache:
         return found
 
 
-class _ViewKeys:
-    """The names of the view's keys. The top of each script file lists the keys that it takes."""
+class _ScriptKeys:
+    """The keys that the scripts take. The top of each script file lists them."""
 
     def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self.generation, self.report = f"{prefix}generation", f"{prefix}report"
-        building, sequence, deltas = f"{prefix}building", f"{prefix}sequence", f"{prefix}deltas"
-        self.generations = [self.generation, building]
-        self.position = [self.generation, sequence]
-        self.catch_up = [self.generation, sequence, deltas]
-        others = [f"{prefix}gone", f"{prefix}leaving", *map(self.rows, ROW_TYPES)]
-        self.all = [self.generation, building, sequence, deltas, *others]
-
-    def rows(self, kind: Kind) -> str:
-        """Return the hash of the rows of one kind."""
-        return f"{self._prefix}{kind}"
+        names = RedisNames(prefix)
+        self.rows, self.generation, self.report = names.rows, names.generation, names.report
+        self.generations = [names.generation, names.building]
+        self.position = [names.generation, names.sequence]
+        self.catch_up = [names.generation, names.sequence, names.deltas]
+        others = [names.gone, names.leaving, *map(names.rows, ROW_TYPES)]
+        self.all = [names.generation, names.building, names.sequence, names.deltas, *others]
 
 
 def _apply_entries(view: View, fields: Sequence[bytes], bodies: Sequence[bytes]) -> None:

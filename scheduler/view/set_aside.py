@@ -15,6 +15,7 @@ from typing import Final, Literal, cast
 import msgspec
 import redis
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.view import ROW_TYPES, Kind
 from scheduler.ports import SetAside
 from scheduler.view.codec import decode_row
@@ -61,11 +62,10 @@ READERS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
 }
 """By key without the prefix: the function that reads a field. It raises msgspec.DecodeError or ValueError."""
 FIELDS_A_LOOK: Final = 20
-_QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 UNACKED: Final = "unacked"
 BROKER_TYPES: Final[Mapping[str, KeyType]] = {
-    **{f"{queue}{priority}": "list" for queue in _QUEUES for priority in _PRIORITIES},
+    **{f"{queue}{priority}": "list" for queue in QUEUE_NAMES for priority in _PRIORITIES},
     UNACKED: "hash",
     "unacked_index": "zset",
     "unacked_mutex": "string",

@@ -1,1 +1,1 @@
-"""Chaos: real processes, a nemesis that breaks them by a seed, and a checker that looks at it from outside."""
+"""Chaos runs: real processes, faults that a random seed chooses, and a checker that sees only what remains."""

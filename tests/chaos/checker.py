@@ -1,6 +1,6 @@
-"""The checker: looks at a run from outside, and reports which promises of Leasehold were broken.
+"""The checker: report which promises of Leasehold a chaos run broke.
 
-It reads the emulator's call log and its machines, the holders' own files, and SQL; nothing of the run itself.
+It reads the emulator's call log and machines, the files of the holders, and SQL. It knows nothing of the faults.
 """
 
 import json
@@ -20,49 +20,49 @@ from tests.chaos.witness import ENDS, TICKS, recall_events
 
 RESTORES: Final = "restores.jsonl"
 LEASE_SECONDS: Final = 6
-"""For how long a renewal holds, by the rules of the run."""
+"""Duration of a renewal by the rules of the run."""
 UNDER_WAY: Final = frozenset({"launching", "booting", "binding", "draining", "terminating"})
 HOLDERS: Final = "holders"
-"""The principal of the processes of holders."""
+"""The principal of the holder processes."""
 CPUS: Final = {"shared": 4.0}
-"""Pools whose machines are shared, and the cpus of one; the others hold one lease a machine."""
+"""Pool whose machines are shared -> cpus of a machine. A machine of another pool takes one lease."""
 
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restoration:
-    """A restore, as it was seen from outside. Times are the host's."""
+    """A restore as an observer saw it. Times are those of the host's clock."""
 
     backup: float
-    """When the backup began: what was accepted before is in it."""
+    """When the backup began. The backup contains every reservation that was accepted before."""
     marked: float
-    """When all processes were to stop their work: Redis had the mark, or was gone."""
+    """When Redis got the mark that stops all processes, or when Redis was stopped."""
     ended: float
     term: int = 0
     token: int = 0
-    """The numbers to which it jumped: later ones are greater."""
+    """The numbers that the restore set: every later term and token is greater."""
     remembered: frozenset[str] = frozenset()
-    """The reservations that were not over, as Redis knew when it had the mark."""
+    """The reservations that had not ended, by the view in Redis when it got the mark."""
     held: frozenset[tuple[str, int]] = frozenset()
-    """Reservation and token of the leases that the database knew afterwards."""
+    """Reservation and token of each lease in the database after the restore."""
     fault: str | None = None
-    """Why it never succeeded."""
+    """The last error; None if the restore succeeded."""
 
     @property
     def trusted_until(self) -> float:
-        """When the last renewal from before the mark is over. A process may overlook the mark for CHECK_SECONDS."""
+        """Return when the last renewal from before the mark expires. A process checks the mark each CHECK_SECONDS."""
         return self.marked + CHECK_SECONDS + LEASE_SECONDS
 
     def has_lost(self, use: Line) -> bool:
-        """Whether this is the use of a lease that the restore took out of the database."""
+        """Return whether this is the use of a lease that the restored database does not contain."""
         pair = use["reservation"], use["token"]
         return use["at"] >= self.marked and use["token"] <= self.token and pair not in self.held
 
 
 @dataclass
 class Evidence:
-    """What is left of a run."""
+    """Everything that the checker knows about a run."""
 
     accepted: set[str] = field(default_factory=set)
     """Reservations whose acceptance a client received."""
@@ -71,30 +71,30 @@ class Evidence:
     slots: dict[str, str] = field(default_factory=dict)
     """Slot → state, by SQL."""
     uses: list[Line] = field(default_factory=list)
-    """What holders wrote each time they used a place that they held."""
+    """One line for each time that a holder used a slot that it held."""
     calls: list[Line] = field(default_factory=list)
     """EC2's calls."""
     machines: list[Line] = field(default_factory=list)
-    """EC2's machines, terminated ones too."""
+    """EC2's machines, including terminated ones."""
     launching: int = 0
-    """Number of launches of slots in SQL."""
+    """Number of launches that SQL contains."""
     terms: list[int] = field(default_factory=list)
-    """The term of each of the leaders' events, in the order in which SQL has them."""
+    """The term of each event of a leader, in the order of SQL."""
     hostile: list[str] = field(default_factory=list)
-    """What a hostile producer brought about, a line for each."""
+    """One line for each change that the hostile producer caused."""
     ticks: list[Line] = field(default_factory=list)
-    """Term and time of the last tick, as SQL had them each time it was looked at, and when that was (`seen`)."""
+    """Term and time of the last tick by SQL, at each observation, with the time of the observation (`seen`)."""
     restores: list[Restoration] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
-    """Reservations that ended at some time; a restore may have taken that out of SQL."""
+    """Reservations that ended at some time; a restore may have removed the end from SQL."""
     restored: dict[str, float] = field(default_factory=dict)
-    """Reservation that was cancelled because a restore had lost it → when its acceptance was first reported."""
+    """Reservation that a restore cancelled as lost → when a client first received its acceptance."""
     resubmitted: set[str] = field(default_factory=set)
-    """Reservations that were accepted as new ones after a restore, without having ended before."""
+    """Reservations that had not ended before a restore, and were accepted as new ones after it."""
 
 
 def gather(folder: Path, store: Store, machines: Iterable[Line]) -> Evidence:
-    """Read everything that a run left."""
+    """Read the evidence of a run from its folder, its database and the emulator's machines."""
     lines = [line for file in sorted(folder.glob("holders-*.jsonl")) for line in _read_lines(file)]
     events = recall_events(folder, store)
     ended_before = _find_ended(events)
@@ -145,15 +145,15 @@ def _find_resubmitted(events: Iterable[Event]) -> set[str]:
 
 
 def _find_ended(events: Iterable[Event]) -> set[str]:
-    """The reservations that ended before the first restore: Redis knows that, and the restore ends them again."""
+    """Return the reservations that ended before the first restore. The restore ends them again, as Redis has them."""
     before = takewhile(lambda event: event.name != RESTORED, events)
     return {event.reservation for event in before if event.name in ENDS and event.reservation is not None}
 
 
 def _find_hostile(events: Iterable[Event], store: Store) -> Iterator[str]:
-    """Only messages of the holders' principal change anything, and no slot or account is touched.
+    """Yield a line for each change by another principal than the holders', and for each changed slot or account.
 
-    What a restore settles, between its event and the first one of a leader, no message has caused.
+    Changes between the event of a restore and the first event of a leader belong to the restore, not to a message.
     """
     by_message = {"holder", "operator"}
     for event in events:
@@ -169,13 +169,13 @@ def _find_hostile(events: Iterable[Event], store: Store) -> Iterator[str]:
 
 
 def find_violations(evidence: Evidence) -> list[str]:
-    """One line for each promise that was broken; [] when all were kept."""
+    """Return a line for each broken promise; [] if every promise was kept."""
     uses = list(_drop_lost(evidence))
     return [
         *_lost(evidence),
         *_badly_restored(evidence),
         *_used_after_restores(evidence),
-        *_shared_places(uses),
+        *_overlapping_holders(uses),
         *_repeated_tokens(evidence.uses),
         *_doubled_launches(evidence),
         *_leaked(evidence.machines),
@@ -187,7 +187,7 @@ def find_violations(evidence: Evidence) -> list[str]:
 
 
 def _lost(evidence: Evidence) -> Iterator[str]:
-    """Every accepted reservation ends. One that ended before a restore may be unknown after it."""
+    """Yield accepted reservations that have not ended. One that ended before a restore may be unknown after it."""
     for name in sorted(evidence.accepted):
         phase = evidence.phases.get(name, "unknown")
         if phase not in ENDED and not (phase == "unknown" and evidence.restores and name in evidence.ended):
@@ -195,20 +195,21 @@ def _lost(evidence: Evidence) -> Iterator[str]:
 
 
 def _badly_restored(evidence: Evidence) -> Iterator[str]:
-    """A restore succeeds; it loses nothing that Redis remembers, and cancels only what its backup does not know."""
+    """Yield failed restores, lost reservations that Redis remembered, and cancelled ones that the backup contained."""
     yield from (f"the restore failed: {each.fault}" for each in evidence.restores if each.fault is not None)
     remembered = {name for each in evidence.restores for name in each.remembered}
     for name in sorted(evidence.resubmitted & remembered):
-        yield f"{name} was forgotten by the restore, and Redis remembered it"
+        yield f"{name} was lost by the restore, and Redis remembered it"
     backup = min((each.backup for each in evidence.restores), default=float("inf"))
     for name, at in sorted(evidence.restored.items()):
         if at < backup:
-            yield f"{name} was cancelled by the restore, and its backup knew it"
+            yield f"{name} was cancelled by the restore, and its backup contained it"
 
 
 def _drop_lost(evidence: Evidence) -> Iterator[Line]:
-    """The uses without the ones of leases that a restore had taken out of the database: their holders learn of that by
-    a notice, or when their last renewal is over (`_used_after_restores`).
+    """Yield the uses of leases that no restore lost.
+
+    The holder of a lost lease stops at a notice, or when its last renewal expires (`_used_after_restores`).
     """
     for use in evidence.uses:
         if not any(each.has_lost(use) for each in evidence.restores):
@@ -216,7 +217,7 @@ def _drop_lost(evidence: Evidence) -> Iterator[Line]:
 
 
 def _used_after_restores(evidence: Evidence) -> Iterator[str]:
-    """No holder uses a lease that a restore lost for longer than its last renewal holds."""
+    """Yield leases that a restore lost and that were used after their last renewal expired."""
     for each in evidence.restores:
         late = {
             (use["reservation"], use["token"])
@@ -224,11 +225,11 @@ def _used_after_restores(evidence: Evidence) -> Iterator[str]:
             if use["at"] > each.trusted_until and each.has_lost(use)
         }
         for reservation, token in sorted(late):
-            yield f"{reservation}/{token} was used after its time, and the restore had lost it"
+            yield f"{reservation}/{token} was used after its expiry, and the restore had lost it"
 
 
-def _shared_places(uses: Sequence[Line]) -> Iterator[str]:
-    """No two holders with valid tokens on one place at once: no machine holds more than it can."""
+def _overlapping_holders(uses: Sequence[Line]) -> Iterator[str]:
+    """Yield machines whose holders used more than the machine's capacity at one time."""
     spans: dict[str, dict[tuple[str, int, str], list[Line]]] = defaultdict(lambda: defaultdict(list))
     for use in uses:
         spans[use["machine"]][use["reservation"], use["token"], use["component"]].append(use)
@@ -245,7 +246,7 @@ def _overfull(machine: str, holders: Mapping[tuple[str, int, str], Sequence[Line
         times = [use["at"] for use in uses]
         changes += [(min(times), amount, f"{reservation}/{token}"), (max(times), -amount, f"{reservation}/{token}")]
     held, present = 0.0, set[str]()
-    # At one and the same instant who goes is before who comes: touching is not sharing.
+    # At equal times the end of a use sorts before a begin, so that successive holders do not overlap.
     for at, amount, holder in sorted(changes, key=lambda change: change[:2]):
         held += amount
         (present.add if amount > 0 else present.discard)(holder)
@@ -255,17 +256,17 @@ def _overfull(machine: str, holders: Mapping[tuple[str, int, str], Sequence[Line
 
 
 def _repeated_tokens(uses: Sequence[Line]) -> Iterator[str]:
-    """A token always belongs to one reservation."""
+    """Yield tokens that belong to several reservations."""
     owners: dict[int, set[str]] = defaultdict(set)
     for use in uses:
         owners[use["token"]].add(use["reservation"])
     for token, names in sorted(owners.items()):
         if len(names) > 1:
-            yield f"token {token} was given to {', '.join(sorted(names))}"
+            yield f"token {token} belongs to {', '.join(sorted(names))}"
 
 
 def _doubled_launches(evidence: Evidence) -> Iterator[str]:
-    """Launches = distinct tokens, and one machine a launch: no more machines than SQL ever decided."""
+    """Yield launches of more machines than client tokens or decisions, and of several machines for one launch."""
     launches = [call for call in evidence.calls if is_launch(call)]
     tokens = {call["token"] for call in launches}
     machines = sum(len(call["instances"]) for call in launches)
@@ -280,26 +281,26 @@ def _doubled_launches(evidence: Evidence) -> Iterator[str]:
 
 
 def is_launch(call: Line) -> bool:
-    """Whether EC2 made a machine for this call, and not for an earlier one with the same token."""
+    """Return whether EC2 made a machine for this call, and not for an earlier call with the same token."""
     return call["action"] in {"RunInstances", "CreateFleet"} and bool(call["instances"]) and not call["replayed"]
 
 
 def _leaked(machines: Iterable[Line]) -> Iterator[str]:
-    """In the end no machine is left that costs money."""
+    """Yield machines that are not terminated after the run."""
     for each in machines:
         if each["state"] != "terminated":
             yield f"machine {each['id']} of slot {each['tags'].get('leasehold:slot')} is {each['state']}"
 
 
 def _undone(slots: Mapping[str, str]) -> Iterator[str]:
-    """What was decided is carried out: in the end no slot waits for a launch or a termination."""
+    """Yield slots that still wait for a launch or a termination after the run."""
     for name, state in sorted(slots.items()):
         if state in UNDER_WAY:
             yield f"slot {name} is {state}"
 
 
 def _ended_under_holders(uses: Sequence[Line], calls: Sequence[Line]) -> Iterator[str]:
-    """We end no machine on which a holder still works with a valid lease."""
+    """Yield machines that Leasehold terminated while a holder used them by a valid lease."""
     ended: dict[str, float] = {}
     for call in calls:
         if call["action"] == "TerminateInstances" and call["code"] is None:
@@ -307,13 +308,13 @@ def _ended_under_holders(uses: Sequence[Line], calls: Sequence[Line]) -> Iterato
                 ended.setdefault(machine, call["time"])
     late = {(use["machine"], use["reservation"]) for use in uses if use["at"] > ended.get(use["machine"], 1e18)}
     for machine, reservation in sorted(late):
-        yield f"machine {machine} was ended while {reservation} held it"
+        yield f"machine {machine} was terminated while {reservation} held it"
 
 
 def _returning_terms(evidence: Evidence) -> Iterator[str]:
-    """Terms never go back, and neither does the time of the last tick: a deposed leader writes nothing.
+    """Yield a term or a time of the last tick that is lower than one before: a deposed leader has written.
 
-    Within a restore SQL shows the numbers of the backup for a moment; afterwards they are higher than ever.
+    During a restore SQL shows the numbers of the backup; after it every number is higher than all before.
     """
     for before, after in pairwise(evidence.terms):
         if after < before:
@@ -329,11 +330,11 @@ def _returning_terms(evidence: Evidence) -> Iterator[str]:
         highest = max((tick["term"] for tick in evidence.ticks if tick["seen"] < each.marked), default=0)
         later_terms = [tick["term"] for tick in evidence.ticks if tick["seen"] > each.ended]
         if each.fault is None and min(later_terms, default=highest + 1) <= highest:
-            yield f"after the restore term {min(later_terms)} came again: {highest} was the highest before"
+            yield f"after the restore term {min(later_terms)} is used again: {highest} was the highest before"
 
 
 def _read_lines(file: Path) -> Iterator[Line]:
-    """The lines of a file; the last one may have been cut off by a kill."""
+    """Yield the lines of a file, except a last one that a kill cut off."""
     if not file.exists():
         return
     for line in file.read_bytes().split(b"\n"):

@@ -9,7 +9,7 @@ from tests.chaos.worker import FOLDER, OFF
 
 
 def main() -> None:
-    """Carry out the command."""
+    """Run the command with the words of the command line."""
     place_restore_points(Path(os.environ[FOLDER]))
     if off := os.environ.get(OFF):
         SWITCHES[off]()

@@ -1,8 +1,7 @@
-"""`python -m tests.chaos.holders FOLDER NUMBER`: a process that reserves, holds and releases, and writes down what
-it did with the places that it was given. It may be killed and started again: it asks for the same reservations.
+"""`python -m tests.chaos.holders FOLDER NUMBER`: a process that reserves, holds and releases.
 
-A use is written with the time *before* it was seen that the lease is held, so it was held then: what the file says
-is never more than what was so.
+It writes a line for each use of a slot. It may be killed and started again: it then requests the same reservations.
+The time of a use is taken *before* the check that the lease is held, so the lease was held at that time.
 """
 
 import json
@@ -24,24 +23,25 @@ LOOK_SECONDS: Final = 0.25
 USE_SECONDS: Final = 0.03
 WAIT_SECONDS: Final = 20.0
 MISSING_SECONDS: Final = 3.0
-"""What was accepted and is in no list for so long is asked for again: a restore may have lost it."""
+"""After this time without its reservation in a list, an accepted request is sent again: a restore may have lost it."""
 PATIENCE_SECONDS: Final = 5.0
 THREADS: Final = 24
 
 
 WALL = "CHAOS_WALL"
-"""The host's wall clock minus its monotonic clock, which all processes share. The wall clock of this process may be put
-wrong.
+"""Environment variable with the host's wall clock minus its monotonic clock.
+
+All processes share the monotonic clock, and the wall clock of this process may be shifted.
 """
 
 
 def read_host_time() -> float:
-    """Seconds since the epoch, by the clock of the host."""
+    """Return the seconds since the epoch by the clock of the host."""
     return float(os.environ[WALL]) + time.monotonic()
 
 
-class Diary:
-    """Lines of JSON, each written whole and at once, so that a kill loses none of them."""
+class UseLog:
+    """A file with lines of JSON. Each line is written without a buffer, so that a kill loses no line."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
@@ -55,21 +55,22 @@ class Diary:
 
 
 class Holders:
-    """All holders of one process: its reservations, and a thread for each one that is leased."""
+    """All holders of one process: its reservations, and a thread for each leased one."""
 
-    def __init__(self, client: Client, wishes: list[dict[str, Any]], diary: Diary) -> None:
-        self._client, self._diary = client, diary
-        self._wishes = {wish["id"]: wish for wish in wishes}
+    def __init__(self, client: Client, requests: list[dict[str, Any]], log: UseLog) -> None:
+        self._client, self._log = client, log
+        self._requests = {request["id"]: request for request in requests}
         self._busy: set[str] = set()
-        self._unasked = dict(self._wishes)
-        self._open = set(self._wishes)
+        self._unasked = dict(self._requests)
+        self._open = set(self._requests)
         self._seen_at: dict[str, float] = {}
-        """When it was last listed, or accepted."""
+        """Reservation -> when it was last accepted or in a list (monotonic)."""
         self._pause = Event()
 
     def work(self) -> None:
-        """Reserve everything in its time, and hold what is leased, until the story ends: a restore may bring back what
-        has ended.
+        """Send each request when it is due, and hold each lease, until the process is killed.
+
+        The loop does not end with the last reservation, because a restore may bring back one that has ended.
         """
         began = time.monotonic()
         with ThreadPoolExecutor(THREADS) as threads:
@@ -82,8 +83,8 @@ class Holders:
                 self._pause.wait(LOOK_SECONDS)
 
     def _reserve(self, elapsed: float) -> None:
-        """Ask for what is due and not accepted yet, a part of it at a time; what is not answered is asked for again."""
-        due = [wish["document"] for wish in self._unasked.values() if wish["after"] <= elapsed]
+        """Send the requests that are due and not accepted yet; a request without an answer is sent again."""
+        due = [request["document"] for request in self._unasked.values() if request["after"] <= elapsed]
         for start in range(0, len(due), CHUNK):
             self._reserve_chunk(due[start : start + CHUNK])
 
@@ -91,20 +92,20 @@ class Holders:
         try:
             answers = self._client.reserve_many(chunk, timeout=PATIENCE_SECONDS)  # type: ignore[arg-type]
         except LeaseholdError as error:
-            self._diary.write("unanswered", at=read_host_time(), error=str(error))
+            self._log.write("unanswered", at=read_host_time(), error=str(error))
             return
         for answer in answers:
             if answer.ok and answer.reservation is not None:
-                self._diary.write("accepted", reservation=answer.reservation, at=read_host_time())
+                self._log.write("accepted", reservation=answer.reservation, at=read_host_time())
                 self._unasked.pop(answer.reservation, None)
                 self._seen_at[answer.reservation] = time.monotonic()
 
     def _look(self) -> list[Reservation]:
-        """Those of ours that are leased; what has ended is not looked for any more, unless it comes back."""
+        """Return this process's leased reservations. One that ended counts again if a list contains it as open."""
         try:
-            rows = [row for row in self._client.list() if row.id in self._wishes]
+            rows = [row for row in self._client.list() if row.id in self._requests]
         except LeaseholdError:
-            # What was not listed cannot be missing.
+            # Without a list no reservation is missing from it.
             self._seen_at = dict.fromkeys(self._seen_at, time.monotonic())
             return []
         self._open -= {row.id for row in rows if row.is_over}
@@ -117,43 +118,43 @@ class Holders:
         self._seen_at |= dict.fromkeys(listed, now)
         for name in self._open - self._unasked.keys():
             if now - self._seen_at.get(name, now) > MISSING_SECONDS:
-                self._unasked[name] = self._wishes[name]
+                self._unasked[name] = self._requests[name]
 
     def _hold(self, name: str) -> None:
-        wish = self._wishes[name]
+        request = self._requests[name]
         try:
-            with self._client.lease(wait=WAIT_SECONDS, **wish["document"]) as lease:
-                self._use(lease, wish)
+            with self._client.lease(wait=WAIT_SECONDS, **request["document"]) as lease:
+                self._use(lease, request)
         except LeaseholdError as error:
-            self._diary.write("failed", reservation=name, at=read_host_time(), error=str(error))
+            self._log.write("failed", reservation=name, at=read_host_time(), error=str(error))
         finally:
             self._busy.discard(name)
 
-    def _use(self, lease: Lease, wish: dict[str, Any]) -> None:
-        until = time.monotonic() + wish["seconds"]
-        while time.monotonic() < until and not (lease.revoking.is_set() and wish["obeys"]):
+    def _use(self, lease: Lease, request: dict[str, Any]) -> None:
+        until = time.monotonic() + request["seconds"]
+        while time.monotonic() < until and not (lease.revoking.is_set() and request["stops_early"]):
             at = read_host_time()
             if not lease.is_held:
                 return
-            for place in lease.placements:
-                self._diary.write(
+            for placement in lease.placements:
+                self._log.write(
                     "use",
                     at=at,
                     reservation=lease.id,
                     token=lease.token,
-                    component=place.component,
-                    slot=place.slot,
-                    machine=place.instance_id,
-                    cpus=place.resources.get("cpus", 0),
+                    component=placement.component,
+                    slot=placement.slot,
+                    machine=placement.instance_id,
+                    cpus=placement.resources.get("cpus", 0),
                 )
             self._pause.wait(USE_SECONDS)
 
 
 def main(folder: Path, number: str) -> None:
-    """Hold what `wishes-NUMBER.json` asks for; write `holders-NUMBER.jsonl`."""
-    wishes = json.loads((folder / f"wishes-{number}.json").read_text())
+    """Send the requests of `requests-NUMBER.json`, hold their leases, and write `holders-NUMBER.jsonl`."""
+    requests = json.loads((folder / f"requests-{number}.json").read_text())
     with Client() as client:
-        Holders(client, wishes, Diary(folder / f"holders-{number}.jsonl")).work()
+        Holders(client, requests, UseLog(folder / f"holders-{number}.jsonl")).work()
 
 
 if __name__ == "__main__":

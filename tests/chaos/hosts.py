@@ -1,4 +1,4 @@
-"""Two hosts of workers on one machine, and everything they need; each process may be broken and comes back."""
+"""Two hosts of workers on one machine, with all other processes. A process that ends is started again."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import tasks.app
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.operations.principals import add_principal
-from tasks.queues import QUEUE_NAMES
 from tests.chaos import holders, mallory, worker
 from tests.chaos.checker import HOLDERS
 from tests.chaos.points import Point, find_takers, withdraw_orders
@@ -24,16 +24,16 @@ from workers.services import Services
 
 REVIVE_SECONDS: Final = 0.3
 START_SECONDS: Final = 120.0
-"""What the start of all these processes may take on a machine that has other things to do."""
+"""Longest start of all these processes on a busy machine."""
 LEASE_SECONDS: Final = 6
 RULES: Final[dict[str, Any]] = {
     "scheduler": {"restart_delay": 0.5, "confirm_timeout": 8},
     "pools": {
-        # One lease a machine: two holders with valid tokens on one of them would be a fault.
+        # One lease a machine, so two holders with valid tokens on one machine are a violation.
         "single": {"max_slots": 10, "max_leases_per_slot": 1},
-        # Four cpus a machine, which what is leased on it may not exceed.
+        # Several leases a machine, with four cpus together.
         "shared": {"max_slots": 3, "resources": {"cpus": 4}},
-        # Machines come and go with every reservation.
+        # Each reservation launches a machine, which is terminated soon after it.
         "brief": {"max_slots": 4, "max_leases_per_slot": 1, "idle_scale_down": 0.1},
     },
 }
@@ -56,17 +56,17 @@ PROCESSES: Final[dict[str, tuple[str, ...]]] = {
     "beat-a": ("tasks.clock",),
     "beat-b": ("tasks.clock",),
 }
-"""Name, with the letter of its host → what runs."""
+"""Name of the process, which ends with the letter of its host → module and arguments."""
 
 
 def make_rules() -> dict[str, Any]:
-    """The rules of the run: both pools, and what they have in common."""
+    """Return the rules of the run: each pool with its own keys and the common ones."""
     pools = {name: {"system": name, **POOL, **pool} for name, pool in RULES["pools"].items()}
     return {**RULES, "pools": pools}
 
 
 class Hosts(Stack):
-    """The stack of the end-to-end tests, with twice the schedulers and beats, and points to break them at.
+    """The stack of the end-to-end tests with two schedulers, two beats, and the named points for faults.
 
     `off`: the guard that is switched off in all workers.
     """
@@ -75,8 +75,8 @@ class Hosts(Stack):
 
     def __init__(self, folder: Path, database: str, off: str | None = None, **settings: Any) -> None:
         quick = {
-            # Each of the two beats sends these. With more of them a machine that has other things to do does not get
-            # round to its health queue: all that is on it expires, and nothing is ever sent again or found gone.
+            # Each of the two beats sends these messages. If they came more often, a busy machine would not process its
+            # health queue: its messages would expire, so no order would be sent again and no lost machine found.
             "SWEEP_INTERVAL": 1,
             "RECOVER_INTERVAL": 2,
             "ORPHAN_AGE": 5,
@@ -98,11 +98,11 @@ class Hosts(Stack):
 
     def _start_emulator(self) -> str:
         self.emulator_url = super()._start_emulator()
-        self.tell_emulator("PUT", "settings", {"forget_seconds": 100_000})
+        self.control_emulator("PUT", "settings", {"forget_seconds": 100_000})
         return self.emulator_url
 
     def apply(self, rules: Mapping[str, Any]) -> None:
-        """See Stack. What this process sends from now on is signed like a worker's message."""
+        """Apply the rules, and sign later messages of this process like those of a worker."""
         self._services_of_this_process = self._services_of_this_process or tasks.app.services
         tasks.app.services = self.services  # type: ignore[misc]
         super().apply(rules)
@@ -121,7 +121,7 @@ class Hosts(Stack):
             self.await_canary(queue, START_SECONDS)
 
     def start(self, name: str, *words: str) -> Process:
-        """Start a process that is started again when it dies."""
+        """Start a process that is started again when it ends."""
         chaos = {worker.FOLDER: str(self.points), worker.HOST: f"host-{name[-1]}", worker.OFF: self._off or ""}
         chaos[holders.WALL] = repr(time.time() - time.monotonic())
         with self._guard:
@@ -132,10 +132,10 @@ class Hosts(Stack):
         return process
 
     def run_command(self, name: str, *words: str) -> Process:
-        """Start the command `leasehold` with these words, and with the points of a restore in it."""
+        """Start the command `leasehold` with these arguments and with the named points of a restore."""
         chaos = {worker.FOLDER: str(self.points), worker.OFF: self._off or ""}
         if binaries := find_binaries():
-            # Backup and restore of PostgreSQL call its programs.
+            # `leasehold backup` and `leasehold restore` run PostgreSQL's programs.
             chaos["PATH"] = f"{binaries}{os.pathsep}{os.environ['PATH']}"
         environment = self.shifts.environment(name, {**self.environment, **chaos})
         return Process(name, ("tests.chaos.command", *words), environment, self.folder)
@@ -148,7 +148,7 @@ class Hosts(Stack):
                         self.processes[name].start()
 
     def stop(self) -> None:
-        """End everything, what stands still too."""
+        """End all processes, including stopped ones."""
         self._stopped.set()
         with suppress(RuntimeError):
             self._reviver.join()
@@ -158,14 +158,14 @@ class Hosts(Stack):
             tasks.app.services = self._services_of_this_process  # type: ignore[misc]
 
     def go_on(self) -> None:
-        """Let everything that was stopped go on."""
+        """Continue all stopped processes, and withdraw the orders that no process took."""
         withdraw_orders(self.points)
         with self._guard:
             for name in self._wanted:
                 self.signal(name, signal.SIGCONT)
 
     def go_on_at(self, point: Point) -> None:
-        """Let whoever stopped at this point go on; who did not come by until now does not stop any more."""
+        """Continue the processes that stopped at this point, and withdraw its order if no process took it."""
         (self.points / point).unlink(missing_ok=True)
         for pid in find_takers(self.points, point, "stop"):
             with suppress(ProcessLookupError):
@@ -176,8 +176,8 @@ class Hosts(Stack):
         with suppress(ProcessLookupError):
             os.killpg(self.processes[name].pid, number)
 
-    def tell_emulator(self, method: str, path: str, document: object = None) -> dict[str, Any]:
-        """A word through the emulator's control API."""
+    def control_emulator(self, method: str, path: str, document: object = None) -> dict[str, Any]:
+        """Send a request to the emulator's control API, and return its answer."""
         request = urllib.request.Request(  # noqa: S310 - loopback
             f"{self.emulator_url}/_leasehold/{path}",
             data=None if document is None else json.dumps(document).encode(),
@@ -189,6 +189,6 @@ class Hosts(Stack):
             return found
 
     def machines(self) -> list[Mapping[str, Any]]:
-        """The emulator's machines, terminated ones too."""
-        found: list[Mapping[str, Any]] = self.tell_emulator("GET", "state")["instances"]
+        """Return the emulator's machines, including terminated ones."""
+        found: list[Mapping[str, Any]] = self.control_emulator("GET", "state")["instances"]
         return found

@@ -1,6 +1,6 @@
-"""A hostile producer: it has a key of its own and access to Redis, and tries what its role does not allow.
+"""A hostile producer: it has its own key and access to Redis, and sends what its role does not permit.
 
-The checker looks for what it did: `find_violations` names each event that its messages caused.
+The checker reports each event that its messages caused (`find_violations`).
 """
 
 import random
@@ -16,15 +16,15 @@ from scheduler.ports import StoredPrincipal
 
 NAME: Final = "mallory"
 FOREIGN: Final = "stolen"
-"""What the ids of reservations begin with that are submitted in another principal's name."""
+"""Prefix of the ids of reservations that are submitted under another principal's name."""
 GUESSES: Final = 50
-"""Fencing tokens in one message."""
+"""Number of guessed fencing tokens in one message."""
 
 Sender = Callable[[str, dict[str, Any]], object]
 
 
 class Mallory:
-    """Sends hostile messages to the broker at `url`. It never waits for an answer."""
+    """A sender of hostile messages to the broker at `url`. It never waits for an answer."""
 
     def __init__(self, url: str, own: StoredPrincipal, victim: str, dice: random.Random) -> None:
         self._url, self._dice, self._victim = url, dice, victim
@@ -32,7 +32,7 @@ class Mallory:
         self._forged = Credentials(victim, read_key(make_key()))
 
     def attack(self, reservations: Sequence[str], slots: Sequence[str]) -> str:
-        """Send one hostile message, or several; what was tried, for people."""
+        """Send one or several hostile messages, and return a description of them."""
         reservation, slot = self._dice.choice(reservations), self._dice.choice(slots)
         by, credentials = self._dice.choice([("signed", self._own), ("forged", self._forged), ("unsigned", None)])
         verb, documents = self._dice.choice(list(self._list_attempts(reservation, slot).items()))
@@ -44,7 +44,7 @@ class Mallory:
         return f"{by} {verb} about {reservation} and {slot}"
 
     def _list_attempts(self, reservation: str, slot: str) -> dict[str, list[dict[str, Any]]]:
-        """The documents by verb: each is about what is not this principal's."""
+        """Return verb -> documents about a reservation or slot of another principal."""
         first = self._dice.randrange(1, 1000)
         guesses = [{"reservation": reservation, "token": token} for token in range(first, first + GUESSES)]
         plain: list[dict[str, Any]] = [{"reservation": reservation}]

@@ -1,4 +1,7 @@
-"""The nemesis: breaks one thing after the other, chosen by its seed, until it is stopped."""
+"""The nemesis: inject faults one after the other, chosen by a random seed, until the run stops it.
+
+Jepsen uses the same name for the process that injects faults.
+"""
 
 import random
 import shutil
@@ -13,9 +16,10 @@ import psycopg
 import redis
 from kombu.exceptions import OperationalError
 
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError
 from scheduler.ports import StoreUnavailableError
-from tasks.queues import LAUNCH_SLOT, QUEUE_NAMES, TERMINATE_SLOT
+from tasks.queues import LAUNCH_SLOT, TERMINATE_SLOT
 from tests.chaos.checker import HOLDERS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
@@ -25,7 +29,7 @@ from workers.embedded_redis import RedisStartError
 
 PAUSE_SECONDS: Final = (0.1, 0.7)
 LONGEST_STOP_SECONDS: Final = 6.0
-"""Longer than the leader lock lasts: a stopped leader is deposed meanwhile."""
+"""Longer than the duration of the leader lock, so that another process replaces a stopped leader."""
 FENCE_SECONDS: Final = 8.0
 MOST_KEPT: Final = 300
 NEEDED: Final[Mapping[str, Sequence[tuple[Point, Order]]]] = {
@@ -34,14 +38,14 @@ NEEDED: Final[Mapping[str, Sequence[tuple[Point, Order]]]] = {
     "loss": (("before_launches", "kill"), ("before_terminations", "kill")),
     "repeat": (),
 }
-"""The faults for which there are guards, which come until each has struck: with the orders that are carried out then.
+"""Faults that are injected until each has taken effect → the orders that processes carry out then.
 
-A leader that is deposed (term), a launch whose answer is lost (token), a worker that dies with what it had decided
-committed and not sent (re-send), a termination of an earlier machine of its slot (epoch).
+They are the faults of the guards (tests/chaos/switches.py): a deposed leader (term), a launch whose answer is lost
+(token), a worker that dies between commit and sending (resend), a termination of a slot's earlier machine (epoch).
 """
 REPEATED: Final = 5
 CLOCK_SHIFTS: Final = (-600, -60, -20, -5, 0, 5, 20, 60, 600)
-"""Seconds by which the wall clock of a process, or of all of them, is put wrong."""
+"""Seconds by which the wall clock of one process or of all processes is shifted."""
 CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
     {"code": "InternalError", "status": 500, "action": "any", "count": 5},
     {"code": "Unavailable", "status": 503, "count": 3},
@@ -52,24 +56,24 @@ CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
     {"lost": "reset", "action": "any", "count": 3},
     {"lost": "500", "count": 2},
 )
-PROMPT = (LeaseholdError, OSError, redis.RedisError, OperationalError, StoreUnavailableError, RedisStartError)
-"""What breaking things may run into while other things are broken."""
+_ERRORS: Final = (LeaseholdError, OSError, redis.RedisError, OperationalError, StoreUnavailableError, RedisStartError)
+"""Errors that a fault may raise while other faults are in effect."""
 
 
 class Nemesis:
-    """Breaks `hosts` in a thread of its own, within `with`."""
+    """Injects faults into `hosts` from its own thread, within `with`."""
 
     def __init__(self, hosts: Hosts, seed: int, seconds: float, only: Sequence[str] = ()) -> None:
         self._hosts, self._dice = hosts, random.Random(seed)
-        self._deeds: list[str] = []
+        self._injected: list[str] = []
         self._seen_slots: dict[tuple[str, tuple[Any, ...]], None] = {}
-        """Orders about slots, each once, in the order in which they were first seen."""
+        """Orders about slots, each once, in the order of their first observation."""
         self._seen_messages: list[tuple[str, bytes]] = []
         self._machines: dict[str, int] = {}
-        """Slot with a machine → its epoch."""
+        """Slot that has a machine → its epoch."""
         self._fence_timer: threading.Timer | None = None
         self._shifted: set[str] = set()
-        """Processes whose wall clock was put wrong at some time."""
+        """Processes whose wall clock was shifted at some time."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
         faults: dict[str, tuple[int, Callable[[], str]]] = {
@@ -97,9 +101,9 @@ class Nemesis:
         self._restorer = Restorer(hosts, self._dice, seconds) if not only or "restore" in only else None
 
     @property
-    def deeds(self) -> list[str]:
-        """What was done, in order."""
-        return sorted([*self._deeds, *(self._restorer.deeds if self._restorer is not None else ())])
+    def faults(self) -> list[str]:
+        """A line for each injected fault, in order."""
+        return sorted([*self._injected, *(self._restorer.faults if self._restorer is not None else ())])
 
     def __enter__(self) -> Self:
         if self._restorer is not None:
@@ -108,15 +112,15 @@ class Nemesis:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """No more faults; what stands still goes on, what is down comes up, EC2 is well again."""
+        """Inject no more faults, and undo those in effect: stopped processes, Redis, clocks, EC2."""
         self._over.set()
         self._thread.join()
         self._hosts.go_on()
         if self._restorer is not None:
-            # On a machine that has other things to do it takes longer than the other faults.
+            # On a busy machine the restore may still run when the other faults are over.
             self._restorer.finish()
         self._hosts.shifts.set_all(self._shifted, 0)
-        self._hosts.tell_emulator("PUT", "faults", [])
+        self._hosts.control_emulator("PUT", "faults", [])
         self._await_redis()
 
     def _work(self) -> None:
@@ -125,16 +129,17 @@ class Nemesis:
             name = self._choose_fault()
             at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
             try:
-                self._deeds.append(f"{at} {name}: {self._faults[name][1]()}")
-            except PROMPT as error:
-                self._deeds.append(f"{at} {name}: in vain ({error})"[:200])
+                self._injected.append(f"{at} {name}: {self._faults[name][1]()}")
+            except _ERRORS as error:
+                self._injected.append(f"{at} {name}: failed ({error})"[:200])
 
     def _choose_fault(self) -> str:
-        """By its weight, but every other time in turn one that has to strike and did not yet. While a restore is under
-        way Redis keeps what it has.
+        """Return a random fault by weight; every other time the next fault of NEEDED that has had no effect yet.
+
+        No fault breaks Redis during a restore, because the mark of the restore is in Redis.
         """
         self._due = [name for name in self._due if not self._has_struck(name)]
-        if self._due and len(self._deeds) % 2 == 0:
+        if self._due and len(self._injected) % 2 == 0:
             self._due.append(self._due.pop(0))
             return self._due[-1]
         weights = {name: weight for name, (weight, _) in self._faults.items()}
@@ -150,8 +155,8 @@ class Nemesis:
         return bool(find_takers(self._hosts.points, *order))
 
     def _watch(self) -> None:
-        """Remember what could be sent once more: orders about slots as SQL has them, messages as they wait."""
-        with suppress(*PROMPT):
+        """Record what `_repeat` may send again: orders about the slots in SQL, and the messages in the queues."""
+        with suppress(*_ERRORS):
             slots = self._hosts.services.ports.store.find_slots()
             self._machines = {slot.id: slot.epoch for slot in slots if slot.instance_id}
             for slot in slots:
@@ -187,22 +192,22 @@ class Nemesis:
         return f"{order} {point}"
 
     def _fence(self) -> str:
-        """Stop a leader that has something to write, between plan and commit, for longer than its lock lasts."""
+        """Stop a leader that has decisions to write, between plan and commit, for longer than its lock lasts."""
         if self._fence_timer is not None and self._fence_timer.is_alive():
-            return "one stands still already"
+            return "a leader is stopped already"
         give_order(self._hosts.points, "between_plan_and_commit", "stop")
         self._fence_timer = self._later(FENCE_SECONDS, lambda: self._hosts.go_on_at("between_plan_and_commit"))
         return "stop between_plan_and_commit"
 
     def _lose_launch(self) -> str:
-        """Kill a launch worker after EC2 launched and before any process knows of it."""
+        """Kill a launch worker after EC2 launched a machine and before the database knows the machine."""
         give_order(self._hosts.points, "after_launch", "kill")
         return "kill after_launch"
 
     def _lose_messages(self) -> str:
-        """Kill a worker after it committed launches, another after terminations, before it sent any of them.
+        """Kill a worker that committed launches, and one that committed terminations, before it sends any of them.
 
-        Both until each has struck, then one of them again.
+        Order both until each has taken effect, then one of them at random.
         """
         orders = [order for order in NEEDED["loss"] if not self._is_taken(order)]
         for point, order in orders or [self._dice.choice(NEEDED["loss"])]:
@@ -238,21 +243,21 @@ class Nemesis:
             self._hosts.redis_server.restart()
 
     def _shift_clock(self) -> str:
-        """Put the wall clock of one process wrong, or a second time by another amount."""
+        """Shift the wall clock of one process."""
         name, seconds = self._choose_process(), self._dice.choice(CLOCK_SHIFTS)
         self._hosts.shifts.set(name, seconds)
         self._shifted.add(name)
         return f"{name} by {seconds:+g} s"
 
     def _jump(self) -> str:
-        """Let the wall clock of the whole host jump: all processes see the same time, and it is wrong."""
+        """Shift the wall clock of all processes by the same amount, like a jump of the host's clock."""
         names, seconds = set(self._hosts.processes) - {"emulator"}, self._dice.choice(CLOCK_SHIFTS)
         self._hosts.shifts.set_all(names, seconds)
         self._shifted |= names
         return f"all by {seconds:+g} s"
 
     def _attack(self) -> str:
-        """Let a hostile producer send something about what is not its own."""
+        """Let a hostile producer send messages about reservations and slots of others."""
         store = self._hosts.services.ports.store
         rows = [row.id for row in store.find_reservations()]
         slots = [slot.id for slot in store.find_slots()] or ["single-1"]
@@ -265,7 +270,7 @@ class Nemesis:
         return f"{self._hosts.redis.client_kill_filter(_type='normal')} connections"
 
     def _cut_database(self) -> str:
-        """End the connections of all other clients, as a restart or a failover does."""
+        """End the connections of all other clients to PostgreSQL, as a restart or a failover does."""
         url = self._hosts.settings.database_url
         if not url.startswith("postgresql"):
             return "a file has no connections"
@@ -279,7 +284,7 @@ class Nemesis:
 
     def _break_cloud(self) -> str:
         fault = self._dice.choice(CLOUD_FAULTS)
-        self._hosts.tell_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(0.5, 3)})
+        self._hosts.control_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(0.5, 3)})
         return str(fault.get("code", f"answers lost by {fault.get('lost')}"))
 
     def _interrupt(self) -> str:
@@ -287,12 +292,12 @@ class Nemesis:
         if not running:
             return "no machine"
         machine, how = self._dice.choice(running), self._dice.choice(["interrupt", "interrupt", "lose", "rebalance"])
-        words = {"interrupt": {"deadline": self._dice.uniform(1, 4)}}.get(how, {})
-        self._hosts.tell_emulator("POST", how, {"instances": [machine], **words})
+        options = {"interrupt": {"deadline": self._dice.uniform(1, 4)}}.get(how, {})
+        self._hosts.control_emulator("POST", how, {"instances": [machine], **options})
         return f"{how} {machine}"
 
     def _repeat(self) -> str:
-        """Send something once more that was sent long ago: an order about a slot, or a whole message."""
+        """Send again what was sent long ago: a copy of a message, or orders about slots."""
         if self._seen_messages and self._dice.random() < 0.3:
             queue, body = self._dice.choice(self._seen_messages)
             self._hosts.redis.lpush(queue, body)
@@ -300,17 +305,17 @@ class Nemesis:
         seen = list(self._seen_slots)
         late = [order for order in seen if order[0] == TERMINATE_SLOT and self._is_late(*order[1])]
         orders = [order for orders in (seen, late) if orders for order in self._dice.choices(orders, k=REPEATED)]
-        for task, words in orders:
-            self._hosts.app.send_task(task, args=words)
+        for task, arguments in orders:
+            self._hosts.app.send_task(task, args=arguments)
         self._has_repeated = self._has_repeated or bool(late)
-        return f"orders about slots, {'terminations of earlier machines' if late else 'no late ones'} among them"
+        return f"orders about slots, {'with' if late else 'without'} terminations of earlier machines"
 
     def _is_late(self, slot: str, epoch: int) -> bool:
-        """Whether this slot has another machine by now than in this epoch."""
+        """Return whether this slot has a machine of another epoch now."""
         return slot in self._machines and self._machines[slot] != epoch
 
     def _drop(self) -> str:
-        """Take away what waits on a queue, as a crash between the pop and the note of it does."""
+        """Remove a message from a queue, like a worker that crashes after the pop and before it records the message."""
         queue = self._dice.choice(QUEUE_NAMES)
         taken = self._hosts.redis.brpop([queue], timeout=1)
         return f"a message from {queue}" if taken else f"{queue} was empty"

@@ -1,7 +1,7 @@
-"""Named points in our processes at which the nemesis has them die or stand still.
+"""Named points in processes at which the nemesis can kill or stop them.
 
-The product knows nothing of this: a chaos worker wraps what it calls. Who passes a point while an order for it lies
-in the folder takes the order and carries it out on itself; nobody else gets it.
+The product has no code for this: a chaos worker wraps the functions. A process that reaches a point takes the order
+for this point from the folder, if there is one, and kills or stops itself. An order is taken by one process only.
 """
 
 import os
@@ -28,15 +28,18 @@ RestorePoint = Literal["after_put_back", "after_jump", "before_machines"]
 Order = Literal["kill", "stop"]
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
 RESTORE_POINTS: Final[tuple[RestorePoint, ...]] = get_args(RestorePoint)
-"""In the process of a restore: the older state is in place, numbers have jumped, reservations are settled."""
+"""Points of `leasehold restore`: after the older state is in place, after term and token were raised, and before the
+machines are settled.
+"""
 
 
 def give_order(folder: Path, point: Point | RestorePoint, order: Order) -> None:
-    """Have the next process that passes this point kill itself, or stop until it is sent SIGCONT."""
+    """Order the next process that reaches this point to kill itself, or to stop until SIGCONT."""
     folder.mkdir(exist_ok=True)
-    draft = folder / f"{point}.draft"
-    draft.write_text(order)
-    draft.rename(folder / point)
+    # A rename is atomic: a process never reads an empty order.
+    unfinished = folder / f"{point}.unfinished"
+    unfinished.write_text(order)
+    unfinished.rename(folder / point)
 
 
 def withdraw_orders(folder: Path) -> None:
@@ -46,13 +49,13 @@ def withdraw_orders(folder: Path) -> None:
 
 
 def find_takers(folder: Path, point: Point, order: Order) -> list[int]:
-    """The processes that carried out such an order so far."""
+    """Return the process ids that have carried out such an order."""
     taken = folder.glob(f"{point}.[0-9]*")
     return [int(file.suffix[1:]) for file in taken if file.read_text() == order]
 
 
 def pass_by(folder: Path, point: Point | RestorePoint) -> None:
-    """Carry out the order for this point, if there is one: a kill takes the whole group of the process with it."""
+    """Carry out the order for this point, if there is one. A kill ends the whole process group."""
     mine = folder / f"{point}.{os.getpid()}"
     try:
         (folder / point).rename(mine)
@@ -64,7 +67,7 @@ def pass_by(folder: Path, point: Point | RestorePoint) -> None:
 
 
 def place_points(folder: Path) -> None:
-    """Put the points into the code that this process is about to run."""
+    """Wrap the functions of this process that have a named point."""
     from scheduler.operations.tick import tick
     from scheduler.store import session
     from scheduler.view.redis_view_cache import RedisViewCache
@@ -83,7 +86,7 @@ def place_points(folder: Path) -> None:
 
 
 def place_restore_points(folder: Path) -> None:
-    """Put the points of a restore into the code that this process is about to run."""
+    """Wrap the functions of a restore that have a named point."""
     from scheduler.operations import restore
     from scheduler.store import backup
 

@@ -1,4 +1,4 @@
-"""A backup at one moment of the story, and its restore at a later one, while everything else goes on."""
+"""Make a backup during a chaos run and restore it later, while processes and faults go on."""
 
 import json
 import random
@@ -23,18 +23,18 @@ FILE: Final = "chaos.backup"
 LOOK_SECONDS: Final = 0.05
 REPEATS: Final = 8
 LOST_LEASES: Final = 5
-"""After the backup the restore waits until so many leases were given that the backup does not know."""
+"""The restore waits for this number of leases after the backup, so that there are leases to lose."""
 MOST_LOST_SECONDS: Final = 30.0
-"""It does not wait longer, on a machine that has other things to do."""
+"""Limit of that wait: on a busy machine leases are rare."""
 WAYS: Final = ("plain", "plain", "killed", "killed", "flushed", "without redis")
 CLOCK: Final = "restore"
-"""The name of the clock of the process that restores."""
+"""Name of the restoring process and of its wall clock."""
 SHIFTS: Final = (0, 0, -600, -20, 20, 600)
 _FAULTS: Final = (StoreUnavailableError, ViewUnavailableError, redis.RedisError, OSError)
 
 
 class Restorer:
-    """One backup and its restore by the commands of an operator. What Redis knew is written into `restores.jsonl`."""
+    """One backup and its restore, by the commands of an operator. Writes its observations to `restores.jsonl`."""
 
     def __init__(self, hosts: Hosts, dice: random.Random, seconds: float) -> None:
         self._hosts = hosts
@@ -42,21 +42,21 @@ class Restorer:
         self._way, self._shift = dice.choice(WAYS), dice.choice(SHIFTS)
         self._point = dice.choice(RESTORE_POINTS)
         self._is_in_place = dice.random() < 0.5
-        """Whether a restore that was cut off goes on with `--in-place`."""
+        """Whether an interrupted restore is continued with `--in-place`."""
         self._backed_up_at = 0.0
         self._is_marked = False
         self._marked_at = 0.0
-        """When the mark in Redis was seen that the last attempt ended with."""
+        """When the current mark in Redis was first seen."""
         self._remembered: dict[str, bool] = {}
-        """Reservation → whether it was over, as Redis knew when the mark was set."""
+        """Reservation → whether it was over, by the view in Redis when the mark was set."""
         self.is_restoring = False
-        """Whether the restore is under way: then nothing else may take from Redis what it keeps."""
-        self.deeds: list[str] = []
+        """Whether the restore runs; no other fault may then delete data from Redis."""
+        self.faults: list[str] = []
         self._pause = threading.Event()
         self._thread = threading.Thread(target=self._work, name="restore", daemon=True)
 
     def start(self) -> None:
-        """The story begins."""
+        """Start the thread that makes the backup and the restore."""
         self._thread.start()
 
     def finish(self) -> None:
@@ -73,22 +73,22 @@ class Restorer:
         while self._read_token() < first + LOST_LEASES and time.monotonic() < until:
             self._pause.wait(LOOK_SECONDS)
         self.is_restoring = True
-        self._note(f"restore, {self._way}, by a clock that is off by {self._shift:+d} s")
+        self._record(f"restore, {self._way}, by a clock that is off by {self._shift:+d} s")
         self._restore()
-        self._note("restored")
+        self._record("restored")
         self.is_restoring = False
 
     def _read_token(self) -> int:
-        """The highest token of the database; 0 while it cannot be read."""
+        """Return the highest token of the database; 0 if it cannot be read."""
         with suppress(StoreUnavailableError):
             return self._hosts.services.ports.store.read_cluster().token
         return 0
 
-    def _note(self, what: str) -> None:
-        self.deeds.append(f"{datetime.now(UTC).strftime('%H:%M:%S.%f')[:-3]} restore: {what}")
+    def _record(self, what: str) -> None:
+        self.faults.append(f"{datetime.now(UTC).strftime('%H:%M:%S.%f')[:-3]} restore: {what}")
 
     def _back_up(self) -> None:
-        """Make a backup; connections that are cut cost attempts."""
+        """Make a backup. It is repeated, because other faults cut the connections of the command."""
         for _ in range(REPEATS):
             self._backed_up_at = time.time()
             process = self._start("backup", "backup", str(self._file), "--force")
@@ -96,7 +96,7 @@ class Restorer:
                 self._pause.wait(LOOK_SECONDS)
             if process.has_succeeded:
                 break
-        self._note("backup")
+        self._record("backup")
 
     @property
     def _file(self) -> Path:
@@ -123,7 +123,7 @@ class Restorer:
         self._write(process)
 
     def _repeat(self, words: Sequence[str]) -> Process:
-        """Run the command until it succeeds, as its page describes; return the last process."""
+        """Run the command until it succeeds, as docs/how-to/operations.md describes; return the last process."""
         process = self._run(words)
         for _ in range(REPEATS):
             if process.has_succeeded:
@@ -144,7 +144,7 @@ class Restorer:
         return not (self._hosts.points / self._point).exists()
 
     def _look_at_mark(self) -> None:
-        """Note when the mark was set, and what Redis knew then."""
+        """Record when the mark was set, and the reservations that Redis had then."""
         record, view_cache = self._hosts.services.ports.record, self._hosts.services.ports.view_cache
         if self._way == "without redis" or record is None:
             return
@@ -156,7 +156,7 @@ class Restorer:
             self._is_marked = is_marked
 
     def _write(self, process: Process) -> None:
-        """Write down what the restore came to, and what the database knows of leases right after it."""
+        """Write the result of the restore, and the leases of the database right after it."""
         line: dict[str, Any] = {"backup": self._backed_up_at, "marked": self._marked_at, "ended": time.time()}
         line["remembered"] = sorted(name for name, over in self._remembered.items() if not over)
         if process.has_succeeded:

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.run`: many seeds, one after the other; `make chaos` calls it."""
+"""`python -m tests.chaos.run`: chaos runs of several seeds, one after the other; `make chaos` calls it."""
 
 import argparse
 import shutil
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.story import Verdict, tell
+from tests.chaos.seed_run import Verdict, run_seed
 from tests.chaos.switches import SWITCHES
 from tests.guarding import take_signals_as_interrupts
 from tests.servers import start_own_postgresql
@@ -23,15 +23,18 @@ FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
     "epoch": ("repeat",),
     "jump": ("restore", "kill"),
 }
-"""For each guard the faults that it guards against: without it, these alone have to be noticed."""
+"""Guard → the faults that it protects against. A run without the guard injects only these, and must fail."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play the seeds; 1 when a promise was broken (with `--off`: when nobody noticed), 130 when it was interrupted."""
+    """Run the seeds and return the status: 1 if a promise was broken, 130 if the run was interrupted.
+
+    With `--off` the status is 1 if no promise was broken.
+    """
     options = _read(arguments)
     take_signals_as_interrupts()
     if options.off == "jump":
-        # The witness reads the database, too: it would refuse the older state.
+        # The witness of this process reads the database, too, and would refuse the older state.
         SWITCHES["jump"]()
     verdicts: list[Verdict] = []
     try:
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _play_all(options: argparse.Namespace) -> Iterator[Verdict]:
-    """One seed after the other; without a guard until that was noticed."""
+    """Run one seed after the other; with `--off` until a promise is broken."""
     for seed in range(options.first, options.first + options.seeds):
         verdict = _play(seed, options)
         yield verdict
@@ -59,11 +62,11 @@ def _play_all(options: argparse.Namespace) -> Iterator[Verdict]:
 
 
 def _summarize(verdicts: Sequence[Verdict]) -> int:
-    """Say what came of all seeds; how many had violations."""
+    """Print the sums over all seeds, and return how many seeds had violations."""
     broken = sum(bool(verdict.violations) for verdict in verdicts)
     sys.stdout.write(
         f"{len(verdicts)} seeds, {sum(each.reservations for each in verdicts)} reservations, "
-        f"{sum(len(each.deeds) for each in verdicts)} faults, {sum(each.launches for each in verdicts)} launches, "
+        f"{sum(len(each.faults) for each in verdicts)} faults, {sum(each.launches for each in verdicts)} launches, "
         f"{sum(each.terms for each in verdicts)} terms: {broken} seeds with violations\n"
     )
     return broken
@@ -76,11 +79,11 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, all in flight at once")
     parser.add_argument("--database", choices=[*DATABASES, "both"], default="both", help="both: in turns")
-    parser.add_argument("--off", choices=sorted(SWITCHES), help="switch a guard off; fails unless that is noticed")
+    parser.add_argument("--off", choices=sorted(SWITCHES), help="switch a guard off; fails unless a promise is broken")
     parser.add_argument(
         "--keep",
         type=Path,
-        help="folder in which everything is kept; else only what had violations is, in the temporary folder",
+        help="folder for the files of all seeds; default: those of seeds with violations stay in the temporary folder",
     )
     return parser.parse_args(arguments)
 
@@ -92,35 +95,31 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=root))
     try:
         with open_database(kind, folder) as url:
-            verdict = _tell(folder, url, seed, options)
+            verdict = run_seed(
+                folder,
+                url,
+                seed,
+                count=options.reservations,
+                seconds=options.seconds / options.seeds,
+                off=options.off,
+                only=FAULTS_FOR.get(options.off or "", ()),
+            )
     except KeyboardInterrupt:
-        _forget(folder, options)
+        _remove(folder, options)
         raise
     if not verdict.violations:
-        _forget(folder, options)
+        _remove(folder, options)
     return verdict
 
 
-def _tell(folder: Path, url: str, seed: int, options: argparse.Namespace) -> Verdict:
-    return tell(
-        folder,
-        url,
-        seed,
-        count=options.reservations,
-        seconds=options.seconds / options.seeds,
-        off=options.off,
-        only=FAULTS_FOR.get(options.off or "", ()),
-    )
-
-
-def _forget(folder: Path, options: argparse.Namespace) -> None:
+def _remove(folder: Path, options: argparse.Namespace) -> None:
     if options.keep is None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def open_database(kind: str, folder: Path) -> Iterator[str]:
-    """An empty database of this kind, for one seed."""
+    """Yield the URL of an empty database of this kind, for one seed."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/leasehold.db"
         return
@@ -136,7 +135,7 @@ def _show(verdict: Verdict) -> None:
     for line in verdict.violations[:20]:
         sys.stdout.write(f"  {line}\n")
     if verdict.violations:
-        sys.stdout.write("  what was done: " + "; ".join(verdict.deeds) + "\n")
+        sys.stdout.write("  faults: " + "; ".join(verdict.faults) + "\n")
     sys.stdout.flush()
 
 

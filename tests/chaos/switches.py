@@ -1,4 +1,4 @@
-"""What can be switched off to see whether the run notices: each is one of the guards that the promises rest on."""
+"""Guards that a run can switch off. The checker must then report violations, which proves that it finds them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -8,24 +8,24 @@ from scheduler.operations.ports import Ports
 
 
 def _term() -> None:
-    """Commits test neither the term nor its holder."""
+    """Commit without a check of the term and its leader."""
     from sqlalchemy import update
 
     from scheduler.store import tables
     from scheduler.store.sql_transaction import SqlTransaction
 
-    def check_nothing(_self: SqlTransaction, _tenure: object) -> None:
+    def check_nothing(_self: SqlTransaction, _leader_term: object) -> None:
         return None
 
-    def note_anyhow(self: Any, _tenure: object, now: float) -> None:
+    def note_always(self: Any, _leader_term: object, now: float) -> None:
         self._session.change(update(tables.leader).values(ticked_at=now))
 
     _replace(SqlTransaction, "check_term", check_nothing)
-    _replace(SqlTransaction, "note_tick", note_anyhow)
+    _replace(SqlTransaction, "note_tick", note_always)
 
 
 def _token() -> None:
-    """Launches go without our client token: botocore makes one up for each call."""
+    """Launch without Leasehold's client token; botocore then makes a new one for each call."""
     from workers.ec2.fleet import Ec2Fleet
 
     inner = Ec2Fleet.launch
@@ -38,7 +38,7 @@ def _token() -> None:
 
 
 def _resend() -> None:
-    """`recover` sends nothing again."""
+    """Let `recover` send no order again."""
     from tasks import health
 
     def send_nothing(*_arguments: object) -> int:
@@ -48,7 +48,7 @@ def _resend() -> None:
 
 
 def _epoch() -> None:
-    """A termination hits whatever machine its slot has by now, wanted or not."""
+    """Let a termination end the present machine of its slot, whichever epoch the message has."""
     from scheduler.operations.machines.terminate import terminate
     from tasks import terminate as task
 
@@ -62,7 +62,7 @@ def _epoch() -> None:
 
 
 def _jump() -> None:
-    """A restore counts on from the numbers of its backup, and no process refuses an older state."""
+    """Let a restore continue with the numbers of its backup, and let no process refuse an older state."""
     from scheduler.ports import ClusterRow
     from scheduler.store.sql_transaction import SqlTransaction
 

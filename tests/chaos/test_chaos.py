@@ -1,19 +1,19 @@
-"""A short run of chaos; `make chaos` is the long one."""
+"""A short chaos run; `make chaos` is the long one."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.run import DATABASES, open_database
-from tests.chaos.story import tell
+from tests.chaos.seed_run import run_seed
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", DATABASES)
-def test_every_promise_is_kept_while_things_break(kind: str, tmp_path: Path) -> None:
+def test_every_promise_is_kept_under_faults(kind: str, tmp_path: Path) -> None:
     with open_database(kind, tmp_path) as url:
-        verdict = tell(tmp_path / "stack", url, seed=DATABASES.index(kind) + 1, count=50, seconds=6)
-    assert verdict.violations == [], verdict.describe() + "\n" + "\n".join(verdict.deeds)
+        verdict = run_seed(tmp_path / "stack", url, seed=DATABASES.index(kind) + 1, count=50, seconds=6)
+    assert verdict.violations == [], verdict.describe() + "\n" + "\n".join(verdict.faults)
     assert verdict.reservations == 50
-    assert len(verdict.deeds) > 5
+    assert len(verdict.faults) > 5
     assert verdict.uses > 50

@@ -1,4 +1,4 @@
-"""The checker finds each broken promise, and nothing where all were kept."""
+"""The checker reports each broken promise, and nothing if all promises were kept."""
 
 import json
 from dataclasses import replace
@@ -78,7 +78,8 @@ RESTORE = Restoration(
     held=frozenset({("r1", 1)}),
 )
 RESTORED = Evidence(
-    # r2's lease was lost: it uses it until it is notified, while the next holder has the machine already. r4 had ended.
+    # The restore lost r2's lease. Its holder uses the machine until it is notified; the next holder has it already.
+    # r4 had ended before the backup.
     accepted={"r1", "r2", "r3", "r4", "r5"},
     phases={"r1": "released", "r2": "cancelled", "r3": "cancelled", "r5": "released"},
     uses=[
@@ -90,7 +91,7 @@ RESTORED = Evidence(
         a_use(27, "r5", 101, machine="i-2"),
     ],
     calls=[a_call(25.8, "TerminateInstances", instances=["i-3"])],
-    # The leader of term 7 is lost with what it wrote; while the restore runs SQL shows the backup's numbers.
+    # The restore removes the events of term 7 from SQL; while it runs SQL shows the numbers of the backup.
     terms=[1, 5, 7, 100, 101],
     ticks=[a_tick(7, 19.0, 19), a_tick(5, 4.0, 24), a_tick(101, 25.5, 26)],
     restores=[RESTORE],
@@ -99,47 +100,53 @@ RESTORED = Evidence(
 )
 
 
-def test_what_a_restore_excuses_is_no_violation() -> None:
+def test_the_permitted_effects_of_a_restore_are_no_violation() -> None:
     assert find_violations(RESTORED) == []
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "violation"),
     [
         (replace(RESTORED, restores=[]), "i-2 was held by r2/9, r5/101"),
-        # The rules of every run hold, for what the restore lost as well.
+        # All promises hold for reservations that the restore lost, too.
         (replace(RESTORED, ended={"r1"}), "r4 was accepted and is unknown"),
         (replace(RESTORED, phases={**RESTORED.phases, "r3": "pending"}), "r3 was accepted and is pending"),
-        (replace(RESTORED, uses=[*RESTORED.uses, a_use(26, "r5", 9, machine="i-4")]), "token 9 was given to r2, r5"),
-        # A lease that the restored database knows is excused nothing.
+        (replace(RESTORED, uses=[*RESTORED.uses, a_use(26, "r5", 9, machine="i-4")]), "token 9 belongs to r2, r5"),
+        # All promises hold for a lease that the restored database contains.
         (
             replace(RESTORED, uses=[*RESTORED.uses, a_use(24, "r5", 101), a_use(28, "r5", 101), a_use(29)]),
             "i-1 was held by r1/1, r5/101",
         ),
         (
             replace(RESTORED, calls=[a_call(25.8, "TerminateInstances")]),
-            "machine i-1 was ended while r1 held it",
+            "machine i-1 was terminated while r1 held it",
         ),
-        # Renewals from before the mark hold for a lease time, and no longer.
-        (replace(RESTORED, uses=[*RESTORED.uses, a_use(27.5, "r2", 9, machine="i-2")]), "r2/9 was used after its time"),
-        # What the restore is there for.
+        # A renewal from before the mark holds for one lease time.
+        (
+            replace(RESTORED, uses=[*RESTORED.uses, a_use(27.5, "r2", 9, machine="i-2")]),
+            "r2/9 was used after its expiry",
+        ),
+        # The promises of the restore itself.
         (replace(RESTORED, restores=[replace(RESTORE, fault="locked")]), "the restore failed: locked"),
-        (replace(RESTORED, resubmitted={"r3"}), "r3 was forgotten by the restore"),
-        (replace(RESTORED, restored={"r2": 6.0, "r3": 4.0}), "r3 was cancelled by the restore, and its backup knew it"),
+        (replace(RESTORED, resubmitted={"r3"}), "r3 was lost by the restore"),
+        (
+            replace(RESTORED, restored={"r2": 6.0, "r3": 4.0}),
+            "r3 was cancelled by the restore, and its backup contained it",
+        ),
         (replace(RESTORED, terms=[1, 5, 7, 6]), "a leader of term 6 wrote after one of term 7"),
         (
             replace(RESTORED, ticks=[a_tick(7, 19.0, 19), a_tick(5, 4.0, 24), a_tick(6, 25.5, 26)]),
-            "after the restore term 6 came again",
+            "after the restore term 6 is used again",
         ),
         (replace(RESTORED, ticks=[a_tick(7, 19.0, 18), a_tick(5, 4.0, 19)]), "the last tick went back"),
         (replace(RESTORED, ticks=[a_tick(102, 26.0, 26), a_tick(101, 25.5, 27)]), "the last tick went back"),
     ],
 )
-def test_a_restore_excuses_nothing_else(broken: Evidence, said: str) -> None:
-    assert any(line.startswith(said) for line in find_violations(broken)), find_violations(broken)
+def test_a_restore_permits_no_other_violation(broken: Evidence, violation: str) -> None:
+    assert any(line.startswith(violation) for line in find_violations(broken)), find_violations(broken)
 
 
-def test_a_reservation_that_ended_before_it_was_submitted_again_was_not_forgotten() -> None:
+def test_a_reservation_that_ended_before_it_was_submitted_again_was_not_lost() -> None:
     assert find_violations(replace(RESTORED, resubmitted={"r4"})) == []
 
 
@@ -148,12 +155,12 @@ def test_a_run_that_kept_every_promise_has_no_violations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "violation"),
     [
-        # Lost: still waiting, or not even there.
+        # Lost: still pending, or unknown.
         (replace(GOOD, phases={"r1": "pending", "r2": "expired"}), "r1 was accepted and is pending"),
         (replace(GOOD, phases={"r2": "expired"}), "r1 was accepted and is unknown"),
-        # Two on one machine; too many cpus on a shared one.
+        # Two holders of one machine; too many cpus on a shared machine.
         (replace(GOOD, uses=[*GOOD.uses, a_use(11.5, "r1", 1)]), "i-1 was held by r1/1, r2/2"),
         (
             replace(
@@ -166,8 +173,8 @@ def test_a_run_that_kept_every_promise_has_no_violations() -> None:
             ),
             "i-1 was held by r1/1, r2/2",
         ),
-        (replace(GOOD, uses=[a_use(10), a_use(20, "r2", 1, machine="i-2")]), "token 1 was given to r1, r2"),
-        # A machine more than tokens, than decisions, than launches.
+        (replace(GOOD, uses=[a_use(10), a_use(20, "r2", 1, machine="i-2")]), "token 1 belongs to r1, r2"),
+        # More machines than tokens, decisions or launches.
         (
             replace(GOOD, calls=[a_call(1, "RunInstances", "t1"), a_call(1, "RunInstances", "t1")], launching=2),
             "2 machines were launched under 1 tokens",
@@ -179,17 +186,17 @@ def test_a_run_that_kept_every_promise_has_no_violations() -> None:
         (replace(GOOD, machines=[a_machine(), a_machine("i-2")]), "launch l1 got 2 machines"),
         (replace(GOOD, machines=[a_machine(state="running")]), "machine i-1 of slot single-1 is running"),
         (replace(GOOD, slots={"single-1": "launching"}), "slot single-1 is launching"),
-        (replace(GOOD, calls=[a_call(10.5, "TerminateInstances")]), "machine i-1 was ended while r1 held it"),
+        (replace(GOOD, calls=[a_call(10.5, "TerminateInstances")]), "machine i-1 was terminated while r1 held it"),
         (replace(GOOD, terms=[1, 2, 1]), "a leader of term 1 wrote after one of term 2"),
         (replace(GOOD, ticks=[a_tick(2, 9.0), a_tick(2, 8.0)]), "the last tick went back"),
         (replace(GOOD, ticks=[a_tick(2, 9.0), a_tick(1, 9.0)]), "the last tick went back"),
     ],
 )
-def test_each_broken_promise_is_found(broken: Evidence, said: str) -> None:
-    assert any(line.startswith(said) for line in find_violations(broken))
+def test_each_broken_promise_is_reported(broken: Evidence, violation: str) -> None:
+    assert any(line.startswith(violation) for line in find_violations(broken))
 
 
-def test_evidence_is_what_the_files_and_sql_say(tmp_path: Path) -> None:
+def test_evidence_is_read_from_files_and_sql(tmp_path: Path) -> None:
     store = MemoryStore(lambda: 1000.0)
     with store.transaction() as transaction:
         work = UnitOfWork(transaction, "tick", term=7)
@@ -205,7 +212,7 @@ def test_evidence_is_what_the_files_and_sql_say(tmp_path: Path) -> None:
 
 
 def a_store(*names: str) -> MemoryStore:
-    """A database with these events, each about `r1`."""
+    """Return a database with these events, each about `r1`."""
     store = MemoryStore(lambda: 1000.0)
     events = [Event(at=float(at), name=name, cause="operator", reservation="r1") for at, name in enumerate(names)]
     with store.transaction() as transaction:
@@ -213,7 +220,7 @@ def a_store(*names: str) -> MemoryStore:
     return store
 
 
-def test_what_a_restore_takes_out_of_sql_stays_in_evidence(tmp_path: Path) -> None:
+def test_events_that_a_restore_removes_from_sql_stay_in_the_evidence(tmp_path: Path) -> None:
     before = a_store("slot_launching", "slot_launching", "reservation_released")
     with Witness(tmp_path, before) as witness:
         wait_for(lambda: witness.ended == {"r1"}, "the witness to read the events")
@@ -232,6 +239,6 @@ def test_what_a_restore_takes_out_of_sql_stays_in_evidence(tmp_path: Path) -> No
     ]
 
 
-def test_a_submission_after_a_restore_is_noticed_when_nothing_had_ended_before(tmp_path: Path) -> None:
+def test_a_second_submission_of_a_reservation_that_had_not_ended_is_reported(tmp_path: Path) -> None:
     store = a_store("reservation_submitted", "restored", "reservation_submitted")
     assert gather(tmp_path, store, []).resubmitted == {"r1"}

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.run` as a shell sees it."""
+"""Status and output of the command `python -m tests.chaos.run`."""
 
 import os
 import signal

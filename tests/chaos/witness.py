@@ -1,4 +1,4 @@
-"""The witness: reads leadership and events from SQL throughout a run, and keeps what a restore takes out of SQL."""
+"""The witness: record terms and events from SQL throughout a run, because a restore removes some of them from SQL."""
 
 import json
 import threading
@@ -18,24 +18,24 @@ TICKS: Final = "ticks.jsonl"
 EVENTS: Final = "events.jsonl"
 LOOK_SECONDS: Final = 0.05
 LOOKS_A_READING: Final = 4
-"""Every so many looks the new events are read."""
+"""New events are read at every fourth observation."""
 READINGS_A_WHOLE: Final = 5
-"""Every so many readings all events are read: a restore makes numbers start again."""
+"""Every fifth reading reads all events, because a restore reuses their numbers."""
 OVERLAP: Final = 200
-"""Numbers that are read again: a transaction may commit a lower number after a higher one."""
+"""Event numbers that are read again: a transaction may commit a lower number after a higher one."""
 PAGE: Final = 1000
 ENDS: Final = frozenset(f"reservation_{phase}" for phase in ENDED)
 
 
 class Witness:
-    """Looks in a thread of its own, within `with`; writes `ticks.jsonl` and `events.jsonl`."""
+    """Observes SQL from its own thread, within `with`, and writes `ticks.jsonl` and `events.jsonl`."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self._folder, self._store = folder, store
         self._seen: set[bytes] = set()
         self._highest = 0
         self.ended: set[str] = set()
-        """Reservations of which an end was seen; a restore may have taken it back."""
+        """Reservations whose end was seen; a restore may have undone it."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="witness", daemon=True)
 
@@ -76,14 +76,14 @@ class Witness:
 
 
 def read_events(store: Store, after: int = 0) -> Iterator[Event]:
-    """All events of the database with higher numbers."""
+    """Yield all events of the database with numbers above `after`."""
     while page := store.read_events(EventFilter(after=after, limit=PAGE)):
         yield from page
         after = page[-1].number
 
 
 def recall_events(folder: Path, store: Store) -> list[Event]:
-    """What the witness saw, in that order, and then what is in SQL and was not seen."""
+    """Return the events that the witness recorded, in that order, and then further ones that are in SQL."""
     file = folder / EVENTS
     lines: Iterable[bytes] = file.read_bytes().splitlines() if file.exists() else ()
     seen = dict.fromkeys(lines)

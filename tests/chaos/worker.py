@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.worker QUEUE`: tasks.worker with the named points in it, on a host of its own name."""
+"""`python -m tests.chaos.worker QUEUE`: tasks.worker with the named points, under the host name of CHAOS_HOST."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ OFF = "CHAOS_OFF"
 
 
 def main() -> None:
-    """Work until stopped."""
+    """Run the worker until it is stopped."""
     host = os.environ[HOST]
     # Two hosts on one machine: Celery names its nodes after the host.
     socket.gethostname = lambda: host

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from leasehold.cli.app import GROUPS
-from leasehold.client.submitting import CallbackFields, ComponentFields, ReservationFields
+from leasehold.client.reservation_fields import CallbackFields, ComponentFields, ReservationFields
 from tests.cli.conftest import Run
 from tests.cli.test_commands import COMMANDS
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 from tests.cli.started import LEASEHOLD, Start, Started, leased, start
 from tests.cli.test_plain_install import ABSENT, BLOCK
 from tests.client.intake import Document, FakeIntake, a_row
-from tests.client.test_lease import Holder
+from tests.client.test_lease import FakeReservation
 from tests.guarding import Guarded
 from tests.system.processes import wait_for
 from workers.settings import Settings
@@ -30,9 +30,9 @@ __all__ = ["start"]
 
 
 @pytest.fixture
-def holder(stack: FakeIntake) -> Holder:
+def holder(stack: FakeIntake) -> FakeReservation:
     """Return a stand-in that leases `r1` at once."""
-    return Holder(stack)
+    return FakeReservation(stack)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_the_command_has_its_lease_in_its_environment_and_it_is_released(
-    stack: FakeIntake, holder: Holder, hold: Start
+    stack: FakeIntake, holder: FakeReservation, hold: Start
 ) -> None:
     holder.fields["leases"] = (a_lease("linux-1", token=1, resources={"cpus": 2}),)
     found = hold("--cpus", "2", "--", sys.executable, "-c", SHOW)
@@ -87,7 +87,7 @@ def test_the_command_has_its_lease_in_its_environment_and_it_is_released(
     assert (stack.seen[0][1]["ttl"], stack.verbs()[-1]) == (60, "release")
 
 
-def test_a_plain_installation_runs_commands(holder: Holder, tmp_path: Path) -> None:
+def test_a_plain_installation_runs_commands(holder: FakeReservation, tmp_path: Path) -> None:
     code = BLOCK.format(names=set(ABSENT)) + "from leasehold.cli import main; main()"
     words = ("run", "--id", "r1", "--system", "s", "--", "sh", "-c", "exit 7")
     found = Started(tmp_path, (sys.executable, "-c", code, *words))
@@ -113,14 +113,19 @@ def test_no_variable_of_a_command_is_a_setting(monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_the_status_is_that_of_the_command(
-    command: tuple[str, ...], status: int, complaints: list[str], stack: FakeIntake, holder: Holder, hold: Start
+    command: tuple[str, ...],
+    status: int,
+    complaints: list[str],
+    stack: FakeIntake,
+    holder: FakeReservation,
+    hold: Start,
 ) -> None:
     found = hold("--", *command)
     assert (found.await_status(), found.complaints()) == (status, complaints)
     assert stack.verbs()[-1] == "release"
 
 
-def test_what_the_command_leaves_in_its_group_is_killed(holder: Holder, hold: Start) -> None:
+def test_what_the_command_leaves_in_its_group_is_killed(holder: FakeReservation, hold: Start) -> None:
     found = hold("--", "sh", "-c", "trap '' TERM HUP; sleep 600 & echo $!")
     assert found.await_status() == 0
     child = int(found.read())
@@ -176,7 +181,7 @@ def test_a_leased_reservation_is_not_held_twice(stack: FakeIntake, hold: Start) 
     assert (found.await_status(), found.complaints(), stack.seen) == (1, [complaint], [])
 
 
-def test_a_revoke_is_passed_on_with_its_reason(holder: Holder, hold: Start) -> None:
+def test_a_revoke_is_passed_on_with_its_reason(holder: FakeReservation, hold: Start) -> None:
     """The reason is on standard error, and in a file that exists only then. The command may end in any way."""
     trap = 'cat "$LEASEHOLD_REVOKED_FILE"; exit 5'
     script = f"trap '{trap}' TERM; ls $LEASEHOLD_REVOKED_FILE 2>&1 | wc -c; while :; do sleep 0.05; done"
@@ -191,7 +196,7 @@ def test_a_revoke_is_passed_on_with_its_reason(holder: Holder, hold: Start) -> N
     assert holder.intake.verbs()[-1] == "release"
 
 
-def test_at_the_deadline_the_whole_group_is_killed(holder: Holder, hold: Start) -> None:
+def test_at_the_deadline_the_whole_group_is_killed(holder: FakeReservation, hold: Start) -> None:
     found = hold("--", "sh", "-c", DEAF)
     pids = [int(word) for word in found.await_output().split()]
     holder.publish("r1", phase="revoking", revoke_by=time.time() + 0.5, revoke_reason="preempted")
@@ -211,7 +216,7 @@ def test_at_the_deadline_the_whole_group_is_killed(holder: Holder, hold: Start) 
     ],
 )
 def test_the_group_of_a_lost_lease_is_killed_at_once(
-    changes: Document, reason: str, holder: Holder, hold: Start
+    changes: Document, reason: str, holder: FakeReservation, hold: Start
 ) -> None:
     found = hold("--", "sh", "-c", DEAF)
     pids = [int(word) for word in found.await_output().split()]
@@ -221,7 +226,7 @@ def test_the_group_of_a_lost_lease_is_killed_at_once(
     assert found.complaints() == [f"leasehold: r1 is lost: {reason}; the command is killed"]
 
 
-def test_a_lease_that_cannot_be_renewed_is_lost(holder: Holder, hold: Start) -> None:
+def test_a_lease_that_cannot_be_renewed_is_lost(holder: FakeReservation, hold: Start) -> None:
     holder.ttl = 0.5
     found = hold("--ttl", "1", "--", "sh", "-c", DEAF)
     found.await_output()
@@ -249,7 +254,9 @@ def test_a_signal_while_it_waits_cancels_the_reservation(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_while_it_runs_go_to_the_command_each_time(number: signal.Signals, holder: Holder, hold: Start) -> None:
+def test_signals_while_it_runs_go_to_the_command_each_time(
+    number: signal.Signals, holder: FakeReservation, hold: Start
+) -> None:
     word = number.name.removeprefix("SIG")
     script = (
         f"n=0; trap 'n=$((n+1)); echo caught $n; [ $n = 2 ] && exit 9' {word}; echo ready; while :; do sleep 0.05; done"
@@ -264,7 +271,7 @@ def test_signals_while_it_runs_go_to_the_command_each_time(number: signal.Signal
 
 
 @pytest.mark.parametrize("name", ["HUP", "INT"])
-def test_an_ignored_signal_stays_ignored_by_the_command(name: str, holder: Holder, hold: Start) -> None:
+def test_an_ignored_signal_stays_ignored_by_the_command(name: str, holder: FakeReservation, hold: Start) -> None:
     """As under nohup and in the background of a script."""
     ignoring = ("sh", "-c", f"trap '' {name}; exec \"$@\"", "sh")
     found = hold("--", "sh", "-c", f"kill -{name} $$; echo alive", before=ignoring)
@@ -325,7 +332,7 @@ def typist(tmp_path: Path) -> Iterator[Callable[..., Typist]]:
     ],
 )
 def test_the_command_reads_the_terminal_and_gets_its_ctrl_c(
-    before: tuple[str, ...], holder: Holder, typist: Callable[..., Typist]
+    before: tuple[str, ...], holder: FakeReservation, typist: Callable[..., Typist]
 ) -> None:
     script = "read line; echo got $line; trap 'echo caught; exit 4' INT; echo ready; while :; do sleep 0.05; done"
     found = typist(*before, *LEASEHOLD, "run", "--id", "r1", "--system", "s", "--", "sh", "-c", script)
@@ -337,7 +344,7 @@ def test_the_command_reads_the_terminal_and_gets_its_ctrl_c(
     assert found.process.wait(40) == 4
 
 
-def test_ctrl_z_stops_both_and_fg_continues_both(holder: Holder, typist: Callable[..., Typist]) -> None:
+def test_ctrl_z_stops_both_and_fg_continues_both(holder: FakeReservation, typist: Callable[..., Typist]) -> None:
     shell = typist("sh", "-i", "-m")
     script = "echo ready | tr a-z A-Z; read line; echo got $line | tr a-z A-Z"
     shell.type(f"{' '.join(LEASEHOLD)} run --id r1 --system s -- sh -c '{script}'; echo it was $?\n")

@@ -1,4 +1,4 @@
-"""What the tests of the client share. `client` is each kind of client in turn: one suite holds for both."""
+"""Fixtures of the tests of the client. A test with `client` runs with the blocking and with the asyncio client."""
 
 from pathlib import Path
 
@@ -14,5 +14,5 @@ __all__ = ["blocking_client", "client", "intake", "redis_client", "redis_server"
 
 @pytest.fixture(autouse=True)
 def own_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No test has the keys of another one's reservations."""
+    """Each test has its own file of reservation keys."""
     monkeypatch.setenv("LEASEHOLD_KEYS", str(tmp_path / "state" / "keys"))

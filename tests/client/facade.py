@@ -1,6 +1,6 @@
-"""`AsyncClient` behind the interface of `Client`: so that one suite holds for both.
+"""`AsyncClient` with the interface of `Client`, so that the same tests run with both.
 
-An event loop runs in a thread of its own; each call waits until the loop has done it.
+An event loop runs in its own thread; each call waits until the loop has finished it.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """What it gives, once it is done."""
+        """Run the coroutine in the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class Loop:
 
 
 class BlockingFlag:
-    """An asyncio.Event like one of threads."""
+    """An asyncio.Event with the interface of threading.Event."""
 
     def __init__(self, loop: Loop, event: asyncio.Event) -> None:
         self._loop, self._event = loop, event
@@ -57,7 +57,7 @@ class BlockingFlag:
 
 
 class BlockingLease:
-    """An AsyncLease like a Lease."""
+    """An AsyncLease with the interface of Lease."""
 
     def __init__(self, loop: Loop, lease: AsyncLease) -> None:
         self._loop, self._lease = loop, lease
@@ -97,7 +97,7 @@ class BlockingLease:
 
 
 class BlockingClient:
-    """An AsyncClient like a Client."""
+    """An AsyncClient with the interface of Client."""
 
     def __init__(self, url: str, *, timeout: float) -> None:
         self._loop = Loop()
@@ -136,7 +136,7 @@ class BlockingClient:
 
 @contextmanager
 def open_blocking(url: str, timeout: float) -> Iterator[BlockingClient]:
-    """An AsyncClient that can be used like a Client."""
+    """Open an AsyncClient with the interface of Client."""
     made = BlockingClient(url, timeout=timeout)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""A stand-in for the stack: reads the broker's list itself, answers as a test says, and keeps a real view."""
+"""A fake of the stack: it reads the queue from Redis itself, answers with a test's handler and keeps a real view."""
 
 import base64
 import json
@@ -19,11 +19,11 @@ from tests.client.facade import open_blocking
 
 Document = dict[str, Any]
 Handler = Callable[[str, Document], Document | None]
-"""(verb, document) -> the answer; None: this message is lost."""
+"""(verb, document) -> answer; None: the message is lost and gets no answer."""
 
 
 def accept(verb: str, document: Document) -> Document:
-    """What the intake answers when all is well and nothing is leased yet."""
+    """Return the answer to an accepted request: each reservation is pending."""
     if "items" in document:
         return {"ok": True, "results": [accept(verb, item) for item in document["items"]]}
     if verb == "query":
@@ -33,7 +33,7 @@ def accept(verb: str, document: Document) -> Document:
 
 
 class FakeIntake:
-    """Takes the messages of the queue `reservations` one by one, in a thread of its own."""
+    """Takes the messages of the queue `reservations` one by one, in its own thread."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -49,22 +49,22 @@ class FakeIntake:
         self._thread.start()
 
     def verbs(self) -> list[str]:
-        """The verbs that came, in order."""
+        """Return the verbs of the messages received so far, in order."""
         return [verb for verb, _ in self.seen]
 
     def publish(self, *rows: Row) -> None:
-        """Lay rows over the view and hint to those who wait."""
+        """Write rows to the view and publish a notice for each reservation."""
         self.view_cache.publish(rows)
         for row in rows:
             if isinstance(row, Reservation):
                 self._redis.publish(f"leasehold:notice:{row.id}", b"{}")
 
     def publish_silently(self, *rows: Row) -> None:
-        """The same without the hint: a notice that got lost."""
+        """Write rows to the view without a notice, as if the notice were lost."""
         self.view_cache.publish(rows)
 
     def count_listeners(self, name: str) -> int:
-        """How many wait for notices about this reservation."""
+        """Return the number of clients that are subscribed to the notices of this reservation."""
         ((_, count),) = self._redis.pubsub_numsub(f"leasehold:notice:{name}")
         return int(count)
 
@@ -97,15 +97,15 @@ class FakeIntake:
 
 @pytest.fixture
 def intake(redis_url: str) -> Iterator[FakeIntake]:
-    """A stand-in for the stack on the shared Redis."""
-    stand_in = FakeIntake(redis_url)
-    yield stand_in
-    stand_in.stop()
+    """A fake stack on the shared Redis."""
+    fake = FakeIntake(redis_url)
+    yield fake
+    fake.stop()
 
 
 @pytest.fixture
 def client(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client of it that sends again quickly."""
+    """A client of the fake stack; it resends an unanswered request after 0.1 s."""
     monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
     with Client(intake.url, timeout=5) as made:
         yield made
@@ -115,7 +115,7 @@ def client(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clie
 def either_client(
     intake: FakeIntake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Client]:
-    """Both kinds of client, one after the other: one suite holds for both."""
+    """The blocking and the asyncio client: each test runs once with each of them."""
     monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
     if request.param == "blocking":
         with Client(intake.url, timeout=5) as made:
@@ -126,5 +126,5 @@ def either_client(
 
 
 def a_row(name: str = "r1", *, version: int = 1, **changes: Any) -> Reservation:
-    """A reservation as it comes from the store: with a version and a mark of time."""
+    """A reservation as the store writes it: with a row version and `marked_at`."""
     return a_reservation(name, version=version, marked_at=changes.pop("marked_at", 1_800_000_000.0), **changes)

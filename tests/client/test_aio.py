@@ -1,4 +1,4 @@
-"""What is asyncio's own: cancelled tasks, callbacks that are coroutines, and many waits at the same time."""
+"""Features of the asyncio client only: cancelled tasks, coroutines as callbacks, and many waits at the same time."""
 
 import asyncio
 import inspect
@@ -12,7 +12,7 @@ from leasehold import AsyncClient, Client, NotAnswered, Unavailable
 from leasehold.client.async_client import READS_AT_ONCE
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row
-from tests.client.test_lease import Holder
+from tests.client.test_lease import FakeReservation
 from tests.client.test_reading import a_leased_row
 from tests.system.processes import wait_for
 
@@ -27,26 +27,26 @@ async def opened(intake: FakeIntake) -> AsyncIterator[AsyncClient]:
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    await asyncio.to_thread(wait_for, is_so, "what the test waits for")
+    await asyncio.to_thread(wait_for, is_so, "the condition of the test")
 
 
-def test_it_has_the_methods_of_the_client_with_their_arguments() -> None:
-    left_out = {"hosts", "probe"}
-    theirs = {name: each for name, each in inspect.getmembers(Client) if not name.startswith("_")}
-    for name in theirs.keys() - left_out:
-        ours = getattr(AsyncClient, name)
-        parameters = inspect.signature(theirs[name]).parameters
-        assert list(inspect.signature(ours).parameters) == list(parameters), name
-        assert inspect.iscoroutinefunction(ours) is (name not in {"lease", "watch", "now"}), name
+def test_the_asyncio_client_has_the_methods_and_arguments_of_the_client() -> None:
+    only_blocking = {"hosts", "probe"}
+    blocking = {name: each for name, each in inspect.getmembers(Client) if not name.startswith("_")}
+    for name in blocking.keys() - only_blocking:
+        method = getattr(AsyncClient, name)
+        parameters = inspect.signature(blocking[name]).parameters
+        assert list(inspect.signature(method).parameters) == list(parameters), name
+        assert inspect.iscoroutinefunction(method) is (name not in {"lease", "watch", "now"}), name
 
 
 def list_threads() -> list[threading.Thread]:
-    """The client's; `leasehold-clock` is a thread of workers' services, which other tests make in this process."""
+    """Return the threads of the client, without `leasehold-clock`, which other tests of this process start."""
     found = [each for each in threading.enumerate() if each.name.startswith("leasehold-")]
     return [each for each in found if each.name != "leasehold-clock"]
 
 
-def test_many_waits_at_the_same_time_take_no_thread_each(intake: FakeIntake) -> None:
+def test_many_waits_at_the_same_time_share_a_few_threads(intake: FakeIntake) -> None:
     names = [f"r{number}" for number in range(WAITS)]
     intake.publish(a_slot("linux-1", version=1), *(a_row(name) for name in names))
 
@@ -54,7 +54,7 @@ def test_many_waits_at_the_same_time_take_no_thread_each(intake: FakeIntake) -> 
         async with opened(intake) as client:
             waits = [asyncio.create_task(client.wait(name, timeout=60)) for name in names]
             await until(lambda: all(intake.count_listeners(name) for name in (names[0], names[-1])))
-            # A reader each, the thread that hears notices, and those that the loop itself may begin.
+            # The threads that read the view, and one that receives notices.
             assert len(list_threads()) <= READS_AT_ONCE + 1
             await asyncio.to_thread(intake.publish, *(a_leased_row(name) for name in names))
             rows = await asyncio.gather(*waits)
@@ -64,7 +64,7 @@ def test_many_waits_at_the_same_time_take_no_thread_each(intake: FakeIntake) -> 
     asyncio.run(play())
 
 
-def test_cancelling_a_wait_leaves_the_reservation(intake: FakeIntake) -> None:
+def test_cancelling_a_wait_does_not_cancel_the_reservation(intake: FakeIntake) -> None:
     intake.publish(a_row("r1"))
 
     async def play() -> None:
@@ -80,8 +80,8 @@ def test_cancelling_a_wait_leaves_the_reservation(intake: FakeIntake) -> None:
     assert intake.verbs() == []
 
 
-@pytest.mark.parametrize("moment", ["while it is asked for", "while it is waited for"])
-def test_a_lease_that_is_cancelled_before_it_is_held_is_given_up(moment: str, intake: FakeIntake) -> None:
+@pytest.mark.parametrize("moment", ["before the answer", "after the answer"])
+def test_a_lease_cancelled_before_it_is_held_is_released(moment: str, intake: FakeIntake) -> None:
     intake.publish(a_row("r1"))
     may_answer = threading.Event()
     accept = intake.handler
@@ -96,7 +96,7 @@ def test_a_lease_that_is_cancelled_before_it_is_held_is_given_up(moment: str, in
 
             holder = asyncio.create_task(hold())
             await until(intake.verbs)
-            if moment == "while it is waited for":
+            if moment == "after the answer":
                 may_answer.set()
                 await until(lambda: intake.count_listeners("r1"))
             holder.cancel()
@@ -110,24 +110,24 @@ def test_a_lease_that_is_cancelled_before_it_is_held_is_given_up(moment: str, in
 
 
 def test_a_callback_may_be_a_coroutine(intake: FakeIntake) -> None:
-    holder = Holder(intake)
+    holder = FakeReservation(intake)
 
     async def play() -> None:
-        told: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        reason: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
-        async def tell(lease: object) -> None:
-            told.set_result(getattr(lease, "reason", None))
+        async def note_reason(lease: object) -> None:
+            reason.set_result(getattr(lease, "reason", None))
 
-        async with opened(intake) as client, client.lease(id="r1", system="s", on_revoke=tell) as lease:
+        async with opened(intake) as client, client.lease(id="r1", system="s", on_revoke=note_reason) as lease:
             await asyncio.to_thread(holder.publish, "r1", phase="revoking", revoke_by=9e9, revoke_reason="preempted")
             async with asyncio.timeout(PATIENCE):
-                assert await told == "preempted"
+                assert await reason == "preempted"
                 assert lease.revoking.is_set()
 
     asyncio.run(play())
 
 
-def test_closing_ends_what_is_waited_for(intake: FakeIntake) -> None:
+def test_closing_the_client_ends_its_waits(intake: FakeIntake) -> None:
     intake.publish(a_row("r1"))
 
     async def play() -> None:

@@ -1,4 +1,4 @@
-"""The client's clock is cluster time: the time of Redis plus the published offset. The wall clock has no say."""
+"""The client's clock is cluster time: the time of Redis plus the published offset. Its wall clock has no effect."""
 
 import logging
 import time
@@ -14,30 +14,30 @@ from leasehold.client.cluster_time import ClientClock
 from leasehold.client.transport import _import_celery
 from scheduler.view.connection import make_redis
 from tests.client.intake import Document, FakeIntake
-from tests.client.test_lease import WAIT, Holder
+from tests.client.test_lease import WAIT, FakeReservation
 
 KEY = "leasehold:clock"
 NEAR = 10.0
-"""Seconds that a look may take on a busy machine; far less than the shifts here."""
+"""Seconds that a query of Redis may take on a busy machine; far less than the shifts in these tests."""
 SHIFTS = pytest.mark.parametrize("shift", [600.0, -600.0])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _celery() -> None:
-    """The first request of a process imports it, which may take longer than a request may wait on a busy machine."""
+    """Import Celery first: on a busy machine the import may take longer than the timeout of a request."""
     _import_celery()
 
 
 @pytest.fixture
 def clock(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> ClientClock:
-    """A clock that asks Redis as often as it is allowed to."""
+    """A clock that queries Redis at every call."""
     monkeypatch.setattr(cluster_time, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(cluster_time, "DOUBT_SECONDS", 0.0)
-    return ClientClock(redis_client, "leasehold:")
+    return ClientClock(redis_client, "leasehold:clock")
 
 
 @SHIFTS
-def test_it_is_the_time_of_redis_plus_the_published_offset(
+def test_the_clock_is_the_time_of_redis_plus_the_published_offset(
     redis_client: redis.Redis, clock: ClientClock, shift: float
 ) -> None:
     right = time.time()
@@ -46,13 +46,15 @@ def test_it_is_the_time_of_redis_plus_the_published_offset(
         assert clock.now() == pytest.approx(right + 50.5, abs=NEAR)
 
 
-def test_without_a_published_offset_it_is_the_time_of_redis(redis_client: redis.Redis, clock: ClientClock) -> None:
+def test_without_a_published_offset_the_clock_is_the_time_of_redis(
+    redis_client: redis.Redis, clock: ClientClock
+) -> None:
     right = time.time()
     with time_machine.travel(right + 600):
         assert clock.now() == pytest.approx(right, abs=NEAR)
 
 
-def test_a_jump_of_this_host_changes_nothing(clock: ClientClock) -> None:
+def test_a_jump_of_the_clients_wall_clock_does_not_move_the_clock(clock: ClientClock) -> None:
     right = clock.now()
     with time_machine.travel(right - 600):
         assert clock.now() == pytest.approx(right, abs=NEAR)
@@ -61,10 +63,13 @@ def test_a_jump_of_this_host_changes_nothing(clock: ClientClock) -> None:
 
 
 @pytest.mark.parametrize("before", [None, "0.25"])
-def test_another_offset_is_believed_only_when_it_was_published_twice(
+def test_a_new_offset_is_used_after_two_publications(
     redis_client: redis.Redis, clock: ClientClock, before: str | None
 ) -> None:
-    """A jump of Redis makes the published offset wrong until the leader publishes the next one; see PublishedClock."""
+    """When the clock of Redis jumps, the published offset is wrong until the leader publishes the next one.
+
+    See PublishedClock.
+    """
     if before is not None:
         redis_client.set(KEY, before)
     right = clock.now()
@@ -77,7 +82,7 @@ def test_another_offset_is_believed_only_when_it_was_published_twice(
     assert clock.now() == pytest.approx(right + 600, abs=NEAR)
 
 
-def test_a_jump_of_redis_that_the_leader_has_corrected_changes_nothing(
+def test_a_jump_of_redis_that_the_leader_has_corrected_does_not_move_the_clock(
     redis_client: redis.Redis, clock: ClientClock
 ) -> None:
     right = clock.now()
@@ -89,10 +94,10 @@ def test_a_jump_of_redis_that_the_leader_has_corrected_changes_nothing(
         assert clock.now() == pytest.approx(right, abs=NEAR)
 
 
-def test_an_offset_that_disappears_while_another_is_doubted_changes_nothing(
+def test_an_offset_that_disappears_before_its_second_publication_does_not_move_the_clock(
     redis_client: redis.Redis, clock: ClientClock
 ) -> None:
-    """A flush leaves no offset until the next tick: the time of Redis alone is not cluster time."""
+    """After a flush no offset is published until the next tick. The time of Redis alone is not cluster time."""
     redis_client.set(KEY, "50.5")
     right = clock.now()
     redis_client.set(KEY, "600.0")
@@ -103,7 +108,9 @@ def test_an_offset_that_disappears_while_another_is_doubted_changes_nothing(
         assert clock.now() == pytest.approx(right, abs=NEAR)
 
 
-def test_without_redis_the_time_is_carried_on(clock: ClientClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_the_clock_continues_from_its_last_value(
+    clock: ClientClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = clock.now()
     monkeypatch.setattr(clock, "_redis", make_redis("redis://127.0.0.1:1/0"))
     with time_machine.travel(right + 600):
@@ -113,7 +120,7 @@ def test_without_redis_the_time_is_carried_on(clock: ClientClock, monkeypatch: p
 
 @pytest.fixture
 def poor_redis(redis_client: redis.Redis, redis_url: str) -> Iterator[redis.Redis]:
-    """The shared Redis as a user sees it who may not use TIME."""
+    """A connection to the shared Redis as a Redis user without permission for TIME."""
     redis_client.acl_setuser("poor", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-time"])
     with make_redis(redis_url.replace("redis://", "redis://poor:any@")) as poor:
         yield poor
@@ -121,11 +128,11 @@ def poor_redis(redis_client: redis.Redis, redis_url: str) -> Iterator[redis.Redi
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_user_who_may_not_ask_gets_the_wall_clock_and_one_warning(
+def test_without_permission_for_time_the_clock_is_the_wall_clock_and_warns_once(
     poor_redis: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "leasehold")
-    clock = ClientClock(poor_redis, "leasehold:")
+    clock = ClientClock(poor_redis, "leasehold:clock")
     for _ in range(3):
         assert clock.now() == pytest.approx(time.time(), abs=NEAR)
         clock.refresh()
@@ -134,14 +141,14 @@ def test_a_user_who_may_not_ask_gets_the_wall_clock_and_one_warning(
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_user_who_may_ask_for_the_time_alone_gets_that_of_redis(
+def test_without_permission_for_the_offset_the_clock_is_the_time_of_redis(
     redis_client: redis.Redis, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis_client.set(KEY, "50.5")
     redis_client.acl_setuser("poor", enabled=True, nopass=True, keys=["leasehold:reply:*"], commands=["+@all"])
     right = time.time()
     with make_redis(redis_url.replace("redis://", "redis://poor:any@")) as poor, time_machine.travel(right + 600):
-        assert ClientClock(poor, "leasehold:").now() == pytest.approx(right, abs=NEAR)
+        assert ClientClock(poor, "leasehold:clock").now() == pytest.approx(right, abs=NEAR)
     redis_client.acl_deluser("poor")
     assert caplog.messages == []
 
@@ -151,7 +158,7 @@ def test_a_lease_that_is_revoked_is_held_until_its_deadline_in_cluster_time(
     intake: FakeIntake, client: Client, shift: float
 ) -> None:
     right = time.time()
-    holder = Holder(intake)
+    holder = FakeReservation(intake)
     with time_machine.travel(right + shift), client.lease(id="r1", system="s", wait=WAIT) as lease:
         deadline = right + 90.0
         holder.publish("r1", phase="revoking", revoke_by=deadline)
@@ -164,11 +171,11 @@ def test_a_lease_that_is_revoked_is_held_until_its_deadline_in_cluster_time(
 
 
 @SHIFTS
-def test_a_revoked_lease_is_lost_at_its_deadline_whatever_the_wall_clock_says(
+def test_a_revoked_lease_is_lost_at_its_deadline_in_cluster_time(
     intake: FakeIntake, client: Client, shift: float
 ) -> None:
     right = time.time()
-    holder = Holder(intake)
+    holder = FakeReservation(intake)
     with client.lease(id="r1", system="s", wait=WAIT) as lease, time_machine.travel(right + shift):
         holder.publish("r1", phase="revoking", revoke_by=client.now() + 0.5)
         assert lease.revoking.wait(WAIT)
@@ -176,7 +183,7 @@ def test_a_revoked_lease_is_lost_at_its_deadline_whatever_the_wall_clock_says(
 
 
 @SHIFTS
-def test_requests_say_in_cluster_time_when_they_were_sent(
+def test_the_sending_time_of_a_request_is_in_cluster_time(
     intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch, shift: float
 ) -> None:
     envelopes: list[Document] = []

@@ -1,4 +1,4 @@
-"""What the client says twice, because it may not import the application, is the same in both places."""
+"""What the client and the workers agree on."""
 
 import subprocess
 import sys
@@ -7,30 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leasehold import canaries
-from leasehold.client import discovery, models, transport, view_reader
-from scheduler.model import accounts, transitions
+from leasehold.client import discovery, models, transport
+from leasehold.common.names import RedisNames
+from scheduler.model import accounts
 from scheduler.model import reservations as stored
 from scheduler.model import slots as stored_slots
+from scheduler.model.reservations import cost_until
 from scheduler.operations.commands.intake import describe_answer
 from scheduler.policy.quota.accounting import settle
-from scheduler.view import addresses, connection, redis_notifier
-from scheduler.view.redis_view_cache import _ViewKeys
-from tasks import queues
+from scheduler.view import connection, redis_notifier
 from tests.builders import a_lease, a_reservation
 from workers import settings
 
 
-def test_keys_channels_and_prefix_are_the_views() -> None:
-    keys, theirs = view_reader.ViewKeys("x:"), _ViewKeys("x:view:")
-    assert discovery.DEFAULT_PREFIX == addresses.DEFAULT_PREFIX
-    assert keys.generation == theirs.generation
-    assert keys.report == theirs.report
-    ours = {"reservations": keys.reservations, "slots": keys.slots, "accounts": keys.accounts}
-    assert ours == {kind: theirs.rows(kind) for kind in ours}
-
-
-def test_answers_are_looked_for_where_the_bell_puts_them(redis_url: str) -> None:
+def test_the_client_reads_answers_from_the_list_that_the_notifier_writes(redis_url: str) -> None:
     client = connection.make_redis(redis_url)
     notifier = redis_notifier.RedisNotifier(client, lambda: None)
     sender = transport.RequestTransport(redis_url)
@@ -40,10 +30,10 @@ def test_answers_are_looked_for_where_the_bell_puts_them(redis_url: str) -> None
     client.close()
 
 
-def test_notices_are_heard_where_the_bell_rings(redis_url: str) -> None:
+def test_the_client_subscribes_to_the_channel_that_the_notifier_publishes_on(redis_url: str) -> None:
     client = connection.make_redis(redis_url)
     channel = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-    channel.subscribe(view_reader.ViewKeys(discovery.DEFAULT_PREFIX).notice("r1"))
+    channel.subscribe(RedisNames().notice("r1"))
     channel.get_message(timeout=5)
     redis_notifier.RedisNotifier(client, lambda: None).notify("r1", {"event": "leased"})
     assert channel.get_message(timeout=5) is not None
@@ -51,15 +41,7 @@ def test_notices_are_heard_where_the_bell_rings(redis_url: str) -> None:
     client.close()
 
 
-def test_queue_and_task_names_are_those_of_the_tasks() -> None:
-    assert transport.QUEUE == queues.RESERVATIONS
-    assert queues.task_name(queues.RESERVATIONS, "submit") == f"{transport.TASK_PREFIX}submit"
-    assert set(canaries.QUEUES) == set(queues.QUEUE_NAMES)
-    assert queues.task_name(queues.TICKS, queues.CANARY) == "leasehold.ticks.canary"
-    assert queues.TICK == "leasehold.ticks.tick"
-
-
-def test_the_variables_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variables_are_those_that_the_settings_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(discovery.URL_VARIABLE, "redis://127.0.0.1:1/0")
     monkeypatch.setenv(discovery.VIEW_URL_VARIABLE, "redis://127.0.0.1:2/0")
     monkeypatch.setenv(discovery.PREFIX_VARIABLE, "other:")
@@ -71,50 +53,21 @@ def test_the_variables_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_phases_are_those_of_the_model() -> None:
-    assert models.ENDED == transitions.ENDED
-    assert models.Phase == transitions.Phase
+def test_clients_read_no_internal_field_of_a_row() -> None:
+    internal = {"key_hash", "launch_request", "on_lease", "on_end", "due", "declined", "heartbeat"}
+    rows = (models.Reservation, models.Request, models.Placement, models.Slot, models.Account)
+    assert [name for row in rows for name in row.__struct_fields__ if name in internal] == []
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "joined"),
-    [
-        # What is told of a new one comes with the answer.
-        (models.Reservation, stored.Reservation, {"waiting", "notes"}),
-        (models.Request, stored.Request, set()),
-        (models.Component, stored.Component, set()),
-        (models.Slot, stored_slots.Slot, set()),
-        (models.Account, accounts.Account, set()),
-        # A lease's machine is joined from its slot.
-        (models.Placement, stored.Lease, {"instance_id", "address", "type", "zone"}),
-    ],
-)
-def test_every_field_that_is_read_is_written(
-    ours: type[msgspec.Struct], theirs: type[msgspec.Struct], joined: set[str]
-) -> None:
-    assert set(ours.__struct_fields__) - joined <= set(theirs.__struct_fields__)
-
-
-def test_what_a_lease_has_used_is_counted_as_the_scheduler_does() -> None:
+def test_a_client_reads_every_row_that_a_worker_writes() -> None:
     lease = a_lease(level=1, cost=(3.0, 0.5, 0.0, 0.0, 0.0), charged_at=10.0, weight=0.25)
-    for changed in (lease, msgspec.structs.replace(lease, level=5), msgspec.structs.replace(lease, charged_at=None)):
-        ours = msgspec.convert(msgspec.to_builtins(changed), models.Placement)
-        for now in (9.0, 10.0, 14.0):
-            assert models.cost_until(ours, now) == settle(changed, now).cost
-
-
-@pytest.mark.parametrize("balance", [(0.0,) * 5, (-1.0, 0.0, 2.0, 0.0, 0.0), (0.5, 0.0, 0.0, 0.0, 0.0)])
-def test_the_level_of_an_account_is_the_schedulers(balance: models.Levels) -> None:
-    assert models.Account(id="ci", balance=balance).level == accounts.level_of(balance)
-
-
-def test_an_account_pays_for_those_whose_account_the_scheduler_takes_it_for() -> None:
-    for forgotten, upto, name in ((False, 0, "ci"), (False, 7, "ci"), (True, 0, "ci"), (False, 0, "lab")):
-        account = accounts.Account(id="ci", forgotten=forgotten, forgotten_upto=upto)
-        row = a_reservation(sequence=7, account=name)
-        expected = accounts.find_account({"ci": account}, name, 7) is not None
-        ours = msgspec.convert(msgspec.to_builtins(account), models.Account)
-        assert ours.owns(msgspec.convert(msgspec.to_builtins(row), models.Reservation)) is expected
+    row = a_reservation(sequence=7, account="ci", phase="leased", leases=(lease,))
+    ours = msgspec.json.decode(msgspec.json.encode(row), type=models.Reservation)
+    shared = [name for name in ours.__struct_fields__ if name not in {"request", "leases", "waiting", "notes"}]
+    assert [getattr(ours, name) for name in shared] == [getattr(row, name) for name in shared]
+    assert cost_until(ours.leases[0], 14.0) == settle(lease, 14.0).cost
+    assert models.Account(id="ci", forgotten_upto=6).owns(ours)
+    assert not models.Account(id="ci", forgotten_upto=7).owns(ours)
 
 
 def test_every_field_of_an_answer_is_read() -> None:
@@ -125,17 +78,19 @@ def test_every_field_of_an_answer_is_read() -> None:
     assert set(models.Answer.__struct_fields__) == written
 
 
-def test_importing_the_client_pulls_in_nothing_of_the_application() -> None:
+def test_importing_the_client_imports_rows_and_nothing_else_of_the_application() -> None:
     code = (
         "import sys; from leasehold import AsyncClient, Client, Refused; Client('redis://127.0.0.1:1/0')\n"
-        "heavy = {'tasks', 'scheduler', 'workers', 'boto3', 'botocore', 'sqlalchemy', 'pydantic', 'celery'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
+        "heavy = {'tasks', 'workers', 'boto3', 'botocore', 'sqlalchemy', 'pydantic', 'celery'}\n"
+        "rows = ('scheduler', 'scheduler.model')\n"
+        "more = [each for each in sys.modules if each.startswith('scheduler') and not each.startswith(rows[1])]\n"
+        "print(sorted(heavy & set(sys.modules)), sorted(set(more) - {*rows}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "[] []"
 
 
-def test_a_producers_own_tasks_module_is_no_hindrance(tmp_path: Path, redis_url: str) -> None:
+def test_the_client_works_beside_a_producers_own_tasks_module(tmp_path: Path, redis_url: str) -> None:
     (tmp_path / "tasks.py").write_text("raise SystemExit('the wrong tasks')")
     code = (
         "from leasehold.client.transport import RequestTransport\n"

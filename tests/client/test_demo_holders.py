@@ -1,4 +1,4 @@
-"""The holders of the demo: a play is done when every job is over, whatever errors its holders met."""
+"""The holders of the demo: a replay ends when every job has ended, with or without errors."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,17 +14,17 @@ from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
 WAIT = 20.0
-"""Longer than anything here takes: waits end by their condition."""
+"""Timeout in seconds, longer than any step of these tests takes; a wait ends with its condition."""
 
 
 class Stack:
-    """Leases every reservation at once; refuses or loses what a test says."""
+    """Leases every reservation at once and refuses the requests listed in `refused`."""
 
     def __init__(self, intake: FakeIntake) -> None:
         self.intake = intake
         self.version = 1
         self.refused: list[tuple[str, str]] = []
-        """(verb, reservation): refused the next time, once for each entry."""
+        """(verb, reservation): each entry refuses one request."""
         self.held: set[str] = set()
         intake.view_cache.publish([a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")])
         intake.handler = self.handle
@@ -83,14 +83,14 @@ def play(blocking_client: Client) -> Iterator[Callable[..., Holders]]:
 
 
 def step_until(holders: Holders, is_so: Callable[[], bool]) -> None:
-    """Step as the demo does until the condition holds."""
+    """Step the holders, as the demo does, until the condition holds."""
     end = time.monotonic() + WAIT
     while not is_so():
         assert time.monotonic() < end, holders.progress
         holders.step()
 
 
-def test_a_job_whose_renewal_is_refused_is_held_again_and_keeps_the_play_open(
+def test_a_job_whose_renewal_is_refused_is_held_again_and_the_replay_continues(
     stack: Stack, play: Callable[..., Holders]
 ) -> None:
     holders = play(a_job(1, 0.2), a_job(2, 3600))
@@ -101,9 +101,7 @@ def test_a_job_whose_renewal_is_refused_is_held_again_and_keeps_the_play_open(
     assert not holders.is_done
 
 
-def test_a_play_is_done_when_every_job_is_served_though_errors_were_met(
-    stack: Stack, play: Callable[..., Holders]
-) -> None:
+def test_a_replay_with_errors_ends_when_every_job_has_ended(stack: Stack, play: Callable[..., Holders]) -> None:
     holders = play(a_job(1), a_job(2), speed=10)
     stack.refused += [("renew", "job-1"), ("release", "job-2")]
     step_until(holders, lambda: holders.is_done)
@@ -112,18 +110,16 @@ def test_a_play_is_done_when_every_job_is_served_though_errors_were_met(
     assert sorted(error.partition(":")[0] for error in holders.progress.errors) == ["job-1", "job-2"]
 
 
-def test_a_release_is_sent_after_the_renewal_was_answered(stack: Stack, play: Callable[..., Holders]) -> None:
+def test_a_release_is_sent_after_the_answer_to_the_renewal(stack: Stack, play: Callable[..., Holders]) -> None:
     step_until(done := play(*map(a_job, range(1, 21)), speed=10), lambda: done.is_done)
     for number in range(1, 21):
         mine = [each for each in stack.intake.seen if each[1].get("reservation") == f"job-{number}"]
-        # A request that is sent again bears the same id.
+        # A request that is sent again has the same id.
         first = dict.fromkeys((verb, document["request"]) for verb, document in mine)
         assert [verb for verb, _ in first] == ["renew", "release"]
 
 
-def test_a_reservation_that_ended_otherwise_fails_its_job_with_the_reason(
-    stack: Stack, play: Callable[..., Holders]
-) -> None:
+def test_a_reservation_that_expires_fails_its_job_with_the_reason(stack: Stack, play: Callable[..., Holders]) -> None:
     def handle(verb: str, document: Document) -> Document:
         stack.publish("job-1", "expired", reason="ttl")
         return accept(verb, document)
@@ -134,7 +130,7 @@ def test_a_reservation_that_ended_otherwise_fails_its_job_with_the_reason(
     assert holders.progress.failed == {"job-1": "expired: ttl"}
 
 
-def test_a_job_that_is_refused_fails_and_the_others_go_on(stack: Stack, play: Callable[..., Holders]) -> None:
+def test_a_refused_job_fails_and_the_other_jobs_continue(stack: Stack, play: Callable[..., Holders]) -> None:
     fault = {"index": 0, "path": "resources.cpus", "expected": "a number >= 0", "got": "two"}
 
     def handle(verb: str, document: Document) -> Document | None:

@@ -1,4 +1,4 @@
-"""The agent of a host, against a stand-in for the stack: what it asks, what it tells, when it ends."""
+"""The agent of a host against a fake stack: its requests, its events and when it ends."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ UNKNOWN: Document = {"ok": False, "errors": [{"index": 0, "path": "slot", "expec
 
 
 class FakeHost:
-    """The stack's side of one host: `answer` is what its intake says, and may be changed at any time."""
+    """The stack's view of one host. A test may change any field while the agent runs; the next answer contains it."""
 
     def __init__(self) -> None:
         self.state: str = "ready"
@@ -34,26 +34,26 @@ class FakeHost:
         self.version: str | None = None
 
     def answer(self, verb: str, _document: Document) -> Document | None:
-        """What is answered to a host."""
+        """Return the answer to a request of the host."""
         if self.refusal:
             return dict(self.refusal)
         if verb == "leave":
             self.state = self.drains_to
         if verb == "register" and self.state == "empty":
             self.state = "ready"
-        said = {"slot": "lab-1", "state": self.state, "offline_timeout": self.offline_timeout}
+        fields: Document = {"slot": "lab-1", "state": self.state, "offline_timeout": self.offline_timeout}
         if self.version is not None:
-            said["version"] = self.version
-        return {"ok": True, **said, "leases": self.leases}
+            fields["version"] = self.version
+        return {"ok": True, **fields, "leases": self.leases}
 
 
 class Running:
-    """An agent in a thread of its own; `told` is what it told."""
+    """An agent that runs in its own thread, with the events that it reported."""
 
     def __init__(self, client: Client) -> None:
-        self.told: list[Mapping[str, Any]] = []
+        self.events: list[Mapping[str, Any]] = []
         self.error: Exception | None = None
-        self.agent = HostAgent(client.hosts, SPEC, self.told.append, poll_seconds=0.1)
+        self.agent = HostAgent(client.hosts, SPEC, self.events.append, poll_seconds=0.1)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -63,19 +63,19 @@ class Running:
         except Refused as error:
             self.error = error
 
-    def await_told(self, event: str) -> Mapping[str, Any]:
-        """The first event of this kind."""
-        return wait_for(lambda: next((each for each in self.told if each["event"] == event), None), event)
+    def await_event(self, event: str) -> Mapping[str, Any]:
+        """Wait for the first event of this kind and return it."""
+        return wait_for(lambda: next((each for each in self.events if each["event"] == event), None), event)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the thread of the agent has ended."""
         return not self._thread.is_alive()
 
 
 @pytest.fixture
 def host(intake: FakeIntake) -> FakeHost:
-    """What the intake says of the host."""
+    """A host at the fake stack; its `answer` is the handler of the intake."""
     fake = FakeHost()
     intake.handler = fake.answer
     return fake
@@ -83,7 +83,7 @@ def host(intake: FakeIntake) -> FakeHost:
 
 @pytest.fixture
 def start(blocking_client: Client) -> Iterator[Callable[[], Running]]:
-    """Starts the agent, and ends it after the test."""
+    """A function that starts the agent; the agent ends after the test."""
     started: list[Running] = []
 
     def begin() -> Running:
@@ -100,19 +100,19 @@ def start(blocking_client: Client) -> Iterator[Callable[[], Running]]:
 Start = Callable[[], Running]
 
 
-def test_it_says_what_it_has_and_beats_by_itself(
+def test_the_agent_registers_its_machine_and_sends_heartbeats(
     host: FakeHost, start: Start, intake: FakeIntake, redis_client: redis.Redis
 ) -> None:
     running = start()
-    assert running.await_told("registered") == {
+    assert running.await_event("registered") == {
         "event": "registered",
         "slot": "lab-1",
         "state": "ready",
         "machine": "m1",
     }
     verb, document = intake.seen[0]
-    said = {key: value for key, value in document.items() if key not in {"request", "reply_to"}}
-    assert (verb, said) == (
+    fields = {key: value for key, value in document.items() if key not in {"request", "reply_to"}}
+    assert (verb, fields) == (
         "register",
         {
             "slot": "lab-1",
@@ -125,38 +125,38 @@ def test_it_says_what_it_has_and_beats_by_itself(
     )
     wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1", "a heartbeat")
     redis_client.delete("leasehold:heartbeat:lab-1")
-    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the next one")
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the next heartbeat")
 
 
-def test_it_beats_while_nobody_answers(
+def test_heartbeats_continue_while_requests_get_no_answer(
     host: FakeHost, start: Start, intake: FakeIntake, redis_client: redis.Redis
 ) -> None:
     running = start()
-    running.await_told("leased")
+    running.await_event("leased")
     intake.handler = lambda _verb, _document: None
     for _ in range(3):
         redis_client.delete("leasehold:heartbeat:lab-1")
         wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "a heartbeat")
 
 
-def test_a_shorter_timeout_counts_from_the_next_answer_on(
+def test_a_shorter_offline_timeout_applies_from_the_next_answer_on(
     host: FakeHost, start: Start, redis_client: redis.Redis
 ) -> None:
-    """And not only after the long pause that was begun before."""
+    """The agent does not wait for the end of the longer pause that it had begun."""
     host.offline_timeout = 1000.0
-    start().await_told("leased")
+    start().await_event("leased")
     wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the first heartbeat")
     redis_client.delete("leasehold:heartbeat:lab-1")
     host.offline_timeout = 1.8
-    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the next one", LONGEST_BEAT_SECONDS / 2)
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the next heartbeat", LONGEST_BEAT_SECONDS / 2)
 
 
-def hint(redis_client: redis.Redis) -> None:
-    """What a worker publishes when something changed."""
+def publish_hint(redis_client: redis.Redis) -> None:
+    """Publish the hint that a worker publishes when the slot or its leases change."""
     redis_client.publish("leasehold:host:lab-1", b"{}")
 
 
-def test_its_heartbeats_carry_the_version_that_it_knows_and_it_asks_only_when_hinted_at(
+def test_heartbeats_carry_the_last_version_and_a_hint_makes_the_agent_read_its_leases(
     host: FakeHost, start: Start, intake: FakeIntake, redis_client: redis.Redis
 ) -> None:
     """A new version is sent at once, however long the pause between two heartbeats."""
@@ -164,16 +164,16 @@ def test_its_heartbeats_carry_the_version_that_it_knows_and_it_asks_only_when_hi
     running = start()
     wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1 0:7:1000", "the version")
     host.version, host.leases = "0:8:1000", []
-    hint(redis_client)
-    running.await_told("ended")
+    publish_hint(redis_client)
+    running.await_event("ended")
     wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1 0:8:1000", "the next version")
     assert intake.verbs().count("leases") == 2
 
 
-def test_it_asks_when_its_heartbeats_come_through_again(
+def test_the_agent_reads_its_leases_when_heartbeats_succeed_again(
     host: FakeHost, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hint may have been lost meanwhile."""
+    """Hints may have been lost while no heartbeat reached Redis."""
     monkeypatch.setattr("leasehold.agent.agent.RETURN_SECONDS", 0.1)
     host.version = "0:7:1.8"
     is_cut = threading.Event()
@@ -186,24 +186,24 @@ def test_it_asks_when_its_heartbeats_come_through_again(
 
     monkeypatch.setattr(Hosts, "heartbeat", beat)
     running = start()
-    running.await_told("leased")
+    running.await_event("leased")
     is_cut.set()
-    running.await_told("unreachable")
+    running.await_event("unreachable")
     host.leases = []
     is_cut.clear()
-    running.await_told("ended")
+    running.await_event("ended")
 
 
 @pytest.mark.usefixtures("host")
-def test_what_ends_its_heartbeats_ends_the_agent(intake: FakeIntake) -> None:
-    """Else the host would look dead while its agent seems to be well."""
+def test_an_error_that_ends_the_heartbeats_ends_the_agent(intake: FakeIntake) -> None:
+    """Otherwise the agent would run without heartbeats, and the host would be offline for the scheduler."""
 
-    def tell(event: Mapping[str, Any]) -> None:
+    def report(event: Mapping[str, Any]) -> None:
         if event["event"] == "unreachable":
             raise BrokenPipeError
 
     class Unreachable(Hosts):
-        """No heartbeat comes through."""
+        """A client whose heartbeats never reach Redis."""
 
         def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
             raise Unavailable(f"no heartbeat of {slot} by {machine}")
@@ -212,13 +212,16 @@ def test_what_ends_its_heartbeats_ends_the_agent(intake: FakeIntake) -> None:
     try:
         with pytest.raises(BrokenPipeError):
             HostAgent(
-                Unreachable(wire, ViewReader(wire.redis, "leasehold:", intake.url), 10.0), SPEC, tell, poll_seconds=0.1
+                Unreachable(wire, ViewReader(wire.redis, "leasehold:", intake.url), 10.0),
+                SPEC,
+                report,
+                poll_seconds=0.1,
             ).run()
     finally:
         wire.close()
 
 
-def test_drained_before_its_first_look_it_ends_all_the_same(host: FakeHost, start: Start, intake: FakeIntake) -> None:
+def test_an_agent_drained_before_its_first_look_ends(host: FakeHost, start: Start, intake: FakeIntake) -> None:
     def drained_at_once(verb: str, document: Document) -> Document | None:
         answer = host.answer(verb, document)
         host.leases, host.state = [], "empty"
@@ -226,103 +229,107 @@ def test_drained_before_its_first_look_it_ends_all_the_same(host: FakeHost, star
 
     intake.handler = drained_at_once
     running = start()
-    wait_for(lambda: running.has_ended, "its end")
+    wait_for(lambda: running.has_ended, "the agent's end")
     assert intake.verbs().count("register") == 1
 
 
-def test_it_tells_of_each_lease_that_comes_changes_and_ends(host: FakeHost, start: Start) -> None:
+def test_the_agent_reports_each_lease_that_begins_is_revoked_and_ends(host: FakeHost, start: Start) -> None:
     running = start()
-    running.await_told("leased")
+    running.await_event("leased")
     host.leases = [{**LEASE, "state": "revoking", "revoke_by": 5.0}]
-    running.await_told("revoking")
+    running.await_event("revoking")
     host.leases = []
-    running.await_told("ended")
+    running.await_event("ended")
     host.leases = [{**LEASE, "token": 8}]
-    wait_for(lambda: [each["event"] for each in running.told].count("leased") == 2, "the next lease")
-    told = [(each["event"], each.get("token")) for each in running.told[1:]]
-    assert told == [("leased", 7), ("revoking", 7), ("ended", None), ("leased", 8)]
+    wait_for(lambda: [each["event"] for each in running.events].count("leased") == 2, "the next lease")
+    assert [(each["event"], each.get("token")) for each in running.events[1:]] == [
+        ("leased", 7),
+        ("revoking", 7),
+        ("ended", None),
+        ("leased", 8),
+    ]
 
 
-def test_it_leaves_when_its_last_lease_has_ended(host: FakeHost, start: Start) -> None:
+def test_the_agent_leaves_when_its_last_lease_has_ended(host: FakeHost, start: Start) -> None:
     running = start()
-    running.await_told("leased")
+    running.await_event("leased")
     running.agent.leave()
-    running.await_told("leaving")
+    running.await_event("leaving")
     assert not running.has_ended
     host.leases, host.state = [], "empty"
-    running.await_told("left")
-    wait_for(lambda: running.has_ended, "its end")
+    running.await_event("left")
+    wait_for(lambda: running.has_ended, "the agent's end")
 
 
-def test_said_twice_it_goes_at_once(host: FakeHost, start: Start) -> None:
+def test_a_second_leave_ends_the_agent_at_once(host: FakeHost, start: Start) -> None:
     running = start()
-    running.await_told("leased")
+    running.await_event("leased")
     running.agent.leave()
     running.agent.leave()
-    wait_for(lambda: running.has_ended, "its end")
-    assert "left" not in {each["event"] for each in running.told}
+    wait_for(lambda: running.has_ended, "the agent's end")
+    assert "left" not in {each["event"] for each in running.events}
 
 
-def test_drained_by_an_operator_it_ends_and_does_not_come_back_by_itself(
+def test_an_agent_drained_by_an_operator_ends_and_does_not_register_again(
     host: FakeHost, start: Start, intake: FakeIntake
 ) -> None:
     running = start()
-    running.await_told("leased")
+    running.await_event("leased")
     host.leases, host.state = [], "empty"
-    wait_for(lambda: running.has_ended, "its end")
+    wait_for(lambda: running.has_ended, "the agent's end")
     assert intake.verbs().count("register") == 1
 
 
-def test_started_while_its_slot_still_drains_it_registers_again_when_that_is_empty(
+def test_an_agent_that_starts_while_its_slot_drains_registers_again_when_the_slot_is_empty(
     host: FakeHost, start: Start, intake: FakeIntake
 ) -> None:
     host.state = "draining"
     running = start()
-    assert running.await_told("registered")["state"] == "draining"
+    assert running.await_event("registered")["state"] == "draining"
     host.state = "empty"
-    wait_for(lambda: running.told[-1].get("state") == "ready", "the second registration")
+    wait_for(lambda: running.events[-1].get("state") == "ready", "the second registration")
     assert intake.verbs().count("register") == 2
 
 
-def test_whose_slot_was_removed_ends_with_the_refusal(host: FakeHost, start: Start) -> None:
+def test_an_agent_whose_slot_was_removed_ends_with_the_refusal(host: FakeHost, start: Start) -> None:
     running = start()
-    running.await_told("leased")
+    running.await_event("leased")
     host.refusal = UNKNOWN
-    wait_for(lambda: running.has_ended, "its end")
+    wait_for(lambda: running.has_ended, "the agent's end")
     assert [error.path for error in getattr(running.error, "errors", ())] == ["slot"]
 
 
 @pytest.mark.parametrize(
     ("timeout", "seconds"),
     [
-        # The default: six in a timeout.
+        # The default timeout: six heartbeats.
         (180.0, 30.0),
         (60.0, 10.0),
-        # Never less often than every half minute.
+        # At most 30 s between two heartbeats.
         (3600.0, 30.0),
         (None, 30.0),
-        # Never faster than it can be told from the one before.
+        # At least 0.3 s between two heartbeats.
         (0.5, 0.3),
     ],
 )
-def test_several_heartbeats_fit_a_timeout(timeout: float | None, seconds: float) -> None:
+def test_several_heartbeats_fit_in_an_offline_timeout(timeout: float | None, seconds: float) -> None:
     assert find_beat(timeout) == seconds
 
 
-def test_a_limit_of_cores_that_changes_is_no_new_lease(host: FakeHost, start: Start) -> None:
+def test_a_changed_limit_of_cores_is_not_reported_as_a_new_lease(host: FakeHost, start: Start) -> None:
     host.leases = [{**LEASE, "cores": 2.0}]
     running = start()
-    assert running.await_told("leased")["cores"] == 2
+    assert running.await_event("leased")["cores"] == 2
     host.leases = [{**LEASE, "cores": 1.0}]
-    told = running.await_told("cores")
-    assert (told["reservation"], told["component"], told["cores"]) == ("r1", "main", 1)
-    assert [each["event"] for each in running.told].count("leased") == 1
+    event = running.await_event("cores")
+    assert (event["reservation"], event["component"], event["cores"]) == ("r1", "main", 1)
+    assert [each["event"] for each in running.events].count("leased") == 1
 
 
-def test_a_host_with_a_principal_signs_its_heartbeats_and_counts_on(
+def test_a_host_with_a_principal_signs_its_heartbeats_and_increases_the_counter(
     intake: FakeIntake, redis_client: redis.Redis
 ) -> None:
-    """Its clock may be behind: the counter is above the one that the answer to `register` states."""
+    """The counter starts above the one in the answer to `register`, because the clock of the host may be slow."""
     above = 10**15
     intake.handler = lambda _verb, _document: {"ok": True, "slot": "lab-1", "state": "ready", "heartbeat": above}
     redis_client.set("leasehold:cluster", "c-1")
@@ -338,13 +345,13 @@ def test_a_host_with_a_principal_signs_its_heartbeats_and_counts_on(
 
 
 def test_the_counter_of_a_heartbeat_is_the_time_in_milliseconds(intake: FakeIntake, redis_client: redis.Redis) -> None:
-    """So a host that starts again, or a command that sends one heartbeat, counts on without a note of the last one."""
+    """So a restarted host, or a command that sends one heartbeat, needs no stored counter."""
     redis_client.set("leasehold:cluster", "c-1")
     with Client(intake.url, key=make_key(), principal="lab-1") as client:
         beat = send_heartbeat(client.hosts, redis_client, None)
         now = client._wire.clock.now()
     assert beat.counter is not None
-    # Cluster time is estimated over the network: it is right to a part of the time that Redis takes to answer.
+    # The client estimates cluster time over the network; the error is below the round trip to Redis.
     assert abs(beat.counter / 1000 - now) < 60
 
 

@@ -1,4 +1,4 @@
-"""Keys: made with each reservation, kept in a private file of the user, sent to no place but the stack."""
+"""Keys: made for each reservation, stored in a private file of the user, and sent only to the stack."""
 
 import hashlib
 import multiprocessing
@@ -18,7 +18,7 @@ from scheduler.model.command_schemas import KEY_VERBS, HolderDocument, Reservati
 from scheduler.model.validation import InvalidInputError, read_document
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
-WORDS: list[tuple[str, tuple[Any, ...]]] = [
+COMMANDS: list[tuple[str, tuple[Any, ...]]] = [
     ("renew", (1,)),
     ("release", (1,)),
     ("confirm", (1,)),
@@ -32,7 +32,7 @@ WORDS: list[tuple[str, tuple[Any, ...]]] = [
 
 @pytest.fixture
 def client(intake: FakeIntake) -> Iterator[Client]:
-    """A client that signs, and so makes keys."""
+    """A client that signs its requests, and so makes keys."""
     with Client(intake.url, timeout=5, key=format_key_line("ci", make_key(), "a-cluster")) as made:
         yield made
 
@@ -41,7 +41,7 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def test_a_reservation_gets_a_key_of_which_the_hash_is_sent(client: Client, intake: FakeIntake) -> None:
+def test_a_reservation_gets_a_key_and_only_its_hash_is_sent(client: Client, intake: FakeIntake) -> None:
     client.reserve(id="hashed", system="s")
     ((_, document),) = intake.seen
     key = client.find_key("hashed")
@@ -53,7 +53,7 @@ def test_a_reservation_gets_a_key_of_which_the_hash_is_sent(client: Client, inta
     read_document(HolderDocument, {"reservation": "hashed", "key": key})
 
 
-def test_a_client_that_does_not_sign_makes_no_key_unasked(intake: FakeIntake) -> None:
+def test_a_client_that_does_not_sign_makes_no_key(intake: FakeIntake) -> None:
     with Client(intake.url, timeout=5) as client:
         client.reserve(id="plain", system="s")
         client.reserve(id="asked", system="s", key="k" * 43)
@@ -62,7 +62,7 @@ def test_a_client_that_does_not_sign_makes_no_key_unasked(intake: FakeIntake) ->
     assert (plain.get("key_hash"), asked["key_hash"]) == (None, digest("k" * 43))
 
 
-def test_each_reservation_of_a_list_gets_a_key_of_its_own(client: Client, intake: FakeIntake) -> None:
+def test_each_reservation_of_a_list_gets_its_own_key(client: Client, intake: FakeIntake) -> None:
     client.reserve_many([{"system": "s"}, {"id": "two", "system": "s"}, {"id": "mine", "system": "s", "key": "k" * 43}])
     ((_, document),) = intake.seen
     assert [item["key_hash"] for item in document["items"]] == [
@@ -73,28 +73,28 @@ def test_each_reservation_of_a_list_gets_a_key_of_its_own(client: Client, intake
     assert "k" * 43 not in str(document)
 
 
-def test_the_holders_words_carry_the_key_and_no_other_word_does(client: Client, intake: FakeIntake) -> None:
-    client.reserve(id="worded", system="s")
-    assert {verb for verb, _ in WORDS} == KEY_VERBS
-    for verb, arguments in WORDS:
-        getattr(client, verb)("worded", *arguments)
-    client.cancel("worded")
-    client.priority("worded", 2)
-    client.absent("worded")
+def test_only_the_commands_of_a_holder_carry_the_key(client: Client, intake: FakeIntake) -> None:
+    client.reserve(id="keyed", system="s")
+    assert {verb for verb, _ in COMMANDS} == KEY_VERBS
+    for verb, arguments in COMMANDS:
+        getattr(client, verb)("keyed", *arguments)
+    client.cancel("keyed")
+    client.priority("keyed", 2)
+    client.absent("keyed")
     carried = {verb: document.get("key") for verb, document in intake.seen[1:]}
-    key = client.find_key("worded")
+    key = client.find_key("keyed")
     assert carried == {**dict.fromkeys(KEY_VERBS, key), "cancel": None, "priority": None, "absent": None}
 
 
-def test_a_key_that_is_given_is_sent_in_place_of_the_kept_one(client: Client, intake: FakeIntake) -> None:
+def test_a_given_key_is_sent_instead_of_the_stored_one(client: Client, intake: FakeIntake) -> None:
     client.reserve(id="given", system="s")
-    for verb, arguments in WORDS:
+    for verb, arguments in COMMANDS:
         getattr(client, verb)("given", *arguments, key="g" * 43)
     assert {document["key"] for _, document in intake.seen[1:]} == {"g" * 43}
 
 
 def test_the_same_id_gets_the_same_key_in_another_client(client: Client, intake: FakeIntake) -> None:
-    """A program that starts again with the id of its reservation goes on holding it."""
+    """So a restarted program with the same id continues to hold its reservation."""
     client.reserve(id="again", system="s")
     with Client(intake.url, timeout=5, key=format_key_line("ci", make_key(), "a-cluster")) as other:
         assert other.find_key("again") == client.find_key("again")
@@ -103,19 +103,19 @@ def test_the_same_id_gets_the_same_key_in_another_client(client: Client, intake:
     assert first["key_hash"] == second["key_hash"]
 
 
-def test_a_document_that_has_a_hash_already_keeps_it(client: Client, intake: FakeIntake) -> None:
+def test_a_document_with_a_hash_keeps_it(client: Client, intake: FakeIntake) -> None:
     client.submit({"id": "own", "system": "s", "key_hash": digest("x")})
     assert intake.seen[0][1]["key_hash"] == digest("x")
     assert client.find_key("own") is None
 
 
-def test_what_is_no_id_is_left_for_the_stack_to_refuse(tmp_path: Path) -> None:
+def test_an_invalid_id_is_sent_unchanged(tmp_path: Path) -> None:
     documents = [{"id": 5, "system": "s"}]
     assert Keys(tmp_path / "keys").hide(documents) == documents
 
 
 @pytest.mark.parametrize("key", [5, "short", "k" * 201, "k" * 31 + " ", "é" * 43])
-def test_what_is_no_key_is_refused_before_it_is_sent(client: Client, intake: FakeIntake, key: Any) -> None:
+def test_an_invalid_key_is_refused_before_it_is_sent(client: Client, intake: FakeIntake, key: Any) -> None:
     with pytest.raises(Refused, match="key: expected a key of 32 to 200 letters") as caught:
         client.reserve(id="r1", system="s", key=key)
     assert caught.value.errors[0].got == "***"
@@ -124,8 +124,8 @@ def test_what_is_no_key_is_refused_before_it_is_sent(client: Client, intake: Fak
         read_document(HolderDocument, {"reservation": "r1", "key": key})
 
 
-def test_a_lease_whose_key_is_anothers_is_refused_at_once_and_left_alone(client: Client, intake: FakeIntake) -> None:
-    """Another client holds it: it is neither waited for, nor cancelled."""
+def test_a_lease_with_another_key_is_refused_at_once_and_not_changed(client: Client, intake: FakeIntake) -> None:
+    """Another client holds the lease, so the client neither waits nor cancels."""
     fault = {"index": 0, "path": "key", "expected": "the key of r1", "got": "another key"}
 
     def handle(verb: str, document: Document) -> Document:
@@ -159,9 +159,7 @@ def test_a_file_that_others_may_read_is_made_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"no database", b""])
-def test_without_a_file_that_can_be_used_the_client_itself_keeps_the_keys(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_without_a_usable_file_the_client_keeps_the_keys_in_memory(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "keys"
     if content is None:
         path.mkdir()
@@ -175,7 +173,7 @@ def test_without_a_file_that_can_be_used_the_client_itself_keeps_the_keys(
     assert keys.find("r3") == "k"
 
 
-def test_the_file_is_the_users_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_file_is_in_the_state_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LEASEHOLD_KEYS")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -184,7 +182,7 @@ def test_the_file_is_the_users_unless_it_is_named(monkeypatch: pytest.MonkeyPatc
     assert find_keys_file() == tmp_path / "state" / "leasehold" / "keys"
 
 
-def test_keys_are_dropped_when_they_were_not_used_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_were_not_used_for_long_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = Keys(tmp_path / "keys")
     keys.make(["old"])
     monkeypatch.setattr("leasehold.client.reservation_keys.KEPT_SECONDS", -1.0)

@@ -1,4 +1,4 @@
-"""The lease as a context: first word, renewals, warnings, our own clock, and leaving."""
+"""The lease as a context manager: first renewal, later renewals, revocation, local expiry and exit."""
 
 import threading
 import time
@@ -12,20 +12,20 @@ from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
 WAIT = 20.0
-"""Longer than anything here takes: waits end by their condition."""
+"""Timeout in seconds, longer than any step of these tests takes; a wait ends with its condition."""
 
 
-class Holder:
-    """What the intake knows of one reservation; it leases it at once, and renews it by `ttl` seconds."""
+class FakeReservation:
+    """One reservation at the fake stack; `submit` leases it at once and each `renew` lasts `ttl` seconds."""
 
     def __init__(self, intake: FakeIntake, ttl: float | None = 60.0) -> None:
         self.intake, self.ttl = intake, ttl
         self.version = 1
         self.fields: Document = {"phase": "leased", "token": 1, "leases": (a_lease("linux-1", token=1),)}
         self.is_deaf = False
-        """True: renewals are lost."""
+        """True: `renew` messages are lost."""
         self.refused: set[str] = set()
-        """Verbs that are refused."""
+        """Verbs that the intake refuses."""
         intake.view_cache.publish([a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")])
         intake.handler = self.handle
 
@@ -46,7 +46,7 @@ class Holder:
         return self.describe(name)
 
     def publish(self, name: str, **changes: Any) -> None:
-        """Lay its present row over the view and hint at it."""
+        """Write its current row to the view and publish a notice."""
         self.version += 1
         self.fields |= changes
         now = time.time()
@@ -67,8 +67,8 @@ class Holder:
         }
 
 
-def test_the_body_runs_after_the_holders_first_word(intake: FakeIntake, client: Client) -> None:
-    Holder(intake)
+def test_the_body_runs_after_the_first_renewal(intake: FakeIntake, client: Client) -> None:
+    FakeReservation(intake)
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         assert intake.verbs()[:2] == ["submit", "renew"]
         assert intake.seen[1][1]["token"] == 1
@@ -81,8 +81,8 @@ def test_the_body_runs_after_the_holders_first_word(intake: FakeIntake, client: 
     assert intake.verbs()[-1] == "release"
 
 
-def test_a_lease_is_renewed_again_and_again(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake, ttl=0.6)
+def test_a_lease_is_renewed_until_it_ends(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake, ttl=0.6)
     renewed = threading.Semaphore(0)
     handle = holder.handle
 
@@ -99,8 +99,8 @@ def test_a_lease_is_renewed_again_and_again(intake: FakeIntake, client: Client) 
     assert not lease.reason
 
 
-def test_a_lease_that_cannot_be_renewed_is_lost_by_our_own_clock(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake, ttl=0.5)
+def test_a_lease_that_cannot_be_renewed_is_lost_when_its_ttl_has_passed(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake, ttl=0.5)
     lost: list[Lease] = []
     with client.lease(id="r1", system="s", wait=WAIT, on_lost=lost.append) as lease:
         holder.is_deaf = True
@@ -110,8 +110,8 @@ def test_a_lease_that_cannot_be_renewed_is_lost_by_our_own_clock(intake: FakeInt
     assert lost == [lease]
 
 
-def test_our_clock_starts_when_the_renewal_was_sent(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake, ttl=60.0)
+def test_the_ttl_counts_from_the_sending_of_the_renewal(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake, ttl=60.0)
     handle = holder.handle
     answer_now = threading.Event()
 
@@ -129,9 +129,9 @@ def test_our_clock_starts_when_the_renewal_was_sent(intake: FakeIntake, client: 
         assert lease.deadline <= entered + 60.0 - 0.9
 
 
-def test_a_renewal_holds_for_as_long_as_its_answer_says(intake: FakeIntake, client: Client) -> None:
-    """Whatever the row in the view says, which may lag."""
-    holder = Holder(intake, ttl=60.0)
+def test_a_renewal_lasts_for_the_ttl_of_its_answer(intake: FakeIntake, client: Client) -> None:
+    """The row in the view may lag, so its expiry does not count."""
+    holder = FakeReservation(intake, ttl=60.0)
     handle = holder.handle
     intake.handler = lambda verb, document: (answer := handle(verb, document)) and answer | {"ttl": 30.0}
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
@@ -139,89 +139,89 @@ def test_a_renewal_holds_for_as_long_as_its_answer_says(intake: FakeIntake, clie
         assert lease.seconds_left <= 30.0
 
 
-def test_revoking_is_told_with_its_deadline_and_reason(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake)
-    told: list[str | None] = []
+def test_a_revocation_reports_its_deadline_and_reason(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake)
+    reasons: list[str | None] = []
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
-        lease.on_revoke(lambda which: told.append(which.reason))
+        lease.on_revoke(lambda revoked: reasons.append(revoked.reason))
         deadline = time.time() + 30
         holder.publish("r1", phase="revoking", revoke_by=deadline, revoke_reason="preempted")
         assert lease.revoking.wait(WAIT)
         assert lease.is_held
         assert lease.deadline == pytest.approx(deadline, abs=0.1)
-    assert told == ["preempted"]
+    assert reasons == ["preempted"]
     assert intake.verbs()[-1] == "release"
 
 
-def test_a_callback_that_comes_late_is_called_at_once(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake)
-    told: list[Lease] = []
+def test_a_callback_added_after_the_revocation_is_called_at_once(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake)
+    revoked: list[Lease] = []
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         holder.publish("r1", phase="revoking", revoke_by=time.time() + 30)
         assert lease.revoking.wait(WAIT)
-        lease.on_revoke(told.append)
-    assert told == [lease]
+        lease.on_revoke(revoked.append)
+    assert revoked == [lease]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        # Requeued: the token stays, the phase does not.
+        # Requeued: the token is the same, the phase is not.
         {"phase": "pending", "leases": (), "reason": "preempted"},
-        # Leased again, elsewhere.
+        # Leased again on another slot.
         {"token": 2},
         {"phase": "expired", "leases": ()},
     ],
 )
-def test_a_lease_that_was_taken_is_lost(changes: Document, intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake)
+def test_a_lease_that_ended_in_the_view_is_lost(changes: Document, intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake)
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         holder.publish("r1", **changes)
         assert lease.lost.wait(WAIT)
 
 
-def test_a_row_from_before_the_lease_says_nothing(intake: FakeIntake, client: Client) -> None:
-    Holder(intake)
+def test_a_row_older_than_the_lease_changes_nothing(intake: FakeIntake, client: Client) -> None:
+    FakeReservation(intake)
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         lease._learn("pending", 0, None, None)
         assert lease.is_held
 
 
-def test_leaving_what_is_anothers_by_now_says_that_nobody_wants_it(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake)
+def test_a_refused_release_is_followed_by_a_cancel(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake)
     with client.lease(id="r1", system="s", wait=WAIT):
         holder.refused = {"release"}
     assert intake.verbs()[-2:] == ["release", "cancel"]
 
 
-def test_leaving_what_has_ended_is_quiet(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake)
+def test_leaving_a_lease_that_has_ended_raises_nothing(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake)
     with client.lease(id="r1", system="s", wait=WAIT):
         holder.refused = {"release", "cancel"}
 
 
 def test_an_error_in_the_body_releases_too(intake: FakeIntake, client: Client) -> None:
-    Holder(intake)
+    FakeReservation(intake)
     with pytest.raises(KeyError, match="work"), client.lease(id="r1", system="s", wait=WAIT):
         raise KeyError("work")
     assert intake.verbs()[-1] == "release"
 
 
-def test_one_that_is_not_leased_in_time_is_not_left_waiting(intake: FakeIntake, client: Client) -> None:
+def test_a_reservation_that_is_not_leased_in_time_is_released(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1"))
     with pytest.raises(NotAnswered, match="still pending"), client.lease(id="r1", system="s", wait=0.2):
         pass
     assert intake.verbs() == ["submit", "release"]
 
 
-def test_one_that_ends_before_it_is_leased_is_said_to_have_ended(intake: FakeIntake, client: Client) -> None:
+def test_a_reservation_that_ends_before_it_is_leased_raises_ended(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1", phase="expired"))
     with pytest.raises(Ended, match="expired"), client.lease(id="r1", system="s"):
         pass
 
 
-def test_one_that_is_taken_back_before_the_first_word_is_waited_for_again(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake)
+def test_a_lease_replaced_before_its_first_renewal_is_waited_for_again(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake)
     handle = holder.handle
 
     def take_back_once(verb: str, document: Document) -> Document | None:
@@ -239,19 +239,19 @@ def test_one_that_is_taken_back_before_the_first_word_is_waited_for_again(intake
 
 
 def test_a_lease_that_never_expires_has_no_deadline(intake: FakeIntake, client: Client) -> None:
-    Holder(intake, ttl=None)
+    FakeReservation(intake, ttl=None)
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         assert lease.deadline is None
         assert lease.is_held
 
 
-def test_a_machine_that_the_view_loses_stays_known(intake: FakeIntake, client: Client) -> None:
-    """Of an elastic part whose machine was never known nothing is shown until it is."""
-    holder = Holder(intake)
+def test_a_lease_keeps_the_facts_of_a_machine_that_the_view_has_lost(intake: FakeIntake, client: Client) -> None:
+    """An elastic instance is reported only after the client has read the row of its machine."""
+    holder = FakeReservation(intake)
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         client._wire.redis.hdel("leasehold:view:slots", "linux-1")
-        part = a_lease("linux-2", component="more.0", kind="elastic", token=5)
-        holder.publish("r1", leases=(a_lease("linux-1", token=1), part))
+        elastic = a_lease("linux-2", component="more.0", kind="elastic", token=5)
+        holder.publish("r1", leases=(a_lease("linux-1", token=1), elastic))
         intake.publish(a_slot("linux-2", version=1))
         changes = lease.changes(timeout=WAIT)
         assert next(changes).placement.address == "10.0.0.1"

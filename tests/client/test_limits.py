@@ -1,4 +1,4 @@
-"""Limits of cores on a real machine: which processes belong to a lease, and what the system says of them afterwards."""
+"""CPU limits on a real machine: the processes of a lease, and their limits as the operating system reports them."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ ALLOWED = sorted(os.sched_getaffinity(0))
 
 @pytest.fixture
 def family() -> Iterator[int]:
-    """A process with a child, both of which wait."""
+    """A process with one child; both sleep."""
     process = Guarded(FAMILY)
     try:
         wait_for(lambda: len(list_tree([process.pid])) > 1, "the child")
@@ -32,12 +32,12 @@ def family() -> Iterator[int]:
         process.wait()
 
 
-def held(name: str, cores: float | None, **fields: Any) -> Hosted:
+def a_hosted(name: str, cores: float | None, **fields: Any) -> Hosted:
     return Hosted(**{"reservation": name, "component": "main", "token": 1, "cores": cores, **fields})
 
 
 def cpus(count: int, first: int = 0) -> set[int]:
-    """So many of those that this process may use, as far as there are so many."""
+    """Return `count` CPUs that this process may use, from number `first` on, or all if there are fewer."""
     return {ALLOWED[(first + number) % len(ALLOWED)] for number in range(count)}
 
 
@@ -51,19 +51,19 @@ def test_a_note_lasts_as_long_as_its_process(tmp_path: Path) -> None:
     assert (read_notes(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 
-def test_another_process_that_got_its_id_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_note_of_another_process_with_the_same_pid_is_ignored(tmp_path: Path) -> None:
     path = write_note(tmp_path, "r1", "main", os.getpid())
     path.write_text(path.read_text(encoding="utf-8").replace(str(find_start(os.getpid())), "1"), encoding="utf-8")
     assert read_notes(tmp_path) == []
 
 
-def test_what_is_no_note_is_passed_over(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_note_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "7.json").write_text("{", encoding="utf-8")
     assert (read_notes(tmp_path), read_notes(tmp_path / "none")) == ([], [])
 
 
 CORES = [
-    # cores, those before it, whole cores, from which on
+    # cores, cores of earlier leases, CPUs, first CPU
     (1.0, 0.0, 1, 0),
     (1.5, 0.0, 2, 0),
     (0.0, 0.0, 1, 0),
@@ -74,8 +74,10 @@ CORES = [
 
 
 @pytest.mark.parametrize(("cores", "before", "count", "first"), CORES)
-def test_affinity_is_that_of_the_whole_tree(family: int, cores: float, before: float, count: int, first: int) -> None:
-    """Whole cores, rounded up, one at least, as many as there are at most; and all of them again in the end."""
+def test_affinity_holds_for_the_whole_process_tree(
+    family: int, cores: float, before: float, count: int, first: int
+) -> None:
+    """The limit is a number of whole CPUs: rounded up, at least one, at most all. `lift` allows all CPUs again."""
     limits = Affinity()
     limits.apply("r1", list_tree([family]), cores, before)
     assert [os.sched_getaffinity(pid) for pid in list_tree([family])] == [cpus(count, first)] * 2
@@ -83,18 +85,18 @@ def test_affinity_is_that_of_the_whole_tree(family: int, cores: float, before: f
     assert [os.sched_getaffinity(pid) for pid in list_tree([family])] == [set(ALLOWED)] * 2
 
 
-def test_a_process_that_is_gone_is_passed_over() -> None:
+def test_a_process_that_has_ended_is_ignored() -> None:
     Affinity().apply("r1", [2**22 + 1], 1, 0)
 
 
 @pytest.fixture
 def delegated(tmp_path: Path) -> Path:
-    """A folder that looks as one of cgroup v2 does; what is written there is what the kernel would be told."""
+    """A folder with the files of cgroup v2; a test reads from it what the agent would write to the kernel."""
     (tmp_path / "cgroup.controllers").write_text("cpuset cpu memory\n", encoding="utf-8")
     return tmp_path
 
 
-def test_a_group_says_how_much_of_a_tenth_of_a_second_its_processes_may_use(delegated: Path) -> None:
+def test_a_cgroup_limits_the_cpu_time_of_its_processes_in_each_tenth_of_a_second(delegated: Path) -> None:
     limits = Cgroups(delegated)
     assert (delegated / "cgroup.subtree_control").read_text(encoding="utf-8") == "+cpu"
     for cores, quota in ((3.5, "350000 100000"), (1 / 3, "33333 100000"), (0, "1000 100000")):
@@ -104,17 +106,17 @@ def test_a_group_says_how_much_of_a_tenth_of_a_second_its_processes_may_use(dele
         assert (group / "cgroup.procs").read_text(encoding="utf-8") == "72"
 
 
-def test_what_still_runs_in_a_group_that_ends_is_moved_out_of_it(delegated: Path) -> None:
+def test_processes_that_still_run_are_moved_out_of_a_cgroup_before_it_is_removed(delegated: Path) -> None:
     limits = Cgroups(delegated)
     limits.apply("r1", [71], 1, 0)
     with pytest.raises(OSError, match="not empty"):
-        # Here its files are real ones; the kernel's own go with the folder.
+        # These are real files; in a real cgroup they disappear with the folder.
         limits.lift("r1", [71])
     assert (delegated / "leasehold-free" / "cgroup.procs").read_text(encoding="utf-8") == "71"
     assert not (delegated / "leasehold-free" / "cpu.max").exists()
 
 
-def test_a_folder_that_is_no_cgroup_with_cpus_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_cpu_controller_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="controllers"):
         find_limits(tmp_path)
     (tmp_path / "cgroup.controllers").write_text("memory\n", encoding="utf-8")
@@ -122,94 +124,95 @@ def test_a_folder_that_is_no_cgroup_with_cpus_is_refused(tmp_path: Path) -> None
         find_limits(tmp_path)
 
 
-def test_without_a_folder_it_is_affinity_where_the_system_has_it() -> None:
+def test_without_a_cgroup_folder_the_limits_are_affinity() -> None:
     found = find_limits(None)
     assert found is not None
     assert found.name == "affinity"
 
 
-class NotedLimits:
-    """Limits that are noted alone; `error` is what the system says to them."""
+class RecordedLimits:
+    """Limits that are only recorded; `error` is raised instead, like an error of the operating system."""
 
     name = "notes"
 
     def __init__(self) -> None:
         self.error: OSError | None = None
-        self.done: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:
         if self.error is not None:
             raise self.error
-        self.done.append((lease, len(list(pids)), cores, before))
+        self.calls.append((lease, len(list(pids)), cores, before))
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:
-        self.done.append((lease, len(list(pids)), None))
+        self.calls.append((lease, len(list(pids)), None))
 
 
 class Enforced:
-    """An enforcer with what it did and told; `now` is its clock."""
+    """An enforcer with its recorded limits and events; `now` is its clock."""
 
-    def __init__(self, folder: Path, *, can: bool = True) -> None:
-        self.now, self.limits = 100.0, NotedLimits()
-        self.told: list[Any] = []
-        self.enforcer = Enforcer(folder, self.limits if can else None, self.told.append, lambda: self.now)
+    def __init__(self, folder: Path, *, has_limits: bool = True) -> None:
+        self.now, self.limits = 100.0, RecordedLimits()
+        self._reported: list[Any] = []
+        self.enforcer = Enforcer(folder, self.limits if has_limits else None, self._reported.append, lambda: self.now)
 
     def events(self) -> list[tuple[Any, ...]]:
-        told, self.told[:] = list(self.told), []
-        return [(each["event"], each["reservation"], each.get("cores", each.get("why"))) for each in told]
+        """Return the events since the last call as (event, reservation, cores or reason)."""
+        reported, self._reported[:] = list(self._reported), []
+        return [(each["event"], each["reservation"], each.get("cores", each.get("why"))) for each in reported]
 
 
-def test_each_change_is_applied_and_told_once_and_undone_in_the_end(tmp_path: Path, family: int) -> None:
+def test_each_change_is_applied_and_reported_once_and_lifted_when_the_lease_ends(tmp_path: Path, family: int) -> None:
     write_note(tmp_path, "r1", "main", family)
     made = Enforced(tmp_path)
-    alone, shared, other = held("r1", 8.0), held("r1", 3.5), held("r2", 4.5, assigned_at=5.0)
+    alone, shared, other = a_hosted("r1", 8.0), a_hosted("r1", 3.5), a_hosted("r2", 4.5, assigned_at=5.0)
     for leases in ([alone], [alone], [shared, other], [shared, other]):
         made.enforcer.enforce(leases)
-    assert made.limits.done == [("r1/main/1", 2, 8.0, 0.0), ("r1/main/1", 2, 3.5, 0.0)]
+    assert made.limits.calls == [("r1/main/1", 2, 8.0, 0.0), ("r1/main/1", 2, 3.5, 0.0)]
     assert made.events() == [("limited", "r1", 8.0), ("limited", "r1", 3.5)]
     made.enforcer.enforce([other])
     made.enforcer.lift_all()
-    assert made.limits.done[2:] == [("r1/main/1", 2, None)]
+    assert made.limits.calls[2:] == [("r1/main/1", 2, None)]
 
 
-def test_of_several_leases_each_knows_how_many_cores_those_before_it_have(tmp_path: Path, family: int) -> None:
+def test_each_lease_gets_the_number_of_cores_of_earlier_leases(tmp_path: Path, family: int) -> None:
     write_note(tmp_path, "r2", "main", family)
     made = Enforced(tmp_path)
-    made.enforcer.enforce([held("r2", 4.5, assigned_at=5.0), held("r1", 3.5)])
-    assert made.limits.done == [("r2/main/1", 2, 4.5, 3.5)]
+    made.enforcer.enforce([a_hosted("r2", 4.5, assigned_at=5.0), a_hosted("r1", 3.5)])
+    assert made.limits.calls == [("r2/main/1", 2, 4.5, 3.5)]
 
 
-def test_a_thorough_look_applies_all_anew(tmp_path: Path, family: int) -> None:
+def test_a_thorough_run_applies_all_limits_again(tmp_path: Path, family: int) -> None:
     write_note(tmp_path, "r1", "main", family)
     made = Enforced(tmp_path)
     for _ in range(2):
-        made.enforcer.enforce([held("r1", 2.0)], is_thorough=True)
-    assert (len(made.limits.done), made.events()) == (2, [("limited", "r1", 2.0)])
+        made.enforcer.enforce([a_hosted("r1", 2.0)], is_thorough=True)
+    assert (len(made.limits.calls), made.events()) == (2, [("limited", "r1", 2.0)])
 
 
-def test_where_it_cannot_it_says_so_once_and_tries_again(tmp_path: Path, family: int) -> None:
+def test_a_failure_to_limit_is_reported_once_and_retried(tmp_path: Path, family: int) -> None:
     write_note(tmp_path, "r1", "main", family)
     made = Enforced(tmp_path)
     made.limits.error = PermissionError(1, "Operation not permitted")
     for _ in range(2):
-        made.enforcer.enforce([held("r1", 2.0)])
+        made.enforcer.enforce([a_hosted("r1", 2.0)])
     assert made.events() == [("unlimited", "r1", "notes: [Errno 1] Operation not permitted")]
     made.limits.error = None
-    made.enforcer.enforce([held("r1", 2.0)])
+    made.enforcer.enforce([a_hosted("r1", 2.0)])
     assert made.events() == [("limited", "r1", 2.0)]
 
 
-def test_a_system_that_knows_no_limits_says_so(tmp_path: Path, family: int) -> None:
+def test_a_system_without_limits_is_reported(tmp_path: Path, family: int) -> None:
     write_note(tmp_path, "r1", "main", family)
-    made = Enforced(tmp_path, can=False)
-    made.enforcer.enforce([held("r1", 2.0)])
+    made = Enforced(tmp_path, has_limits=False)
+    made.enforcer.enforce([a_hosted("r1", 2.0)])
     assert made.events() == [("unlimited", "r1", "this system has neither cgroups nor affinity")]
 
 
-def test_a_lease_of_which_no_process_is_known_is_told_after_a_while(tmp_path: Path) -> None:
-    """Its holder may be about to start one; a lease where nobody counts cpus needs none."""
+def test_a_lease_without_a_known_process_is_reported_after_a_while(tmp_path: Path) -> None:
+    """The holder may be about to start one. A lease without a limit of cores needs no process."""
     made = Enforced(tmp_path)
-    leases = [held("r1", 2.0), held("r2", None)]
+    leases = [a_hosted("r1", 2.0), a_hosted("r2", None)]
     made.enforcer.enforce(leases)
     made.now += UNKNOWN_SECONDS - 0.1
     made.enforcer.enforce(leases)

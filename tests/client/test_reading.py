@@ -1,4 +1,4 @@
-"""Reading the view: what is shown, what is not believed, and waiting for a change."""
+"""Reading the view: rows, a view that is not valid, and waiting for a change."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import redis
 
 from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
 from scheduler.model.accounts import Account
-from scheduler.operations.notices import describe_row
+from scheduler.operations.unit_of_work import describe_row
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
@@ -29,7 +29,7 @@ def a_leased_row(name: str = "r1", **changes: Any) -> Any:
     return a_row(name, **(defaults | changes))
 
 
-def test_a_row_comes_with_the_machines_of_its_leases(intake: FakeIntake, client: Client) -> None:
+def test_a_row_contains_the_machines_of_its_leases(intake: FakeIntake, client: Client) -> None:
     slot = a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")
     intake.publish(slot, a_leased_row())
     row = client.get("r1")
@@ -45,37 +45,37 @@ def test_a_row_comes_with_the_machines_of_its_leases(intake: FakeIntake, client:
     )
 
 
-def test_the_machine_of_a_later_epoch_is_not_the_leases(intake: FakeIntake, client: Client) -> None:
+def test_a_machine_of_a_later_epoch_does_not_belong_to_the_lease(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_slot("linux-1", version=1, epoch=2), a_leased_row())
     row = client.get("r1")
     assert row is not None
     assert row.leases[0].instance_id is None
 
 
-def test_an_id_that_the_view_has_not_is_none(client: Client) -> None:
-    assert client.get("nobody") is None
+def test_an_id_that_the_view_lacks_returns_none(client: Client) -> None:
+    assert client.get("missing") is None
 
 
-def test_a_flushed_redis_is_no_empty_view(client: Client, redis_client: redis.Redis) -> None:
+def test_a_flushed_redis_is_not_an_empty_view(client: Client, redis_client: redis.Redis) -> None:
     redis_client.flushall()
     for read in (lambda: client.get("r1"), client.list, client.slots, client.ping):
         with pytest.raises(Unavailable, match="no valid view"):
             read()
 
 
-def test_a_view_of_another_server_is_not_believed(client: Client, redis_client: redis.Redis) -> None:
+def test_a_view_of_another_server_is_not_valid(client: Client, redis_client: redis.Redis) -> None:
     redis_client.set("leasehold:view:generation", "abc:" + "0" * 40)
     with pytest.raises(Unavailable, match="no valid view"):
         client.get("r1")
 
 
-def test_a_view_of_another_version_is_said_to_be_so(client: Client, redis_client: redis.Redis) -> None:
+def test_a_row_of_another_version_is_reported_as_such(client: Client, redis_client: redis.Redis) -> None:
     redis_client.hset("leasehold:view:reservations", "r1", '{"version":1}')
     with pytest.raises(Unavailable, match="another version"):
         client.get("r1")
 
 
-def test_accounts_are_read_by_name_without_those_that_were_forgotten(intake: FakeIntake, client: Client) -> None:
+def test_accounts_are_ordered_by_name_without_forgotten_accounts(intake: FakeIntake, client: Client) -> None:
     lab = Account(id="lab", version=1, balance=(0.0, 2.5, 0.0, 0.0, 0.0), per_label_task_limits={"image": 2})
     ci = Account(id="ci", version=3, charge_rate=(2.0, 1.0, 0.0, 0.0, 0.0), charged_at=5.0, description="nightly")
     intake.publish(lab, ci, Account(id="gone", version=2, forgotten=True))
@@ -100,7 +100,7 @@ def test_the_list_is_in_order_of_submission_and_can_be_narrowed(intake: FakeInta
     assert client.list(pool="other") == ()
 
 
-def test_slots_are_in_order_of_their_numbers(intake: FakeIntake, client: Client) -> None:
+def test_slots_are_ordered_by_name_and_number(intake: FakeIntake, client: Client) -> None:
     intake.publish(*(a_slot(f"linux-{number}", version=1) for number in (10, 2, 1)))
     intake.publish(a_slot("arm-1", version=1, state="empty"))
     assert [slot.id for slot in client.slots()] == ["arm-1", "linux-1", "linux-2", "linux-10"]
@@ -122,14 +122,14 @@ def test_a_wait_is_explained_by_the_last_tick(intake: FakeIntake, client: Client
     )
     assert str(found) == "r2 is pending, 2 of 2 in the queue: at_max_slots: 10 of 10"
     assert str(client.explain("r3")) == "r3 is pending: no tick has looked at it yet"
-    with pytest.raises(Unknown, match="nobody"):
-        client.explain("nobody")
+    with pytest.raises(Unknown, match="missing"):
+        client.explain("missing")
 
 
-def test_waiting_ends_with_the_notice(intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_ends_with_the_notice(intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasehold.client.watch.POLL_SECONDS", 60.0)
     intake.publish(a_row("r1"), a_slot("linux-1", version=1))
-    # Again and again: a notice that comes before anybody listens is lost, as notices may be.
+    # Publish repeatedly: a notice that is published before the client subscribes is lost.
     versions = iter(range(2, 1000))
     done = threading.Event()
 
@@ -144,38 +144,38 @@ def test_waiting_ends_with_the_notice(intake: FakeIntake, client: Client, monkey
     thread.join()
 
 
-def test_waiting_ends_without_the_notice_too(intake: FakeIntake, client: Client) -> None:
+def test_a_wait_also_ends_without_the_notice(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1"), a_slot("linux-1", version=1))
     threading.Timer(0.05, intake.publish_silently, [a_leased_row("r1")]).start()
     assert client.wait("r1", timeout=30).token == 1
 
 
-def test_one_that_ended_otherwise_ends_the_wait(intake: FakeIntake, client: Client) -> None:
+def test_a_reservation_that_expired_ends_the_wait(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1", phase="expired", reason=None))
     with pytest.raises(Ended, match="r1 is expired"):
         client.wait("r1")
     assert client.wait("r1", "ended").phase == "expired"
 
 
-def test_a_failed_one_that_restarts_has_not_ended(intake: FakeIntake, client: Client) -> None:
+def test_a_failed_reservation_that_restarts_has_not_ended(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1", phase="failed", restart_policy="on_failure"))
     with pytest.raises(NotAnswered, match="still failed"):
         client.wait("r1", timeout=0.2)
 
 
-def test_a_wait_that_takes_too_long_says_where_it_stands(intake: FakeIntake, client: Client) -> None:
+def test_a_timeout_of_a_wait_names_the_phase(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1"))
     with pytest.raises(NotAnswered, match="r1 is still pending after"):
         client.wait("r1", timeout=0.2)
 
 
-def test_waiting_for_nobody_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_an_unknown_reservation_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasehold.client.waiting.UNKNOWN_SECONDS", 0.2)
-    with pytest.raises(Unknown, match="nobody"):
-        client.wait("nobody")
+    with pytest.raises(Unknown, match="missing"):
+        client.wait("missing")
 
 
-def test_waiting_outlives_a_flush(intake: FakeIntake, client: Client, redis_client: redis.Redis) -> None:
+def test_a_wait_continues_after_a_flush(intake: FakeIntake, client: Client, redis_client: redis.Redis) -> None:
     intake.publish(a_row("r1"))
 
     def flush_and_rebuild() -> None:
@@ -186,13 +186,13 @@ def test_waiting_outlives_a_flush(intake: FakeIntake, client: Client, redis_clie
     assert client.wait("r1", timeout=30).phase == "leased"
 
 
-def test_a_leased_one_without_its_slot_is_waited_for_until_the_view_has_it(intake: FakeIntake, client: Client) -> None:
+def test_a_wait_ends_when_the_view_contains_the_slot_of_the_lease(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_leased_row("r1"), a_slot("linux-1", version=1, epoch=0))
     threading.Timer(0.5, intake.publish_silently, [a_slot("linux-1", version=2)]).start()
     assert client.wait("r1", timeout=30).leases[0].address == "10.0.0.1"
 
 
-def test_the_machine_that_the_view_lacks_is_asked_of_a_worker(intake: FakeIntake, client: Client) -> None:
+def test_a_machine_that_the_view_lacks_is_queried_from_a_worker(intake: FakeIntake, client: Client) -> None:
     row = a_leased_row("r1")
     intake.publish(row)
     slots = {"linux-1": a_slot("linux-1", instance_type="m7g.large")}
@@ -202,20 +202,20 @@ def test_the_machine_that_the_view_lacks_is_asked_of_a_worker(intake: FakeIntake
     assert set(intake.verbs()) == {"query"}
 
 
-def test_a_machine_that_is_known_nowhere_is_a_clear_error(intake: FakeIntake, client: Client) -> None:
+def test_a_machine_that_neither_view_nor_worker_knows_is_an_error(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_leased_row("r1"))
     with pytest.raises(Unavailable, match=r"r1 is leased on linux-1, but .* neither in the view nor known to a worker"):
         client.wait("r1", timeout=1)
 
 
-def test_a_machine_without_an_address_is_not_waited_for(intake: FakeIntake, client: Client) -> None:
-    """As a static host that gave none: its row is there, and its `address` is None."""
+def test_a_wait_accepts_a_machine_without_an_address(intake: FakeIntake, client: Client) -> None:
+    """A static host may register without an address: then the row of its slot has `address` None."""
     intake.publish(a_slot("linux-1", version=1, instance_id=None, address=None), a_leased_row("r1"))
     assert client.wait("r1", timeout=30).leases[0].address is None
     assert intake.verbs() == []
 
 
-def test_one_that_waits_is_renewed_before_its_ttl_runs_out(intake: FakeIntake, client: Client) -> None:
+def test_a_pending_reservation_is_renewed_before_its_ttl_ends(intake: FakeIntake, client: Client) -> None:
     def expiry(version: int) -> Any:
         now = time.time()
         return a_row("r1", version=version, marked_at=now, expires_at=now + 0.6)
@@ -235,7 +235,7 @@ def test_one_that_waits_is_renewed_before_its_ttl_runs_out(intake: FakeIntake, c
     assert renewed == [None] * 4
 
 
-def test_one_without_an_expiry_is_not_renewed(intake: FakeIntake, client: Client) -> None:
+def test_a_reservation_without_an_expiry_is_not_renewed(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1"))
     with pytest.raises(NotAnswered, match="still pending"):
         client.wait("r1", timeout=0.3, renew=True)

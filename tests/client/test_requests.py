@@ -1,4 +1,4 @@
-"""Requests and their answers: lost ones, copies, refusals, and what is said when nobody answers."""
+"""Requests and their answers: lost messages, copies, refusals, and errors when no answer arrives."""
 
 import json
 import os
@@ -28,18 +28,18 @@ def test_a_reservation_is_accepted_when_reserve_returns(intake: FakeIntake, clie
     }
 
 
-def test_an_id_is_made_up_when_none_is_given(client: Client) -> None:
+def test_reserve_generates_an_id_when_none_is_given(client: Client) -> None:
     names = {client.reserve(system="s").id for _ in range(3)}
     assert len(names) == 3
 
 
-def test_what_the_view_does_not_have_yet_is_told_from_the_answer(client: Client) -> None:
+def test_a_reservation_that_the_view_lacks_is_returned_from_the_answer(client: Client) -> None:
     assert client.reserve(id="r1", system="s").phase == "pending"
 
 
-def test_what_nothing_could_hold_is_told_at_once(intake: FakeIntake, client: Client) -> None:
-    told = {"code": "never_fits", "detail": "no slot or offering of s could hold main, even empty"}
-    intake.handler = lambda verb, document: accept(verb, document) | {"waiting": told}
+def test_reserve_returns_the_wait_of_a_request_that_never_fits(intake: FakeIntake, client: Client) -> None:
+    wait = {"code": "never_fits", "detail": "no slot or offering of s could hold main, even empty"}
+    intake.handler = lambda verb, document: accept(verb, document) | {"waiting": wait}
     waiting = client.reserve(id="r1", system="s").waiting
     assert str(waiting) == "never_fits: no slot or offering of s could hold main, even empty"
     intake.publish(a_row("r1"))
@@ -48,7 +48,9 @@ def test_what_nothing_could_hold_is_told_at_once(intake: FakeIntake, client: Cli
     assert client.reserve(id="r1", system="s").waiting is None
 
 
-def test_what_a_request_does_not_do_comes_with_its_answer(intake: FakeIntake, client: Client) -> None:
+def test_the_answer_contains_notes_about_parts_of_the_request_without_effect(
+    intake: FakeIntake, client: Client
+) -> None:
     note = {"path": "account", "text": "the queue `fifo` does not read it"}
     intake.handler = lambda verb, document: accept(verb, document) | {"notes": [note]}
     (found,) = client.reserve(id="r1", system="s", account="ci").notes
@@ -69,7 +71,7 @@ def test_a_lost_message_is_sent_again_under_the_same_request_id(intake: FakeInta
 
 
 class QuietQueue:
-    """A queue that no worker reads, and a client that asks one thing of it."""
+    """A queue that no worker reads, and a client with one request in it."""
 
     def __init__(self, url: str, redis_client: redis.Redis) -> None:
         self.redis, self._client = redis_client, Client(url)
@@ -92,46 +94,46 @@ class QuietQueue:
         self._thread.join()
 
     def count(self) -> int:
-        """How many copies wait."""
+        """Return the number of copies in the queue."""
         return self.redis.llen("reservations")
 
     def note_taken(self, sent_at: float) -> None:
-        """What a worker publishes about the message that it took last."""
+        """Publish the sending time of the message that a worker took last, as a worker does."""
         self.redis.set("leasehold:queue:taken", sent_at)
 
 
 @pytest.fixture
 def quiet_queue(redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[QuietQueue]:
-    """The client looks quickly whether a copy is due."""
+    """A queue whose client checks every 0.02 s whether to send a copy."""
     monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.02)
     redis_client.set("leasehold:queue:taken", 1.0)
     with QuietQueue(redis_url, redis_client) as queue:
         yield queue
 
 
-def test_no_copy_is_sent_while_the_first_one_waits_and_one_as_soon_as_it_was_taken(quiet_queue: QuietQueue) -> None:
-    """The client looks again and again; each look that it counts found an earlier copy in the queue."""
-    looks = count_commands(quiet_queue.redis, "llen")
-    wait_for(lambda: count_commands(quiet_queue.redis, "llen") > looks + 10, "ten looks")
+def test_a_copy_is_sent_only_after_a_worker_took_the_first_message(quiet_queue: QuietQueue) -> None:
+    """The client checks repeatedly; each check in this test finds an earlier copy in the queue."""
+    checks = count_commands(quiet_queue.redis, "llen")
+    wait_for(lambda: count_commands(quiet_queue.redis, "llen") > checks + 10, "ten checks")
     assert quiet_queue.count() == 1
     quiet_queue.note_taken(9e9)
     wait_for(lambda: quiet_queue.count() > 1, "a copy")
 
 
-def test_a_first_copy_that_got_lost_is_replaced_though_others_wait(quiet_queue: QuietQueue) -> None:
-    """Redis was flushed, and others have sent since: what workers took last is not known."""
+def test_a_lost_first_message_is_replaced_while_other_messages_wait(quiet_queue: QuietQueue) -> None:
+    """After a flush of Redis and a message of another client, no key contains what workers took last."""
     quiet_queue.redis.flushdb()
     quiet_queue.redis.rpush("reservations", "another message")
     wait_for(lambda: quiet_queue.count() > 1, "a copy")
 
 
-def test_a_first_copy_that_got_lost_is_replaced_when_the_queue_is_empty(quiet_queue: QuietQueue) -> None:
+def test_a_lost_first_message_is_replaced_when_the_queue_is_empty(quiet_queue: QuietQueue) -> None:
     quiet_queue.redis.delete("reservations")
     wait_for(quiet_queue.count, "a copy")
 
 
 def test_copies_are_held_back_for_a_limited_time(quiet_queue: QuietQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the sender may be ahead of those of all others."""
+    """The clock of the sender may be fast, so that no message ever seems to be taken after its request."""
     monkeypatch.setattr("leasehold.client.exchange.LONGEST_HOLD_SECONDS", 0.0)
     quiet_queue.redis.delete("reservations")
     quiet_queue.note_taken(1.0)
@@ -153,7 +155,7 @@ SHED: Document = {
 }
 
 
-def test_a_request_that_is_to_come_again_later_comes_again(intake: FakeIntake, client: Client) -> None:
+def test_a_refusal_with_a_time_is_followed_by_the_same_request(intake: FakeIntake, client: Client) -> None:
     numbers = count()
     intake.handler = lambda verb, document: SHED if next(numbers) < 2 else accept(verb, document)
     assert client.reserve(id="r1", system="s").id == "r1"
@@ -174,7 +176,7 @@ def test_a_refusal_without_a_time_is_final(intake: FakeIntake, client: Client) -
 
 
 def count_commands(redis_client: redis.Redis, name: str) -> int:
-    """How often Redis has carried out this command."""
+    """Return how often Redis has run this command."""
     found: dict[str, Any] = redis_client.info("commandstats")
     return int(found.get(f"cmdstat_{name}", {}).get("calls", 0))
 
@@ -194,7 +196,9 @@ def test_a_refusal_names_each_fault(intake: FakeIntake, client: Client) -> None:
     assert caught.value.errors[0].path == "resources.cpus"
 
 
-def test_silence_ends_with_the_timeout_and_says_what_it_waited_for(intake: FakeIntake, client: Client) -> None:
+def test_a_request_without_an_answer_ends_with_its_timeout_and_names_the_request(
+    intake: FakeIntake, client: Client
+) -> None:
     intake.handler = lambda _verb, _document: None
     with pytest.raises(NotAnswered, match=r"no answer to submit of r1 for 2 s") as caught:
         client.reserve(id="r1", system="s", timeout=2)
@@ -202,19 +206,19 @@ def test_silence_ends_with_the_timeout_and_says_what_it_waited_for(intake: FakeI
     assert len(intake.seen) > 1
 
 
-def test_without_a_redis_the_client_says_so_when_its_time_is_over() -> None:
+def test_without_redis_a_request_ends_with_its_timeout_and_names_the_address() -> None:
     with Client("redis://user:hush@127.0.0.1:1/0") as client, pytest.raises(Unavailable) as caught:
         client.reserve(id="r1", system="s", timeout=0.2)
     assert "127.0.0.1:1" in str(caught.value)
     assert "hush" not in str(caught.value)
 
 
-def test_a_url_that_is_none_is_refused_at_once() -> None:
+def test_an_invalid_url_is_refused_at_once() -> None:
     with pytest.raises(Unavailable, match="no URL of a Redis"):
         Client("nonsense")
 
 
-def test_many_are_answered_by_index_good_and_bad(intake: FakeIntake, client: Client) -> None:
+def test_reserve_many_returns_the_answers_in_the_order_of_the_items(intake: FakeIntake, client: Client) -> None:
     def pick(verb: str, document: Document) -> Document:
         fault = {"index": 0, "path": "system", "expected": "a name", "got": "nothing"}
         results = [
@@ -242,7 +246,7 @@ def test_a_batch_that_is_refused_as_a_whole_is_refused_for_each_of_its_items(
     assert [(answer.ok, answer.errors[0].index) for answer in answers] == [(False, 0), (False, 1)]
 
 
-def test_none_is_asked_for_nothing(client: Client, intake: FakeIntake) -> None:
+def test_reserve_many_of_no_items_sends_nothing(client: Client, intake: FakeIntake) -> None:
     assert client.reserve_many([]) == ()
     assert intake.seen == []
 
@@ -253,7 +257,7 @@ def test_none_is_asked_for_nothing(client: Client, intake: FakeIntake) -> None:
         ("renew", {"token": 7}, {"token": 7}),
         ("confirm", {"token": 7, "slot": "linux-1"}, {"token": 7, "slot": "linux-1"}),
         ("release", {"token": 7}, {"token": 7}),
-        # The producer's own word needs no token.
+        # A producer cancels its own reservation without a token.
         ("cancel", {"reason": "not needed"}, {"reason": "not needed"}),
         ("priority", {"priority": 5}, {"priority": 5}),
         ("fail", {"token": 7, "component": "main"}, {"token": 7, "component": "main"}),
@@ -263,12 +267,12 @@ def test_none_is_asked_for_nothing(client: Client, intake: FakeIntake) -> None:
         ("resume", {}, {}),
     ],
 )
-def test_each_word_travels_under_its_own_name(
+def test_each_command_is_sent_under_its_own_verb(
     verb: str, keywords: dict[str, Any], sent: dict[str, Any], intake: FakeIntake, client: Client
 ) -> None:
     assert getattr(client, verb)("r1", **keywords).ok
-    said, document = intake.seen[0]
-    assert said == verb
+    sent_verb, document = intake.seen[0]
+    assert sent_verb == verb
     assert {key: value for key, value in document.items() if key not in {"request", "reply_to"}} == {
         "reservation": "r1",
         **sent,
@@ -292,7 +296,7 @@ def test_a_forked_child_uses_connections_of_its_own(intake: FakeIntake, blocking
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        # No exception may get out of the child: it would run the tests a second time.
+        # No exception may leave the child: pytest would continue in it and run the tests a second time.
         try:
             os.write(writer, blocking_client.reserve(id="child", system="s").id.encode())
         finally:
@@ -310,7 +314,7 @@ def test_closing_ends_the_wait_for_an_answer(intake: FakeIntake, client: Client)
         client.reserve(id="r1", system="s")
 
 
-def test_a_producers_own_broker_setting_diverts_nothing(
+def test_a_producers_own_broker_setting_has_no_effect(
     intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:1/0")
@@ -332,7 +336,7 @@ def test_the_message_is_plain_json_that_flower_can_show(redis_url: str) -> None:
     assert envelope["headers"]["argsrepr"] == "r1"
 
 
-def test_notices_and_words_about_accounts_carry_what_was_said(intake: FakeIntake, client: Client) -> None:
+def test_reports_and_account_commands_carry_their_arguments(intake: FakeIntake, client: Client) -> None:
     intake.handler = lambda verb, document: (
         accept(verb, document) | ({"account": "ci", "balance": [1.5, 0, 0, 0, 0]} if "account" in document else {})
     )
@@ -342,11 +346,11 @@ def test_notices_and_words_about_accounts_carry_what_was_said(intake: FakeIntake
     answer = client.account("ci", charge_rate=[2, 1], disable_free_tasks=False, balance=(3, 0, -1))
     client.reset_account("ci")
     client.forget_account("ci")
-    said = [
+    requests = [
         (verb, {key: value for key, value in document.items() if key not in {"request", "reply_to"}})
         for verb, document in intake.seen
     ]
-    assert said == [
+    assert requests == [
         ("confirm", {"reservation": "r1", "token": 7, "slot": "linux-1", "as_of": 5.0}),
         ("absent", {"reservation": "r1", "as_of": 0.0}),
         ("idle", {"slot": "linux-1", "labels": {}}),

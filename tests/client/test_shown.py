@@ -1,4 +1,4 @@
-"""Results in a shell and in a notebook: one line each, tables for lists, every text escaped."""
+"""Results in a shell and in a notebook: one line for a result, a table for a list, and all text escaped."""
 
 import asyncio
 from html.parser import HTMLParser
@@ -14,7 +14,7 @@ from leasehold.errors import Fault
 from scheduler.model.accounts import Account as StoredAccount
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row
-from tests.client.test_lease import WAIT, Holder
+from tests.client.test_lease import WAIT, FakeReservation
 from tests.client.test_reading import a_leased_row
 
 PLACEMENT = Placement(component="main", slot="linux-1", token=12, address="10.0.0.1")
@@ -48,7 +48,7 @@ PLACEMENT = Placement(component="main", slot="linux-1", token=12, address="10.0.
         (Wait(code="booting", detail="soon"), "<Wait booting: soon>"),
         (Conditions(as_of=5.0, pools={"linux": ("held",)}), "<Conditions as_of=5.0 pools={'linux': ('held',)}>"),
         (Change(kind="granted", placement=PLACEMENT), "<Change main on linux-1 granted>"),
-        # Whatever a text has in it: one line, of a length that can be read.
+        # Control characters are escaped and long texts are cut, so that a result stays one readable line.
         (Reservation(id="r1", phase="failed", reason="a\n\tb\x1b[31m"), r"<Reservation r1 failed (a b\x1b[31m)>"),
         (Wait(code="x", detail="y" * 500), f"<Wait x: {'y' * 156}…>"),
     ],
@@ -58,12 +58,12 @@ def test_a_result_is_one_line(result: object, line: str) -> None:
 
 
 class Cells(HTMLParser):
-    """The rows of a table, and each tag that is not of one."""
+    """The rows of an HTML table, and each tag that does not belong to a table."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[list[str]] = []
-        self.alien: list[str] = []
+        self.other_tags: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         if tag == "tr":
@@ -71,7 +71,7 @@ class Cells(HTMLParser):
         elif tag in {"td", "th"}:
             self.rows[-1].append("")
         elif tag != "table":
-            self.alien.append(tag)
+            self.other_tags.append(tag)
 
     def handle_data(self, data: str) -> None:
         self.rows[-1][-1] += data
@@ -80,7 +80,7 @@ class Cells(HTMLParser):
 def read_table(html: str) -> list[list[str]]:
     parser = Cells()
     parser.feed(html)
-    assert parser.alien == []
+    assert parser.other_tags == []
     return parser.rows
 
 
@@ -114,8 +114,8 @@ def test_times_of_a_table_name_their_zone() -> None:
     assert row[header.index("created_at")] == "2027-01-15 08:00:00Z"
 
 
-def test_a_lease_says_its_state_and_where_it_is(intake: FakeIntake, client: Client) -> None:
-    holder = Holder(intake, ttl=None)
+def test_a_lease_shows_its_state_and_its_slot(intake: FakeIntake, client: Client) -> None:
+    holder = FakeReservation(intake, ttl=None)
     lease = client.lease(id="r1", system="s", wait=WAIT)
     kind = repr(lease).partition(" ")[0]
     assert repr(lease) == f"{kind} r1 not entered>"
@@ -129,7 +129,7 @@ def test_a_lease_says_its_state_and_where_it_is(intake: FakeIntake, client: Clie
     assert repr(lease).startswith(f"{kind} r1 left on linux-1")
 
 
-def test_a_client_says_where_it_talks_to_without_the_password() -> None:
+def test_a_client_shows_its_address_without_the_password() -> None:
     async def show() -> str:
         async with AsyncClient("redis://user:hush@127.0.0.1:1/0") as client:
             return repr(client)

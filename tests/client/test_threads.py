@@ -1,7 +1,7 @@
 """The first requests of several threads at the same time, each case in a new process.
 
-celery and kombu replace their own entry in `sys.modules` while they are imported. The finder below widens that race: it
-keeps the import of both packages open until the other threads have arrived at it.
+celery and kombu replace their own entries in `sys.modules` during their import. The finder below makes that race more
+likely: it delays the import of both packages until the other threads import them too.
 """
 
 import subprocess

@@ -11,9 +11,8 @@ from typing import Any
 import boto3
 
 from scheduler.ports import CloudError
-from workers.ec2.clients import make_client, make_queue_client
+from workers.ec2.clients import Ec2Access, make_client, make_queue_client
 from workers.ec2.errors import cloud_errors
-from workers.ec2.fleet import Ec2Access
 from workers.ec2.permissions import Permissions
 
 Call = Callable[[], object]
@@ -28,7 +27,7 @@ def list_calls(url: str) -> dict[str, dict[str, Call]]:
         "secret_access_key": "testing",
     }
     session = boto3.session.Session("testing", "testing", region_name="us-east-1")
-    ours = make_client(**access), make_queue_client(**access)
+    ours = make_client(Ec2Access(**access)), make_queue_client(Ec2Access(**access))
     plain = session.client("ec2", endpoint_url=url), session.client("sqs", endpoint_url=url)
     permissions = Permissions(Ec2Access(**access), 10)
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 from scheduler.model.rules import AccountRules
 from scheduler.simulation.show import simulate_file
 from scheduler.view.metric_table import METRICS
-from workers.gauges_of_accounts import measure_account_waits, measure_accounts
+from workers.gauges import measure_account_waits, measure_accounts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "accounts.md").read_text(encoding="utf-8")
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
 from leasehold.common.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
 from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, WISHES, HolderDocument
 from scheduler.model.events import Event
 from scheduler.model.transitions import ENDED
 from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED, describe_answer
-from scheduler.operations.notices import describe_notice
+from scheduler.operations.unit_of_work import describe_notice
 from scheduler.view.addresses import check_reply_address
 from tasks.messages import MOST_BYTES, MOST_LEVELS, check_message
-from tasks.queues import QUEUE_NAMES, RESERVATIONS, task_name
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.harness import Harness
 from tests.system.bad_messages import an_envelope

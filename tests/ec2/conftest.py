@@ -13,9 +13,9 @@ from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Machine
 from scheduler.ports import LaunchOrder
 from tests.servers import open_redis, redis_client, redis_server, redis_url
-from workers.ec2.clients import make_client
+from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.emulator import EmulatorServer, EmulatorSettings, make_server
-from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+from workers.ec2.fleet import Ec2Fleet, make_fleet
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -125,7 +125,9 @@ def fleet(fleet_of_all_tests: Ec2Fleet, emulator: Emulator) -> Ec2Fleet:
 
 @pytest.fixture(scope="session")
 def client(server: EmulatorServer) -> "EC2Client":
-    return make_client(region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing")
+    return make_client(
+        Ec2Access(region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing")
+    )
 
 
 def some_rules(ec2: dict[str, Any] | None = None, **pool: object) -> Rules:

@@ -11,8 +11,8 @@ from scheduler.ports import CloudError
 from tests.ec2.conftest import REGION, Emulator
 from tests.servers import OpenRedis
 from workers.ec2.budget import PATIENCE, CallBudget
-from workers.ec2.clients import ATTEMPTS
-from workers.ec2.fleet import Ec2Access, make_fleet
+from workers.ec2.clients import ATTEMPTS, Ec2Access
+from workers.ec2.fleet import make_fleet
 
 PER_SECOND = 20.0
 

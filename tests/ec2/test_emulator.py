@@ -18,12 +18,13 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, some_rules
 from tests.guarding import Guarded
+from workers.ec2.clients import Ec2Access
 from workers.ec2.emulator import EmulatorServer
 from workers.ec2.emulator.__main__ import main
 from workers.ec2.emulator.calls import Call, read_call
 from workers.ec2.emulator.faults import FaultTable
 from workers.ec2.emulator.settings import FaultRule, load_settings
-from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+from workers.ec2.fleet import Ec2Fleet, make_fleet
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -147,21 +148,21 @@ def test_a_fault_ends_after_its_count_or_its_time() -> None:
     counted, timed = FaultRule(code="AuthFailure", count=2), FaultRule(code="PendingVerification", seconds=10)
     table.replace([counted, timed], now=100)
     calls = [a_call(invocation=str(number)) for number in range(4)]
-    assert table.take_for_request(calls[0], 101) == counted
+    assert table.take("request", calls[0], 101) == counted
     # boto3's second attempt of the same call
-    assert table.take_for_request(calls[0], 102) == counted
-    assert table.take_for_request(calls[1], 103) == counted
-    assert table.take_for_request(calls[2], 104) == timed
-    assert table.take_for_request(calls[3], 110) is None
+    assert table.take("request", calls[0], 102) == counted
+    assert table.take("request", calls[1], 103) == counted
+    assert table.take("request", calls[2], 104) == timed
+    assert table.take("request", calls[3], 110) is None
     assert list(table.rules(110)) == [counted]
 
 
 def test_a_fault_without_an_action_applies_to_launches_only() -> None:
     table = FaultTable()
     table.replace([FaultRule(code="AuthFailure")], now=0)
-    assert table.take_for_request(a_call("DescribeInstances"), 1) is None
+    assert table.take("request", a_call("DescribeInstances"), 1) is None
     table.add([FaultRule(code="InternalError", action="any")], now=0)
-    found = table.take_for_request(a_call("DescribeInstances"), 1)
+    found = table.take("request", a_call("DescribeInstances"), 1)
     assert found is not None
     assert found.http_status == 500
 

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from scheduler.ports import CloudError
 from tests.ec2.conftest import REGION
-from workers.ec2.clients import make_client, make_queue_client
+from workers.ec2.clients import Ec2Access, make_client, make_queue_client
 from workers.ec2.emulator import EmulatorServer
 from workers.ec2.errors import cloud_errors
 
@@ -47,9 +47,9 @@ def log_in(password: str) -> dict[str, str]:
 
 
 def test_what_is_signed_with_the_secret_is_served(closed: EmulatorServer) -> None:
-    client = make_client(**connect(closed, SECRET))
+    client = make_client(Ec2Access(**connect(closed, SECRET)))
     assert client.describe_instances(Filters=[{"Name": "tag:a b", "Values": ["c/d=é"]}])["Reservations"] == []
-    queues = make_queue_client(**connect(closed, SECRET))
+    queues = make_queue_client(Ec2Access(**connect(closed, SECRET)))
     url = queues.create_queue(QueueName="signed")["QueueUrl"]
     queues.send_message(QueueUrl=url, MessageBody="with spaces & ü")
     assert [each["Body"] for each in queues.receive_message(QueueUrl=url)["Messages"]] == ["with spaces & ü"]
@@ -58,9 +58,9 @@ def test_what_is_signed_with_the_secret_is_served(closed: EmulatorServer) -> Non
 @pytest.mark.parametrize("secret", ["emulator", SECRET[:-1]])
 def test_what_is_signed_with_another_secret_is_refused(closed: EmulatorServer, secret: str) -> None:
     with pytest.raises(CloudError, match="AuthFailure"), cloud_errors():
-        make_client(**connect(closed, secret)).describe_instances()
+        make_client(Ec2Access(**connect(closed, secret))).describe_instances()
     with pytest.raises(ClientError, match="401"):
-        make_queue_client(**connect(closed, secret)).create_queue(QueueName="other")
+        make_queue_client(Ec2Access(**connect(closed, secret))).create_queue(QueueName="other")
 
 
 def test_the_control_api_needs_the_secret_as_a_password(closed: EmulatorServer) -> None:

@@ -12,20 +12,16 @@ import pytest
 from scheduler.ports import CloudError
 from tests.ec2.conftest import REGION, Emulator, Launch, an_order, some_rules
 from tests.guarding import Guarded
-from workers.ec2.clients import make_client
+from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.emulator import EmulatorServer
-from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+from workers.ec2.fleet import Ec2Fleet, make_fleet
 
 
 @pytest.fixture
 def hasty(server: EmulatorServer, emulator: Emulator) -> Ec2Fleet:
     """Return a fleet that waits a third of a second for an answer."""
     client = make_client(
-        region=REGION,
-        endpoint_url=server.url,
-        access_key_id="testing",
-        secret_access_key="testing",
-        read_seconds=0.3,
+        Ec2Access(region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing"), 0.3
     )
     return Ec2Fleet(client, "blue")
 

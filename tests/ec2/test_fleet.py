@@ -8,8 +8,8 @@ import pytest
 
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, Emulator, Launch, an_order, some_rules
-from workers.ec2.clients import make_client
-from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+from workers.ec2.clients import Ec2Access, make_client
+from workers.ec2.fleet import Ec2Fleet, make_fleet
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -176,7 +176,7 @@ def test_an_unreachable_endpoint_is_transient(access: Ec2Access) -> None:
 
 
 def test_no_credentials_is_an_auth_error(emulator: Emulator) -> None:
-    client = make_client(region="us-east-1", endpoint_url=emulator.url)
+    client = make_client(Ec2Access(region="us-east-1", endpoint_url=emulator.url))
     with pytest.raises(CloudError) as caught:
         Ec2Fleet(client, "blue").describe([GONE])
     assert (caught.value.category, caught.value.code) == ("auth", "NoCredentialsError")
@@ -189,7 +189,7 @@ def test_access_keeps_its_keys_to_itself(access: Ec2Access) -> None:
 
 def test_half_of_the_credentials_is_an_auth_error() -> None:
     with pytest.raises(CloudError, match="auth: PartialCredentialsError"):
-        make_client(region="us-east-1", access_key_id="testing")
+        make_client(Ec2Access(region="us-east-1", access_key_id="testing"))
 
 
 def test_describe_leaves_out_what_ec2_does_not_know(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:

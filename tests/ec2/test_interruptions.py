@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from scheduler.ports import CloudError, Notice, NoticeFeed
-from scheduler.simulation.feed import MemoryFeed
 from tests.ec2.conftest import Emulator, Launch
-from workers.ec2.clients import make_queue_client
-from workers.ec2.fleet import Ec2Access, Ec2Fleet
+from tests.memory_feed import MemoryFeed
+from workers.ec2.clients import Ec2Access, make_queue_client
+from workers.ec2.fleet import Ec2Fleet
 from workers.ec2.interruptions import INTERRUPTION, REBALANCE, SqsFeed, make_feed, read_notice
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class SqsBox:
     """A queue in the emulator's SQS; received messages can be made visible again at once."""
 
     def __init__(self, access: Ec2Access) -> None:
-        self.client: SQSClient = make_queue_client(**msgspec.structs.asdict(access))
+        self.client: SQSClient = make_queue_client(access)
         self.url = self.client.create_queue(QueueName=f"notices-{uuid4().hex}")["QueueUrl"]
         self.feed: NoticeFeed = make_feed(self.url, access)
         self._given: list[str] = []

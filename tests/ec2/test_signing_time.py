@@ -14,7 +14,7 @@ import pytest
 from scheduler.ports import CloudError
 from tests.clocks.shift import Shifts
 from tests.ec2.conftest import REGION, Emulator
-from workers.ec2.clients import make_client
+from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.errors import cloud_errors
 from workers.ec2.signing_time import AwsClock, read_date
 
@@ -85,7 +85,9 @@ def test_only_the_first_call_of_a_client_is_repeated_for_its_signing_time(
 
 
 def test_a_refusal_that_is_not_about_the_time_is_not_repeated(emulator: Emulator) -> None:
-    client = make_client(region=REGION, endpoint_url=emulator.url, access_key_id="testing", secret_access_key="testing")
+    client = make_client(
+        Ec2Access(region=REGION, endpoint_url=emulator.url, access_key_id="testing", secret_access_key="testing")
+    )
     emulator.set_fault(action="DescribeInstances", code="AuthFailure", status=401)
     with pytest.raises(CloudError), cloud_errors():
         client.describe_instances()

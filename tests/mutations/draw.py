@@ -14,6 +14,7 @@ import os
 import pkgutil
 import random
 import resource
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -21,6 +22,7 @@ from typing import Final
 import hypothesis
 import pytest
 
+from tests.balance import find_piece, load_durations
 from tests.mutations.anchor import Anchor, AnchorError, change
 from tests.mutations.drawing import Drawn, list_changes
 from tests.mutations.explained import EXPLAINED
@@ -28,14 +30,22 @@ from tests.mutations.mutant import Mutant, list_mutants
 from tests.mutations.playing import ROOT, SURVIVED, find_file, find_killer, install, play, read
 
 PACKAGE: Final = "scheduler.policy"
-PATHS: Final = ("tests/rules", "tests/reference_model", "tests/traces")
+PATHS: Final = ("tests/rules", "tests/reference_model", "tests/traces", "tests/unit/test_overload.py")
 """What pytest runs on a mutant that the plain calls of `find_killer` do not notice."""
 MOST_BYTES: Final = 4 << 30
 """The address space of a process that plays a mutant: an endless loop may not take the memory of the machine."""
+MOST_SECONDS: Final = 120
+"""The CPU time of the plain calls, many times what they need: a mutant with an endless loop is noticed by it."""
 
 
 class _FirstFailure:
+    """Runs the shortest files first, and keeps the id of the first test that fails."""
+
     test = SURVIVED
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        durations = load_durations()
+        items.sort(key=lambda item: durations.get(find_piece(item.nodeid), 0.0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and self.test == SURVIVED:
@@ -47,9 +57,15 @@ class _FirstFailure:
 
 
 def find_quick_killer(anchor: Anchor | None, known: str = "") -> str:
-    """See `find_killer`, with bounded memory."""
+    """See `find_killer`, with bounded memory and time."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    signal.signal(signal.SIGVTALRM, _raise_timeout)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
     return find_killer(anchor, known)
+
+
+def _raise_timeout(*_: object) -> None:
+    raise TimeoutError(f"more than {MOST_SECONDS} seconds")
 
 
 def find_thorough_killer(anchor: Anchor | None, known: str = "") -> str:

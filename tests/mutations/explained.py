@@ -2,6 +2,89 @@
 
 from typing import Final
 
-from tests.mutations.mutant import Changes
+from tests.mutations.mutant import Change, Changes
 
-EXPLAINED: Final[Changes] = {}
+EXPLAINED: Final[Changes] = {
+    "scheduler.policy.capacity.slot_index": {
+        "SlotClass.drop_removed": [
+            Change("the flag only saves filtering the slots again, which finds the same slots", "False", "True"),
+        ],
+        "SlotIndex._note": [
+            Change(
+                "the number is only compared with 0 and with the number at an earlier time",
+                "self.changes += 1",
+                "self.changes += 2",
+            ),
+        ],
+        "SlotIndex.count_fits": [
+            Change(
+                "the sum ends one slot later: at 0 and below 0 the result is `most`",
+                "left <= 0",
+                "left < 0",
+            ),
+        ],
+    },
+    "scheduler.policy.elastic.cascade": {
+        "Cascade._try": [
+            Change(
+                "MORE distinguishes rounding errors from changes of the utilisation, and no change is exactly as large",
+                "assignment.use > use + MORE",
+                "assignment.use >= use + MORE",
+            ),
+        ],
+        "ReclaimableCapacity._add_up": [
+            Change("the sum is an upper bound that only saves a search; a higher bound is right too", "1", "2"),
+        ],
+        "ReclaimableCapacity.leave": [
+            Change(
+                "the sum is an upper bound that only saves a search; with groups that were served it is higher",
+                "self._on is not None",
+                "self._on is None",
+            ),
+        ],
+    },
+    "scheduler.policy.placement.place": {
+        "_Search.find_ready": [
+            Change(
+                "a second search for such a demand finds no slot either: capacity shrinks until `stretch` forgets",
+                "self._without_room.add(demand)",
+                "",
+            ),
+        ],
+    },
+    "scheduler.policy.quota.accounting": {
+        "_earn": [
+            Change(
+                "a balance at the cap stays there either way: rates are never negative", "paid < cap", "paid <= cap"
+            ),
+        ],
+    },
+    "scheduler.policy.quota.reprioritize": {
+        "_relevel_account": [
+            Change(
+                "`relevel` calls it only if the balance is not within the bounds, which include SAVED",
+                "balance > SAVED",
+                "balance >= SAVED",
+            ),
+        ],
+    },
+    "scheduler.policy.quota.run": {
+        "QuotaRun.drop_full": [
+            Change("the flag only saves filtering the idle slots again, which finds the same slots", "False", "True"),
+        ],
+    },
+    "scheduler.policy.scaling.launch": {
+        "_Refusal.still_holds": [
+            Change(
+                "the launch is tried again and refused again: in its pools nothing was launched meanwhile",
+                "self.launches = limits.launches\nreturn True",
+                "self.launches = limits.launches\nreturn False",
+            ),
+        ],
+    },
+    "scheduler.policy.scaling.offerings": {
+        "list_eligible": [
+            Change("without choices no price is compared with this number", "0.0", "1.0"),
+        ],
+    },
+}

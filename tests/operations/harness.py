@@ -1,4 +1,4 @@
-"""One simulated process: an engine on memory adapters, a clock that stands still, a cloud that counts."""
+"""One simulated process: the ports on adapters in memory, a clock that a test advances, and a fake cloud."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +15,9 @@ from scheduler.model.slots import Machine, Slot
 from scheduler.model.view import Row
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.intake import accept
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import reconcile
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.operations.tick.tick import Leader, Ticked, tick
@@ -42,21 +41,21 @@ Task = tuple[str, tuple[Any, ...]]
 
 
 class CountingFleet:
-    """A cloud whose machines run and serve at once. The same request gives the same machine."""
+    """A cloud whose machines run and are ready at once. The same launch request returns the same machine."""
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
         self.hidden: set[str] = set()
-        """Machines that the cloud does not show yet, though it has made them."""
+        """Launched machines that the cloud does not list yet."""
         self.by_token: dict[str, str] = {}
         self.errors: list[CloudError] = []
-        """What the next launches are answered with."""
+        """The errors of the next launches, in order."""
         self.terminations: list[str] = []
         self.during_launch: Callable[[], object] = lambda: None
 
     @property
     def running(self) -> list[str]:
-        """The machines that cost money."""
+        """The machines that are not terminated."""
         return [name for name, machine in self.machines.items() if machine.state != "terminated"]
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
@@ -122,7 +121,7 @@ class CountingFleet:
 
 @dataclass
 class Mailbox:
-    """The broker: messages wait here until a test plays them."""
+    """The broker: messages are kept here until a test runs their tasks."""
 
     tasks: list[Task] = field(default_factory=list)
     callbacks: list[OutboxMessage] = field(default_factory=list)
@@ -153,9 +152,9 @@ TASKS: dict[str, Callable[..., object]] = {"launch": launch, "terminate": termin
 
 
 class Harness:
-    """One fleet and one process that works on it; `restart` puts another process in its place.
+    """One fleet and one process that manages it; `restart` replaces the process by a new one.
 
-    `store`: another one than that of its own in memory, whose time stands.
+    `store`: the database (default: one in memory whose time is `now`).
     """
 
     def __init__(
@@ -180,7 +179,7 @@ class Harness:
         return self.now
 
     def restart(self) -> None:
-        """Another process: no leadership, no copy of the view, no rules in memory."""
+        """Replace the process: the new one has no leadership, no copy of the view and no rules in memory."""
         self.notifier = MemoryNotifier(clock=self.clock)
         self.meter = MemoryMeter()
         self.ports = Ports(
@@ -198,25 +197,25 @@ class Harness:
         self.leader = Leader(holder=f"process-{next(self.numbers)}")
 
     def ask(self, verb: str, **document: Any) -> dict[str, Any]:
-        """A request with an id of its own, unless it names one."""
+        """Send a request (default: with a new request id) and return the answer."""
         return accept(self.ports, verb, {"request": uuid4().hex} | document)
 
     def submit(self, name: str, **fields: Any) -> dict[str, Any]:
-        """A producer asks for one place."""
+        """Submit a reservation with one instance and return the answer."""
         return self.ask("submit", id=name, system="x86_64-linux", **fields)
 
     def tick(self) -> Ticked:
-        """Tick once, without a mark left by another process."""
+        """Run one tick and return what it did."""
         return tick(self.ports, self.leader)[0]
 
     def play_tasks(self) -> None:
-        """Play the messages that wait, and those that they cause."""
+        """Run the tasks of all messages, also of those that the tasks send."""
         while self.mailbox.tasks:
             name, arguments = self.mailbox.tasks.pop(0)
             TASKS[name](self.ports, *arguments)
 
     def play_tasks_of(self, kind: str) -> None:
-        """Play the messages of one kind that wait; the others are lost, with those that they cause."""
+        """Run the tasks of one kind. All other messages, and those that the tasks send, are lost."""
         waiting, self.mailbox.tasks = self.mailbox.tasks, []
         for name, arguments in waiting:
             if name == kind:
@@ -224,7 +223,7 @@ class Harness:
         self.mailbox.tasks.clear()
 
     def settle(self, seconds: float = 60.0, step: float = 2.0) -> None:
-        """Run the periodic work of this number of seconds."""
+        """Run the periodic jobs for this number of seconds."""
         end = self.now + seconds
         while self.now < end:
             self.now += step
@@ -233,11 +232,11 @@ class Harness:
 
     @property
     def events(self) -> list[Event]:
-        """Everything that happened, oldest first."""
+        """All events, oldest first."""
         return self.store.read_events(EventFilter(limit=100_000))
 
     def jobs(self) -> list[Callable[[], object]]:
-        """What is done periodically."""
+        """Return the periodic jobs."""
         ports = self.ports
         return [
             lambda: tick(ports, self.leader),
@@ -248,25 +247,25 @@ class Harness:
         ]
 
     def slot(self, name: str = "linux-1") -> Slot:
-        """The row of a slot."""
+        """Return the row of a slot."""
         return self.store.find_slots(ids=[name])[0]
 
     def put(self, *rows: Row) -> None:
-        """Write rows as they are, and let the view know; for states that are tedious to reach."""
+        """Write rows to the database and the view, for states that take many steps to reach."""
         with self.store.transaction() as transaction:
             saved = transaction.save(rows)
         self.ports.view_cache.publish(saved)
 
     def phase(self, name: str = "r1") -> str:
-        """The phase of a reservation."""
+        """Return the phase of a reservation."""
         return self.store.find_reservations(ids=[name])[0].phase
 
     def token(self, name: str = "r1") -> int:
-        """The current token of a reservation."""
+        """Return the current token of a reservation."""
         return self.store.find_reservations(ids=[name])[0].token
 
     def leased(self, name: str = "r1") -> "Harness":
-        """With one reservation leased on a machine of its own."""
+        """Submit a reservation and run until it has a lease on its own machine."""
         self.submit(name)
         self.tick()
         self.play_tasks()
@@ -276,7 +275,7 @@ class Harness:
 
 
 class Killed(BaseException):
-    """The process died here. Only code that watches over processes catches it."""
+    """The process was killed here. No code of the scheduler catches this exception."""
 
 
 class Saboteur:
@@ -285,14 +284,14 @@ class Saboteur:
     def __init__(self, at: int, *, afterwards: bool) -> None:
         self.at, self.afterwards, self.calls = at, afterwards, 0
         self.places: list[str] = []
-        """What was called, in order."""
+        """The called methods, in order."""
 
     def wrap(self, port: Any, name: str) -> Any:
-        """The port with every method counted."""
+        """Return the port with all its calls counted."""
         return _Counted(port, name, self)
 
     def call(self, name: str, act: Callable[[], Any]) -> Any:
-        """Carry out one call, unless it is the one."""
+        """Make one call; raise Killed if it is number `at`."""
         self.calls += 1
         self.places.append(name)
         if self.calls != self.at:
@@ -317,7 +316,7 @@ class _Counted:
 
     @contextmanager
     def _transaction(self, begin: Callable[[], Any]) -> Iterator[Any]:
-        """Dying before the end rolls back; dying after it has committed."""
+        """Raise Killed before the commit, so that it rolls back, or after the commit."""
         saboteur = self._saboteur
         with begin() as transaction:
             yield _Counted(transaction, "transaction", saboteur)

@@ -1,7 +1,7 @@
-"""Hostile attempts: everything that a sender may try against the reservations, accounts and slots of others.
+"""Hostile requests: attempts to change or read reservations, accounts and slots of other principals.
 
-The others' things have these names: the principal `shop` has reservations, the request `q-shop` and the account `shop`;
-there are an account `rival` and the slots `linux-1` and `lab-1`. `mine` is a reservation of the hostile producer.
+The principal `shop` has reservations, the request `q-shop` and the account `shop`. There are an account `rival` and the
+slots `linux-1` and `lab-1`. `mine` is a reservation of the hostile producer.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ VICTIMS: Final = ("leased", "bare", "waiting", "held-up")
 HOLDERS_VERBS: Final = ("release", "renew", "confirm", "fail", "surrender", "decline", "suspend", "resume")
 
 
-def list_foreign_words(tokens: Tokens) -> list[tuple[str, Item]]:
-    """Each command about a reservation, for each reservation of another principal, with its true token."""
+def list_commands_about_others(tokens: Tokens) -> list[tuple[str, Item]]:
+    """Return each command about a reservation, for each reservation of another principal, with its current token."""
     found: list[tuple[str, Item]] = []
     for name, token in tokens.items():
         proof: Item = {"reservation": name} | ({"token": token} if token else {})
@@ -35,8 +35,8 @@ def list_foreign_words(tokens: Tokens) -> list[tuple[str, Item]]:
     return found
 
 
-def list_operators_words() -> list[tuple[str, Item]]:
-    """Each word of an operator, about a slot, an account or a reservation."""
+def list_operator_commands() -> list[tuple[str, Item]]:
+    """Return each command of an operator, about a slot, an account or a reservation."""
     found: list[tuple[str, Item]] = [
         (verb, {"slot": slot}) for verb in ("cordon", "uncordon", "drain", "remove") for slot in ("linux-1", "lab-1")
     ]
@@ -52,8 +52,8 @@ def list_operators_words() -> list[tuple[str, Item]]:
     return found
 
 
-def list_hosts_words() -> list[tuple[str, Item]]:
-    """Words of a host, about the slot of another host."""
+def list_host_commands() -> list[tuple[str, Item]]:
+    """Return commands of a host about the slot of another host."""
     return [
         ("register", {"slot": "lab-1", "pool": "lab", "machine": "m1", "resources": {"cpus": 99}}),
         ("register", {"slot": "lab-1", "pool": "lab", "machine": "m2"}),
@@ -65,7 +65,7 @@ def list_hosts_words() -> list[tuple[str, Item]]:
 
 
 def list_submits(account: str) -> list[tuple[str, Item]]:
-    """Submits that name what belongs to another principal: its account, its reservation, its request."""
+    """Return submits that name the account, a reservation or a request of another principal."""
     fields = {"system": "x86_64-linux"}
     return [
         ("submit", {"id": "new", **fields, "account": account}),
@@ -78,15 +78,15 @@ def list_submits(account: str) -> list[tuple[str, Item]]:
 
 
 def list_repeats() -> list[tuple[str, Item]]:
-    """Requests under the id of another principal's request: the stored answer is not theirs."""
+    """Return requests with the request id of another principal; they must not get its stored answer."""
     return [
         ("renew", {"request": "q-shop", "reservation": "mine"}),
         ("cancel", {"request": "q-shop", "reservation": "mine"}),
     ]
 
 
-def list_bare_submits() -> list[tuple[str, Item]]:
-    """What no host, reader or worker may ask for, though it names nothing of others."""
+def list_producer_commands() -> list[tuple[str, Item]]:
+    """Return requests about own or unknown reservations that no host, reader or worker may send."""
     return [
         ("submit", {"id": "new", "system": "x86_64-linux"}),
         ("submit", {"items": [{"id": "new", "system": "x86_64-linux"}, {"id": "two", "pool": "lab"}]}),
@@ -95,8 +95,13 @@ def list_bare_submits() -> list[tuple[str, Item]]:
 
 
 def list_attempts(tokens: Tokens, principal: Principal) -> list[tuple[str, Item]]:
-    """What this principal tries against others: `tokens` are those of the principal `shop`, by reservation."""
-    common = [*list_foreign_words(tokens), *list_operators_words(), *list_hosts_words(), *list_submits("shop")]
+    """Return the hostile requests of this principal. `tokens`: reservation of the principal `shop` -> token."""
+    common = [
+        *list_commands_about_others(tokens),
+        *list_operator_commands(),
+        *list_host_commands(),
+        *list_submits("shop"),
+    ]
     match principal.role:
         case "producer":
             of_own = [("confirm", {"reservation": "mine", "slot": slot}) for slot in ("linux-1", "lab-1", "linux-3")]
@@ -104,7 +109,7 @@ def list_attempts(tokens: Tokens, principal: Principal) -> list[tuple[str, Item]
             return [*common, *of_own, *unknown, *list_repeats()]
         case "host":
             own = [("register", {"slot": "lab-2", "pool": "linux", "machine": "m2"})]
-            return [*common, *list_bare_submits(), *own]
+            return [*common, *list_producer_commands(), *own]
         case _:
             own = [("register", {"slot": principal.name, "pool": "lab", "machine": "m2"})]
-            return [*common, *list_bare_submits(), *own]
+            return [*common, *list_producer_commands(), *own]

@@ -22,7 +22,7 @@ def a_quota(grace: float = 0, accounts: dict[str, Any] | None = None, **schedule
 
 
 class QuotaHarness(Harness):
-    """See Harness; its hosts are `lab-1` … `lab-N`."""
+    """A harness with the hosts `lab-1` … `lab-N`."""
 
     def __init__(
         self,
@@ -39,30 +39,30 @@ class QuotaHarness(Harness):
             self.ask("register", slot=f"lab-{number}", pool="lab", machine=f"m{number}")
 
     def row(self, name: str) -> Reservation:
-        """A reservation."""
+        """Return the row of a reservation."""
         return self.store.find_reservations(ids=[name])[0]
 
     def account(self, name: str) -> Account:
-        """An account."""
+        """Return the row of an account."""
         return next(each for each in self.store.find_accounts() if each.id == name)
 
     def balance(self, name: str) -> Levels:
-        """What an account has."""
+        """Return the balance of an account."""
         return self.account(name).balance
 
-    def give(self, name: str, **fields: Any) -> "QuotaHarness":
-        """Submit one, and let it be placed."""
+    def with_leased(self, name: str, **fields: Any) -> "QuotaHarness":
+        """Submit a reservation and run a tick, which has to lease it."""
         self.submit(name, **fields)
         self.tick()
         assert self.phase(name) == "leased"
         return self
 
     def host(self, name: str = "lab-1") -> Slot:
-        """The row of a host."""
+        """Return the row of a host."""
         return self.slot(name)
 
     def holders(self) -> dict[str, list[str]]:
-        """By host: the reservations with a lease there that counts now."""
+        """Return host -> reservations with a lease on it; claims do not count."""
         found: dict[str, list[str]] = {}
         for row in self.store.find_reservations(limit=10_000):
             for lease in row.leases:

@@ -1,4 +1,4 @@
-"""Limits on what one reservation may ask for, and on what may be pending of a principal or an account."""
+"""Limits on the size of one reservation, and on the pending reservations of a principal or an account."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ CI = Principal(name="ci", role="producer", accounts=("lab", "another"))
 OTHER = Principal(name="other", role="producer", accounts=("lab",))
 
 
-def rig_with(**limits: int) -> Harness:
+def with_limits(**limits: int) -> Harness:
     return Harness({**CONFIG, "limits": limits})
 
 
@@ -50,22 +50,22 @@ def fault_of(answer: dict[str, Any]) -> tuple[str, str, str]:
         ),
     ],
 )
-def test_a_reservation_that_asks_for_more_than_one_may_is_refused_with_the_name_of_the_limit(
+def test_a_reservation_above_a_limit_is_refused_with_the_name_of_the_limit(
     limits: dict[str, int], fields: dict[str, Any], fault: tuple[str, str, str]
 ) -> None:
-    harness = rig_with(**limits)
+    harness = with_limits(**limits)
     assert fault_of(ask(harness, "r1", **fields)) == fault
     assert harness.store.find_reservations() == []
-    assert ask(rig_with(**{name: most + 1 for name, most in limits.items()}), "r1", **fields)["ok"]
-    assert ask(rig_with(**dict.fromkeys(limits, 0)), "r1", **fields)["ok"]
+    assert ask(with_limits(**{name: most + 1 for name, most in limits.items()}), "r1", **fields)["ok"]
+    assert ask(with_limits(**dict.fromkeys(limits, 0)), "r1", **fields)["ok"]
 
 
 def test_a_gang_of_ten_thousand_is_allowed_by_default() -> None:
-    assert ask(rig_with(), "r1", components=[{"name": "rank", "count": 10_000}])["ok"]
+    assert ask(with_limits(), "r1", components=[{"name": "rank", "count": 10_000}])["ok"]
 
 
 def test_a_principal_may_have_pending_reservations_up_to_its_limit() -> None:
-    harness = rig_with(pending_per_principal=2)
+    harness = with_limits(pending_per_principal=2)
     assert ask(harness, "r1")["ok"]
     assert ask(harness, "r2")["ok"]
     assert fault_of(ask(harness, "r3")) == (
@@ -78,14 +78,14 @@ def test_a_principal_may_have_pending_reservations_up_to_its_limit() -> None:
 
 
 def test_unsigned_reservations_count_as_those_of_one_principal() -> None:
-    harness = rig_with(pending_per_principal=1)
+    harness = with_limits(pending_per_principal=1)
     assert ask(harness, "r1", None)["ok"]
     assert fault_of(ask(harness, "r2", None))[1].startswith("at most 1 pending reservations of all unsigned requests")
     assert ask(harness, "r3")["ok"]
 
 
-def test_the_instances_of_what_is_pending_are_limited_too() -> None:
-    harness = rig_with(instances_per_principal=10)
+def test_the_number_of_pending_instances_is_limited_too() -> None:
+    harness = with_limits(instances_per_principal=10)
     assert ask(harness, "r1", components=[{"name": "rank", "count": 8}])["ok"]
     path, expected, got = fault_of(ask(harness, "r2", components=[{"name": "rank", "count": 3}]))
     assert (path, got) == ("principal", "8 pending and 3 more")
@@ -94,7 +94,7 @@ def test_the_instances_of_what_is_pending_are_limited_too() -> None:
 
 
 def test_an_account_may_have_pending_reservations_up_to_its_limit_from_any_producer() -> None:
-    harness = rig_with(pending_per_account=2)
+    harness = with_limits(pending_per_account=2)
     assert ask(harness, "r1", account="lab")["ok"]
     assert ask(harness, "r2", OTHER, account="lab")["ok"]
     assert fault_of(ask(harness, "r3", None, account="lab")) == (
@@ -106,8 +106,8 @@ def test_an_account_may_have_pending_reservations_up_to_its_limit_from_any_produ
     assert ask(harness, "r5")["ok"]
 
 
-def test_of_a_list_as_many_are_accepted_as_the_limit_allows() -> None:
-    harness = rig_with(pending_per_principal=3)
+def test_items_of_a_list_are_accepted_up_to_the_limit() -> None:
+    harness = with_limits(pending_per_principal=3)
     assert ask(harness, "r0")["ok"]
     items = [{"id": f"r{number}", "system": SYSTEM} for number in (0, 1, 2, 3, 1, 4)]
     answer = accept(harness.ports, "submit", {"request": "q", "items": items}, principal=CI)
@@ -115,15 +115,15 @@ def test_of_a_list_as_many_are_accepted_as_the_limit_allows() -> None:
     assert [row.id for row in harness.store.find_reservations()] == ["r0", "r1", "r2"]
 
 
-def test_what_is_stored_already_is_answered_although_the_limit_is_reached() -> None:
-    harness = rig_with(pending_per_principal=1)
+def test_a_stored_reservation_is_answered_although_the_limit_is_reached() -> None:
+    harness = with_limits(pending_per_principal=1)
     assert ask(harness, "r1")["ok"]
     assert not ask(harness, "r2")["ok"]
     assert ask(harness, "r1")["reservation"] == "r1"
 
 
-def test_a_lower_limit_leaves_what_is_pending_alone() -> None:
-    harness = rig_with()
+def test_a_lower_limit_does_not_change_pending_reservations() -> None:
+    harness = with_limits()
     for name in ("r1", "r2", "r3"):
         ask(harness, name)
     apply_rules(harness.ports, {**CONFIG, "limits": {"pending_per_principal": 1}})
@@ -132,11 +132,11 @@ def test_a_lower_limit_leaves_what_is_pending_alone() -> None:
     assert fault_of(ask(harness, "r4"))[2] == "3 pending and 1 more"
 
 
-def test_what_has_ended_makes_room_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A count that refused is kept for that time: a producer at its limit causes no count with each request."""
+def test_an_ended_reservation_stops_counting_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count at the limit is kept for a second, so that a producer at its limit causes no count with each request."""
     now = [100.0]
     monkeypatch.setattr("scheduler.operations.admission.monotonic", lambda: now[0])
-    harness = rig_with(pending_per_principal=1)
+    harness = with_limits(pending_per_principal=1)
     assert ask(harness, "r1")["ok"]
     assert not ask(harness, "r2")["ok"]
     harness.ask("cancel", reservation="r1")
@@ -146,7 +146,7 @@ def test_what_has_ended_makes_room_within_a_second(monkeypatch: pytest.MonkeyPat
 
 
 class _CountingTransaction:
-    """Counts how often what is pending was counted."""
+    """Counts how often pending reservations are counted."""
 
     def __init__(self) -> None:
         self.counts, self.sequence = 0, 500_000
@@ -159,7 +159,7 @@ class _CountingTransaction:
         return Pending(500_000, 500_000)
 
 
-def test_far_below_a_limit_nothing_is_counted_again() -> None:
+def test_far_below_a_limit_pending_reservations_are_counted_once() -> None:
     transaction, admission, limits = _CountingTransaction(), Admission(), Harness().ports.rules().limits
     for number in range(1, 1001):
         row = a_reservation(f"r{number}", sequence=500_000 + number)

@@ -1,7 +1,7 @@
-"""Whatever is sent in whatever order, twice, late or with somebody else's token: what a request may do holds of each.
+"""Generated sequences of requests: repeated, late, out of order or with the token of another lease.
 
-Generated stories on the operations: producers, holders and earlier holders speak, ticks and the cloud come in between,
-messages are repeated and swapped. After every message the rules below are looked at on the rows of SQL.
+Requests of producers, holders and earlier holders alternate with ticks and events of the cloud. After every step the
+rules below are checked on the rows of the database.
 """
 
 import os
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.no_cover
 HELD = {"leased", "revoking"}
 NAMES = ("r1", "r2", "r3")
 ABOUT_A_LEASE = ("release", "renew", "confirm", "fail", "decline", "surrender")
-"""A holder's words: each carries the token."""
+"""Requests of a holder; each carries a token."""
 OTHERS = ("cancel", "suspend", "resume", "priority")
 MARKS = {"renew", "confirm"}
 CONFIG: dict[str, Any] = {
@@ -39,12 +39,12 @@ CONFIG: dict[str, Any] = {
         }
     },
 }
-Token = Literal["current", "earlier", "another's", "of a lease to come", "none"]
-TOKENS: tuple[Token, ...] = ("current", "current", "earlier", "another's", "of a lease to come", "none")
+Token = Literal["current", "earlier", "of another lease", "of a future lease", "none"]
+TOKENS: tuple[Token, ...] = ("current", "current", "earlier", "of another lease", "of a future lease", "none")
 
 
-class Ask(NamedTuple):
-    """A new request; `restarts` is a submitted one's policy."""
+class NewRequest(NamedTuple):
+    """A new request; `restarts` is the restart policy of a submitted reservation."""
 
     verb: str
     name: str
@@ -52,28 +52,28 @@ class Ask(NamedTuple):
     restarts: bool = False
 
 
-class Again(NamedTuple):
-    """An earlier request, counted back from the last one, sent again unchanged."""
+class Repeat(NamedTuple):
+    """The same request again: the `back`th from the end of those sent so far."""
 
     back: int
 
 
-class Happens(NamedTuple):
-    """A step that is no request."""
+class Event(NamedTuple):
+    """A step that is not a request."""
 
-    what: Literal["served", "tick", "work", "interrupt", "flush", "wait", "restart"]
+    kind: Literal["served", "tick", "work", "interrupt", "flush", "wait", "restart"]
 
 
 STEPS = st.one_of(
-    st.builds(Ask, st.just("submit"), st.sampled_from(NAMES), restarts=st.booleans()),
-    st.builds(Ask, st.sampled_from((*ABOUT_A_LEASE, *OTHERS)), st.sampled_from(NAMES), st.sampled_from(TOKENS)),
-    st.builds(Again, st.integers(1, 6)),
-    st.builds(Happens, st.sampled_from(("served", "served", "tick", "work", "interrupt", "flush", "wait", "restart"))),
+    st.builds(NewRequest, st.just("submit"), st.sampled_from(NAMES), restarts=st.booleans()),
+    st.builds(NewRequest, st.sampled_from((*ABOUT_A_LEASE, *OTHERS)), st.sampled_from(NAMES), st.sampled_from(TOKENS)),
+    st.builds(Repeat, st.integers(1, 6)),
+    st.builds(Event, st.sampled_from(("served", "served", "tick", "work", "interrupt", "flush", "wait", "restart"))),
 )
 
 
-class Story:
-    """One fleet, the requests that were sent and what was answered, and the rules that hold after each."""
+class Sequencer:
+    """A harness with the requests sent and their answers; it checks the rules after each step."""
 
     def __init__(self) -> None:
         self.harness = Harness(CONFIG)
@@ -81,21 +81,21 @@ class Story:
         self.answers: dict[str, Answer] = {}
         self.accepted: set[str] = set()
         self.tokens: dict[str, list[int]] = {name: [] for name in NAMES}
-        """The tokens that each had, in order."""
+        """Reservation -> its tokens so far, in order."""
 
-    def play(self, steps: Sequence[Ask | Again | Happens]) -> None:
-        """One after the other; what holds always is looked at after each."""
+    def play(self, steps: Sequence[NewRequest | Repeat | Event]) -> None:
+        """Run the steps in order and check the rules after each."""
         for step in steps:
             match step:
-                case Ask():
-                    self._ask(step)
-                case Again(back) if back <= len(self.sent):
+                case NewRequest():
+                    self._request(step)
+                case Repeat(back) if back <= len(self.sent):
                     self._send(*self.sent[-back])
-                case Happens(what):
-                    self._act_as_cloud(what)
-            self._look()
+                case Event(kind):
+                    self._apply(kind)
+            self._check()
 
-    def _ask(self, step: Ask) -> None:
+    def _request(self, step: NewRequest) -> None:
         document: dict[str, Any] = {"request": f"q{len(self.sent)}"}
         if step.verb == "submit":
             document |= {"id": step.name, "system": "x86_64-linux"}
@@ -107,17 +107,17 @@ class Story:
         self.sent.append((step.verb, document))
         self._send(step.verb, document)
 
-    def _find_token(self, step: Ask) -> int | None:
-        row, had = self._rows().get(step.name), self.tokens[step.name]
+    def _find_token(self, step: NewRequest) -> int | None:
+        row, tokens = self._rows().get(step.name), self.tokens[step.name]
         match step.token:
             case "current" if row is not None and row.token:
                 return row.token
-            case "earlier" if len(had) > 1:
-                return had[-2]
-            case "another's":
+            case "earlier" if len(tokens) > 1:
+                return tokens[-2]
+            case "of another lease":
                 return next((each.token for each in self._rows().values() if each.id != step.name and each.token), None)
-            case "of a lease to come":
-                return max((token for tokens in self.tokens.values() for token in tokens), default=0) + 1
+            case "of a future lease":
+                return max((token for known in self.tokens.values() for token in known), default=0) + 1
             case _:
                 return None
 
@@ -150,18 +150,18 @@ class Story:
             return
         assert was is not None
         if verb in ABOUT_A_LEASE and was.phase in HELD:
-            assert document.get("token") == was.token, "a holder's word carries the current token"
+            assert document.get("token") == was.token, "a request of a holder needs the current token"
         if verb in ABOUT_A_LEASE and was.phase in ENDED:
             assert (verb, was.phase) == ("release", "released")
-            assert not changed, "a lease that is over is not spoken of"
+            assert not changed, "no request changes a lease that has ended"
         if verb == "release":
-            assert after[name].phase == "released", "release ends it in any phase that is not ended"
+            assert after[name].phase == "released", "release ends a reservation in any phase that is not final"
         if verb in MARKS:
             assert (was.version, was.phase, was.leases) == (after[name].version, after[name].phase, after[name].leases)
 
-    def _act_as_cloud(self, what: str) -> None:
+    def _apply(self, kind: str) -> None:
         harness = self.harness
-        match what:
+        match kind:
             case "served":
                 harness.tick()
                 harness.play_tasks()
@@ -187,12 +187,12 @@ class Story:
     def _rows(self) -> dict[str, Reservation]:
         return {row.id: row for row in self.harness.store.find_reservations(ids=NAMES)}
 
-    def _look(self) -> None:
-        """What holds at any time."""
+    def _check(self) -> None:
+        """Check the rules that hold at any time."""
         rows = self._rows()
-        assert self.accepted <= rows.keys(), "what was accepted is there"
-        # Of several leases that one tick assigned, the order of their tokens is not that of the rows.
-        highest = max((token for had in self.tokens.values() for token in had), default=0)
+        assert self.accepted <= rows.keys(), "an accepted reservation is stored"
+        # One tick may assign several leases; their tokens are not in the order of the rows.
+        highest = max((token for known in self.tokens.values() for token in known), default=0)
         for row in rows.values():
             assert bool(row.leases) == (row.phase in HELD)
             assert {lease.token for lease in row.leases} <= {row.token}
@@ -200,15 +200,15 @@ class Story:
             if row.token and row.token not in known:
                 assert row.token > highest
                 known.append(row.token)
-            assert not known or row.token == known[-1], "a token never comes back"
+            assert not known or row.token == known[-1], "a token is never used again"
         for slot in self.harness.store.find_slots():
-            there = [
+            leases = [
                 each for row in rows.values() for each in row.leases if (each.slot, each.epoch) == (slot.id, slot.epoch)
             ]
-            assert len(there) <= 2, "no slot is leased beyond its limit"
+            assert len(leases) <= 2, "a slot has at most max_leases_per_slot leases"
 
     def end(self) -> None:
-        """Periodic work alone brings the view to the truth; when no reservation is left, no machine runs."""
+        """Check the end: ticks alone make the view equal to the database, and no machine runs without a reservation."""
         self.harness.settle(30, step=5)
         view = self.harness.ports.view_cache.load()
         assert view is not None
@@ -223,7 +223,7 @@ class Story:
 
 @settings(max_examples=30, deadline=None, derandomize=bool(os.environ.get("CI")))
 @given(st.lists(STEPS, max_size=40))
-def test_every_message_is_carried_out_once_or_refused_and_no_reservation_is_lost(steps: list[Any]) -> None:
-    story = Story()
-    story.play(steps)
-    story.end()
+def test_every_request_is_executed_once_or_refused_and_no_reservation_is_lost(steps: list[Any]) -> None:
+    sequencer = Sequencer()
+    sequencer.play(steps)
+    sequencer.end()

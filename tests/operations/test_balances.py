@@ -1,4 +1,4 @@
-"""What accounts have is exact: over restarts of the scheduler, skipped ticks, and whoever ends a lease meanwhile."""
+"""Balances are exact in spite of restarts of the scheduler, skipped ticks and leases that end meanwhile."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ ACTS = (
     "tick",
     "tick",
     "restart",
-    "die",
+    "crash",
     *["submit"] * 3,
     "end",
     "rate",
@@ -49,7 +49,7 @@ START = {
 
 
 class Oracle:
-    """The same sums in exact fractions, from the leases and their levels after each step."""
+    """The balances as exact fractions, computed from the leases and their levels after each step."""
 
     def __init__(self, harness: QuotaHarness) -> None:
         self.harness, self.at, self.seen = harness, harness.now, len(harness.events)
@@ -63,7 +63,7 @@ class Oracle:
         self.preemptions = self.moves = 0
 
     def pass_time(self) -> None:
-        """What runs has run until now."""
+        """Add the time since the last step to the use of all running leases."""
         for name, (account, level) in self.running.items():
             if level < FREE:
                 seconds = Fraction(self.harness.now) - Fraction(self.at)
@@ -71,8 +71,8 @@ class Oracle:
                 self.cost[name][level] += seconds
         self.at = self.harness.now
 
-    def look(self) -> None:
-        """Take over the new state: charges first, then preemptions, then the levels of leases."""
+    def update(self) -> None:
+        """Read the new state: charges first, then preemptions, then the levels of leases."""
         for account in self.harness.store.find_accounts():
             if account.charged_at != self.charged_at[account.id]:
                 self._charge(account.id)
@@ -101,30 +101,30 @@ class Oracle:
             self.balance[name][level] = min(cap, left + elapsed * rate) if left < cap else left
         self.used[name], self.charged_at[name] = [Fraction(0)] * len(PAID), self.at
 
-    def _move_cost(self, victim: str, newcomer: str) -> None:
+    def _move_cost(self, victim: str, preempting: str) -> None:
         rows = {row.id: str(row.request.account) for row in self.harness.store.find_reservations(limit=10_000)}
         for level in PAID:
             self.balance[rows[victim]][level] += self.cost[victim][level]
-            self.balance[rows[newcomer]][level] -= self.cost[victim][level]
-            self.cost[newcomer][level] += self.cost[victim][level]
+            self.balance[rows[preempting]][level] -= self.cost[victim][level]
+            self.cost[preempting][level] += self.cost[victim][level]
         self.preemptions += 1
 
 
-class Life:
-    """One fleet, whose schedulers come and go."""
+class GeneratedRun:
+    """A generated run on one fleet, with restarts of the scheduler."""
 
     def __init__(self, harness: QuotaHarness, random: Random) -> None:
         self.harness, self.random, self.names = harness, random, 0
         self.oracle = Oracle(harness)
 
-    def live(self) -> None:
+    def run(self) -> None:
         for name, account in (("b1", "B"), ("c1", "C"), ("b2", "B")):
             self.harness.submit(name, account=account)
         for _ in range(STEPS):
             self.harness.now += self.random.choice([0, 0.25, 0.5, 3, 20])
             self.oracle.pass_time()
             self._act()
-            self.oracle.look()
+            self.oracle.update()
             self._compare()
 
     def _act(self) -> None:
@@ -135,7 +135,7 @@ class Life:
             case "restart":
                 harness.restart()
                 harness.lock_holder.__init__()  # type: ignore[misc]
-            case "die":
+            case "crash":
                 decide(harness.ports, harness.leader, take_leader_term(harness.ports, harness.leader))
                 harness.restart()
             case "submit":
@@ -169,8 +169,8 @@ class Life:
             assert [Fraction(each) for each in account.balance] == self.oracle.balance[account.id], account.id
 
 
-class MovedRig(QuotaHarness):
-    """Its store's time is that of the harness."""
+class SqliteHarness(QuotaHarness):
+    """A harness on SQLite with the clock of the harness."""
 
     def __init__(self, url: str) -> None:
         self.now = NOW
@@ -178,37 +178,35 @@ class MovedRig(QuotaHarness):
 
 
 @contextmanager
-def a_rig(kind: str, folder: Path) -> Iterator[QuotaHarness]:
+def a_harness(kind: str, folder: Path) -> Iterator[QuotaHarness]:
     url = "memory:" if kind == "memory" else f"sqlite:///{folder / 'leasehold.db'}"
     if kind == "memory":
         yield QuotaHarness(3, accounts=START)
         return
     migrate(url)
-    harness = MovedRig(url)
+    harness = SqliteHarness(url)
     yield harness
     harness.store.close()
 
 
 @pytest.mark.parametrize(("kind", "seeds"), [("memory", range(8)), ("sqlite", [2])])
-def test_balances_are_what_exact_fractions_say_whoever_ticks_and_however_seldom(
-    kind: str, seeds: Sequence[int], tmp_path: Path
-) -> None:
+def test_balances_are_equal_to_exact_fractions(kind: str, seeds: Sequence[int], tmp_path: Path) -> None:
     preemptions = moves = 0
     for seed in seeds:
-        with a_rig(kind, tmp_path) as harness:
-            life = Life(harness, Random(seed))
-            life.live()
-            preemptions += life.oracle.preemptions
-            moves += life.oracle.moves
+        with a_harness(kind, tmp_path) as harness:
+            run = GeneratedRun(harness, Random(seed))
+            run.run()
+            preemptions += run.oracle.preemptions
+            moves += run.oracle.moves
     assert min(preemptions, moves) >= len(seeds) / 5
 
 
-def test_two_half_steps_are_one_whole_step() -> None:
-    """Between the caps: what is earned and paid for does not depend on how often it is counted."""
+def test_balances_do_not_depend_on_the_number_of_ticks() -> None:
+    """Below the maximum balance, earned and paid amounts do not depend on the number of ticks."""
     found = []
     for steps in ([8.0], [2.5, 0.5, 5.0]):
         harness = QuotaHarness(accounts={"A": {"balance": [5], "charge_rate": [0.5], "max_charge_seconds": 100}})
-        harness.give("r1", account="A")
+        harness.with_leased("r1", account="A")
         for step in steps:
             harness.now += step
             tick(harness.ports, harness.leader)
@@ -217,8 +215,9 @@ def test_two_half_steps_are_one_whole_step() -> None:
 
 
 class Rivals:
-    """Two processes on one database; each time one of B runs, 1,000 s of which are not paid for yet, and one of A
-    waits.
+    """Two processes on one database.
+
+    `prepare` makes a running reservation of B with 1,000 s that are not charged yet, and a pending one of A.
     """
 
     SECONDS = 1000.0
@@ -233,7 +232,7 @@ class Rivals:
     def prepare(self, number: int) -> None:
         harness = self.first
         self.old, self.new = f"old-{number}", f"new-{number}"
-        harness.give(self.old, account="B")
+        harness.with_leased(self.old, account="B")
         self.began = harness.store.now() - self.SECONDS
         row = harness.row(self.old)
         lease = msgspec.structs.replace(row.leases[0], level=1, charged_at=self.began)
@@ -281,7 +280,7 @@ def test_a_lease_released_while_accounts_are_charged_is_paid_once(rivals: Rivals
         assert rivals.first.balance("B")[1] == pytest.approx(5000 - (ended - rivals.began), abs=0.001)
 
 
-def test_a_lease_released_while_it_is_preempted_costs_its_account_or_the_newcomers(rivals: Rivals) -> None:
+def test_a_lease_released_while_it_is_preempted_is_charged_to_exactly_one_account(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         rivals.prepare(number)
         lost, _ = race(rivals.preempt, rivals.release)

@@ -1,4 +1,4 @@
-"""Boots that fail in a row hold their pool, survive a restart as a row, and are counted."""
+"""Failed boots in a row: they pause the launches of their pool, are stored in a row, and are counted."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.builders import a_slot
 from tests.operations.harness import CONFIG, NOW, Harness
 
 
-def a_rig(**keys: Any) -> Harness:
+def a_harness(**keys: Any) -> Harness:
     pool = {**CONFIG["pools"]["linux"], "unhealthy_after": 2, "boot_timeout": 100, "error_cooldown": 60, **keys}
     harness = Harness({"pools": {"linux": pool}})
     harness.submit("r1")
@@ -19,7 +19,7 @@ def a_rig(**keys: Any) -> Harness:
 
 
 def boot_and_lose(harness: Harness) -> None:
-    """A launch is decided and made, and its machine is gone before it serves."""
+    """Launch a machine and terminate it before its slot is ready."""
     harness.tick()
     harness.play_tasks_of("launch")
     name = next(slot.id for slot in harness.store.find_slots(states=["booting"]))
@@ -28,7 +28,7 @@ def boot_and_lose(harness: Harness) -> None:
 
 
 def unhealthy(harness: Harness) -> tuple[int, float, str] | None:
-    """(boots that failed in a row, seconds that launches rest from now, how the last one failed)"""
+    """Return (failed boots in a row, seconds until the next launch, how the last boot failed)."""
     rows = [row for row in harness.store.read_rows() if isinstance(row, Hold) and row.kind == "unhealthy"]
     return (rows[0].streak, rows[0].until - harness.now, rows[0].subject) if rows else None
 
@@ -38,8 +38,8 @@ def why(harness: Harness) -> tuple[str, str]:
     return waiting.code, waiting.detail
 
 
-def test_boots_that_fail_in_a_row_hold_the_pool_with_a_reason() -> None:
-    harness = a_rig()
+def test_failed_boots_in_a_row_pause_the_launches_of_the_pool_with_a_reason() -> None:
+    harness = a_harness()
     boot_and_lose(harness)
     assert unhealthy(harness) == (1, 0, "linux-1 lost its machine while booting")
     boot_and_lose(harness)
@@ -54,8 +54,8 @@ def test_boots_that_fail_in_a_row_hold_the_pool_with_a_reason() -> None:
     )
 
 
-def test_after_the_cool_down_one_launch_is_tried_alone() -> None:
-    harness = a_rig()
+def test_after_the_pause_one_launch_is_tried_alone() -> None:
+    harness = a_harness()
     for _ in range(2):
         boot_and_lose(harness)
     harness.submit("r2")
@@ -66,12 +66,12 @@ def test_after_the_cool_down_one_launch_is_tried_alone() -> None:
     assert [each.code for each in harness.tick().plan.waiting] == ["booting", "misconfigured"]
     harness.play_tasks_of("launch")
     check(harness.ports, ["linux-1"])
-    assert unhealthy(harness) == (0, 0, "linux-1 lost its machine while booting"), "a boot that succeeds ends the row"
+    assert unhealthy(harness) == (0, 0, "linux-1 lost its machine while booting"), "a successful boot resets the count"
     assert [each.code for each in harness.tick().plan.waiting] == ["booting"]
 
 
-def test_the_probe_that_fails_holds_the_pool_again() -> None:
-    harness = a_rig()
+def test_a_failed_trial_launch_pauses_the_pool_again() -> None:
+    harness = a_harness()
     for _ in range(2):
         boot_and_lose(harness)
     harness.now += 60
@@ -80,8 +80,8 @@ def test_the_probe_that_fails_holds_the_pool_again() -> None:
     assert why(harness)[0] == "misconfigured"
 
 
-def test_the_boot_that_makes_it_enough_is_not_launched_for_again_in_its_tick() -> None:
-    harness = a_rig(unhealthy_after=1)
+def test_the_tick_that_counts_the_last_failed_boot_launches_nothing() -> None:
+    harness = a_harness(unhealthy_after=1)
     harness.tick()
     harness.play_tasks_of("launch")
     harness.now += 100
@@ -95,28 +95,28 @@ def test_the_boot_that_makes_it_enough_is_not_launched_for_again_in_its_tick() -
 @pytest.mark.parametrize(
     "changes",
     [
-        {"interrupted_at": NOW, "interrupted_by": NOW},  # the cloud took it back
-        {"drain_reason": "requested"},  # an operator did not want it
+        {"interrupted_at": NOW, "interrupted_by": NOW},  # interrupted by EC2
+        {"drain_reason": "requested"},  # drained by an operator
     ],
 )
-def test_a_boot_that_was_not_to_succeed_is_none(changes: dict[str, Any]) -> None:
-    harness = a_rig()
+def test_a_boot_that_was_interrupted_or_drained_does_not_count_as_failed(changes: dict[str, Any]) -> None:
+    harness = a_harness()
     harness.put(a_slot("linux-1", state="booting", version=1, instance_id="i-1", **changes))
     harness.fleet.appear("i-1", state="terminated")
     check(harness.ports, ["linux-1"])
     assert (harness.slot().state, unhealthy(harness)) == ("empty", None)
 
 
-def test_at_0_it_is_off() -> None:
-    harness = a_rig(unhealthy_after=0)
+def test_with_unhealthy_after_0_failed_boots_pause_nothing() -> None:
+    harness = a_harness(unhealthy_after=0)
     for _ in range(5):
         boot_and_lose(harness)
     assert unhealthy(harness) is None
     assert why(harness)[0] == "booting"
 
 
-def test_what_became_of_boots_is_counted() -> None:
-    harness = a_rig()
+def test_outcomes_of_boots_are_counted() -> None:
+    harness = a_harness()
     boot_and_lose(harness)
     harness.tick()
     harness.play_tasks()
@@ -143,7 +143,7 @@ def test_what_became_of_boots_is_counted() -> None:
 
 
 def probe_ready_slot(harness: Harness, *answers: bool) -> None:
-    """EC2's status checks say this of a ready slot, one look after the other."""
+    """Check the ready slot once for each answer of EC2's status checks."""
     for healthy in answers:
         harness.fleet.machines["i-linux-1"] = Machine(id="i-linux-1", state="running", healthy=healthy)
         check(harness.ports, ["linux-1"])
@@ -153,13 +153,13 @@ def probe_ready_slot(harness: Harness, *answers: bool) -> None:
     ("answers", "state"),
     [
         ((False, False), "draining"),
-        ((False, True, False), "ready"),  # a good one begins anew
+        ((False, True, False), "ready"),  # a healthy answer resets the count
         ((True,), "ready"),
         ((False,), "ready"),
     ],
 )
 def test_a_ready_slot_whose_probes_fail_in_a_row_is_drained(answers: tuple[bool, ...], state: str) -> None:
-    harness = a_rig()
+    harness = a_harness()
     harness.put(a_slot("linux-1", version=1, since=harness.now, idle_since=harness.now))
     probe_ready_slot(harness, *answers)
     harness.tick()
@@ -167,9 +167,9 @@ def test_a_ready_slot_whose_probes_fail_in_a_row_is_drained(answers: tuple[bool,
 
 
 def test_a_machine_without_a_probe_never_counts_as_failing() -> None:
-    """EC2's status checks are not known, or the pool looks at none."""
+    """EC2 reports no status checks, or the pool does not use them."""
     for keys, healthy in (({}, None), ({"unhealthy_after": 0}, False)):
-        harness = a_rig(**keys)
+        harness = a_harness(**keys)
         harness.put(a_slot("linux-1", version=1, since=harness.now))
         harness.fleet.machines["i-linux-1"] = Machine(id="i-linux-1", state="running", healthy=healthy)
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""Callbacks: at least once, whatever the broker answers at the dispatch. On a real Redis that is killed."""
+"""Callbacks are sent at least once, also when the broker is down at the first attempt. Uses a real Redis."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.operations.machines.recover import recover
+from scheduler.operations.machines.check import recover
 from scheduler.ports import OutboxMessage, ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_notifier import RedisNotifier
@@ -23,8 +23,8 @@ QUEUE = "producer"
 ON_LEASE = {"task": "producer.started", "queue": QUEUE}
 
 
-class Post(Mailbox):
-    """Slow work waits here as ever; callbacks go to a real broker."""
+class CallbackMailbox(Mailbox):
+    """Keeps messages of tasks and sends callbacks to a real broker."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -37,15 +37,15 @@ class Post(Mailbox):
         self._celery.send_callback(outgoing)
 
 
-class CutOff(RedisNotifier):
-    """Its Redis is killed after the commit and before the announcement."""
+class KillingNotifier(RedisNotifier):
+    """A notifier that kills its Redis before the first notice, so after the commit."""
 
     def __init__(self, server: RedisServer) -> None:
         super().__init__(make_redis(server.url, connect_seconds=1), lambda: None)
         self._server = server
 
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """See Bell."""
+        """See Notifier."""
         self._server.kill()
         super().notify(reservation, notice)
 
@@ -59,9 +59,9 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def harness(redis_server: RedisServer) -> Harness:
-    """A fleet whose callbacks go through that Redis; r1 is about to be leased."""
+    """A harness whose callbacks are sent to that Redis; the next tick leases r1."""
     made = Harness()
-    made.mailbox = made.ports.dispatcher = Post(redis_server.url)
+    made.mailbox = made.ports.dispatcher = CallbackMailbox(redis_server.url)
     made.submit("r1", on_lease=ON_LEASE)
     made.tick()
     made.play_tasks()
@@ -69,22 +69,20 @@ def harness(redis_server: RedisServer) -> Harness:
 
 
 def waiting(harness: Harness) -> list[str]:
-    """The callbacks that were not taken yet."""
+    """Return the ids of the callbacks that are not sent yet."""
     return [each.id for each in harness.store.find_outgoing(sent_before=float("inf"))]
 
 
 def take(server: RedisServer) -> list[dict[str, Any]]:
-    """The arguments of the messages on the producer's queue."""
+    """Return the arguments of the messages on the producer's queue."""
     with make_redis(server.url) as client:
         bodies = [json.loads(each)["body"] for each in client.lrange(QUEUE, 0, -1)]
     return [json.loads(base64.b64decode(body))[0][0] for body in bodies]
 
 
-def test_a_broker_that_is_down_when_a_lease_begins_gets_its_callback_later(
-    harness: Harness, redis_server: RedisServer
-) -> None:
-    harness.ports.notifier = CutOff(redis_server)
-    # The notice is a hint and is not made good; it does not undo what is committed either.
+def test_a_callback_is_sent_later_when_the_broker_is_down_at_first(harness: Harness, redis_server: RedisServer) -> None:
+    harness.ports.notifier = KillingNotifier(redis_server)
+    # A lost notice is not repeated, and the commit stays.
     with pytest.raises(ViewUnavailableError):
         harness.tick()
     assert (harness.phase(), len(waiting(harness))) == ("leased", 1)
@@ -96,8 +94,12 @@ def test_a_broker_that_is_down_when_a_lease_begins_gets_its_callback_later(
     redis_server.restart()
     harness.now += 11
     recover(harness.ports)
-    (told,) = take(redis_server)
-    assert (told["event"], told["reservation"], told["leases"][0]["token"]) == ("leased", "r1", harness.token())
+    (callback,) = take(redis_server)
+    assert (callback["event"], callback["reservation"], callback["leases"][0]["token"]) == (
+        "leased",
+        "r1",
+        harness.token(),
+    )
     assert waiting(harness) == []
 
     harness.now += 11
@@ -105,16 +107,16 @@ def test_a_broker_that_is_down_when_a_lease_begins_gets_its_callback_later(
     assert len(take(redis_server)) == 1
 
 
-def test_a_broker_that_takes_it_at_once_gets_it_once(harness: Harness, redis_server: RedisServer) -> None:
+def test_a_callback_that_the_broker_takes_at_once_is_sent_once(harness: Harness, redis_server: RedisServer) -> None:
     harness.tick()
     harness.now += 11
     recover(harness.ports)
     assert (len(take(redis_server)), waiting(harness)) == (1, [])
 
 
-def test_a_notice_that_is_lost_loses_no_callback(harness: Harness, redis_server: RedisServer, tmp_path: Path) -> None:
-    """The view's Redis may be another one than the broker: the broker is up."""
-    harness.ports.notifier = CutOff(start_own_redis(tmp_path / "view"))
+def test_a_lost_notice_loses_no_callback(harness: Harness, redis_server: RedisServer, tmp_path: Path) -> None:
+    """The view may be on another Redis than the broker; here only the Redis of the view fails."""
+    harness.ports.notifier = KillingNotifier(start_own_redis(tmp_path / "view"))
     with pytest.raises(ViewUnavailableError):
         harness.tick()
     harness.now += 11

@@ -1,4 +1,4 @@
-"""Each decision is looked at again on fresh rows: every way in which one may lose, and that it then changes nothing."""
+"""The commit checks each decision again on fresh rows: every reason to skip one, and that it then changes nothing."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ SLOT: dict[str, Any] = {"since": NOW - 50, "idle_since": NOW - 400, "last_seen":
 HELD: dict[str, Any] = {"phase": "leased", "leased_at": NOW - 50, "token": 1, "created_at": NOW - 60}
 
 
-def on(slot: str = "linux-1", **changes: Any) -> Any:
+def a_small_lease(slot: str = "linux-1", **changes: Any) -> Any:
     return a_lease(slot, resources={"cpus": 2}, **changes)
 
 
@@ -55,22 +55,22 @@ def slot(state: Any = "ready", name: str = "linux-1", **changes: Any) -> Slot:
     return a_slot(name, state=state, **SLOT | {"resources": {"cpus": 4}} | changes)
 
 
-def waits(name: str = "r1", **changes: Any) -> Reservation:
+def a_pending(name: str = "r1", **changes: Any) -> Reservation:
     return a_reservation(name, **{"created_at": NOW - 60, "resources": {"cpus": 2}} | changes)
 
 
-def holds(name: str = "r1", **changes: Any) -> Reservation:
-    return waits(name, **HELD | {"leases": (on(),)} | changes)
+def a_leased(name: str = "r1", **changes: Any) -> Reservation:
+    return a_pending(name, **HELD | {"leases": (a_small_lease(),)} | changes)
 
 
 def write(rows: list[Row], decision: Decision) -> tuple[str | None, bool]:
-    """Why it lost, or None; and whether anything was written."""
+    """Commit a decision; return the reason why it was skipped, or None, and whether rows changed."""
     reasons, is_change, _ = write_all(rows, [decision])
     return (reasons[0] if reasons else None, is_change)
 
 
 def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bool, Harness]:
-    """Why each of them lost that did; whether anything was written; and where."""
+    """Commit decisions; return the reasons of the skipped ones, whether rows changed, and the harness."""
     harness = Harness(CONFIG)
     with harness.store.transaction() as transaction:
         reservations = [row for row in rows if isinstance(row, Reservation)]
@@ -104,9 +104,9 @@ def _with_version(row: Reservation, new: Reservation) -> Reservation:
 EXPIRE = Expire(reservation="r1")
 GONE = Fail(reservation="r1", reason="slot_gone")
 OFFLINE = Fail(reservation="r1", reason="slot_offline")
-INTERRUPTED_FAIL = Fail(reservation="r1", reason="slot_interrupted")
-AT_ONCE = Requeue(reservation="r1", reason="slot_interrupted")
-BY_THEN = Requeue(reservation="r1", reason="slot_interrupted", revoke_by=NOW + 60)
+FAILED = Fail(reservation="r1", reason="slot_interrupted")
+REQUEUED = Requeue(reservation="r1", reason="slot_interrupted")
+REVOKED = Requeue(reservation="r1", reason="slot_interrupted", revoke_by=NOW + 60)
 DRAINED = Requeue(reservation="r1", reason="slot_draining")
 UNCONFIRMED = Requeue(reservation="r1", reason="unconfirmed")
 RESTART = Restart(reservation="r1")
@@ -117,7 +117,7 @@ GANG = Assign(
 )
 LAUNCH = Launch(slot="linux-1", pool="linux", offering=None, reason="demand")
 IDLE = Drain(slot="linux-1", reason="idle")
-NOTICED = Drain(slot="linux-1", reason="interrupted")
+INTERRUPTED = Drain(slot="linux-1", reason="interrupted")
 TIMEOUT = Terminate(slot="linux-1", reason="timeout")
 FREE = Terminate(slot="linux-1", reason="drained")
 COOLED = Reset(slot="linux-1", reason="cooled_down")
@@ -125,27 +125,39 @@ HOST = Reset(slot="hosts-1", reason="drained")
 SPOT: dict[str, Any] = {"interrupted_at": NOW - 1, "interrupted_by": NOW + 100}
 
 WRITTEN: list[tuple[str, list[Row], Decision]] = [
-    ("its time is over", [waits(expires_at=NOW)], EXPIRE),
-    ("a lease's time is over", [slot(), holds(expires_at=NOW - 1)], EXPIRE),
-    ("its slot has another machine", [slot(epoch=2), holds()], GONE),
-    ("its slot is empty", [slot("empty"), holds()], GONE),
-    ("its slot was removed", [holds(leases=(on("linux-9"),))], GONE),
-    ("its host is silent", [slot(name="hosts-1", last_seen=NOW - 181), holds(leases=(on("hosts-1"),))], OFFLINE),
-    ("its machine was interrupted", [slot(**SPOT), holds()], INTERRUPTED_FAIL),
-    ("taken back at once", [slot(**SPOT), holds()], AT_ONCE),
-    ("taken back with a grace", [slot(**SPOT), holds()], BY_THEN),
-    ("its grace is over", [slot("draining"), holds(phase="revoking", revoke_by=NOW)], AT_ONCE),
-    ("its slot is gone before its grace", [slot("empty"), holds(phase="revoking", revoke_by=NOW + 9)], AT_ONCE),
-    ("drained for too long", [slot("draining", since=NOW - 60), holds()], DRAINED),
-    ("never confirmed", [slot(), holds(leased_at=NOW - 10)], UNCONFIRMED),
-    ("failed for the first time", [waits(phase="failed", restart_policy="on_failure")], RESTART),
-    ("failed long after its restart", [waits(phase="failed", restarted_at=NOW - 16)], RESTART),
-    ("room on a ready slot", [slot(), waits()], ASSIGN),
-    ("beside another lease", [slot(), waits(), holds("r2")], ASSIGN),
-    ("a lease of an earlier machine does not count", [slot(), waits(), holds("r2", leases=(on(epoch=0),) * 1)], ASSIGN),
+    ("it has expired", [a_pending(expires_at=NOW)], EXPIRE),
+    ("a leased reservation has expired", [slot(), a_leased(expires_at=NOW - 1)], EXPIRE),
+    ("its slot has another machine", [slot(epoch=2), a_leased()], GONE),
+    ("its slot is empty", [slot("empty"), a_leased()], GONE),
+    ("its slot was removed", [a_leased(leases=(a_small_lease("linux-9"),))], GONE),
+    (
+        "its host is offline",
+        [slot(name="hosts-1", last_seen=NOW - 181), a_leased(leases=(a_small_lease("hosts-1"),))],
+        OFFLINE,
+    ),
+    ("its machine was interrupted", [slot(**SPOT), a_leased()], FAILED),
+    ("requeued at once", [slot(**SPOT), a_leased()], REQUEUED),
+    ("revoked with a grace", [slot(**SPOT), a_leased()], REVOKED),
+    ("its grace is over", [slot("draining"), a_leased(phase="revoking", revoke_by=NOW)], REQUEUED),
+    (
+        "its slot is lost before its grace is over",
+        [slot("empty"), a_leased(phase="revoking", revoke_by=NOW + 9)],
+        REQUEUED,
+    ),
+    ("drained for too long", [slot("draining", since=NOW - 60), a_leased()], DRAINED),
+    ("never confirmed", [slot(), a_leased(leased_at=NOW - 10)], UNCONFIRMED),
+    ("failed for the first time", [a_pending(phase="failed", restart_policy="on_failure")], RESTART),
+    ("failed long after its restart", [a_pending(phase="failed", restarted_at=NOW - 16)], RESTART),
+    ("capacity on a ready slot", [slot(), a_pending()], ASSIGN),
+    ("beside another lease", [slot(), a_pending(), a_leased("r2")], ASSIGN),
+    (
+        "a lease of an earlier machine does not count",
+        [slot(), a_pending(), a_leased("r2", leases=(a_small_lease(epoch=0),) * 1)],
+        ASSIGN,
+    ),
     ("an empty slot", [slot("empty")], LAUNCH),
-    ("idle for long", [slot()], IDLE),
-    ("a notice came", [slot(**SPOT)], NOTICED),
+    ("idle for too long", [slot()], IDLE),
+    ("interrupted", [slot(**SPOT)], INTERRUPTED),
     ("booting for too long", [slot("booting", since=NOW - 100)], TIMEOUT),
     ("draining without leases", [slot("draining")], FREE),
     ("terminating for too long", [slot("terminating", since=NOW - 300)], TIMEOUT),
@@ -155,62 +167,70 @@ WRITTEN: list[tuple[str, list[Row], Decision]] = [
 
 
 @pytest.mark.parametrize(("rows", "decision"), [case[1:] for case in WRITTEN], ids=[case[0] for case in WRITTEN])
-def test_a_decision_that_still_holds_is_written(rows: list[Row], decision: Decision) -> None:
+def test_a_decision_that_still_holds_is_committed(rows: list[Row], decision: Decision) -> None:
     assert write(rows, decision) == (None, True)
 
 
 LOST: list[tuple[list[Row], Decision, str]] = [
-    # nobody is there any more
+    # the row was deleted
     ([], EXPIRE, "the reservation is gone"),
     ([], ASSIGN, "the reservation is gone"),
     ([], Drain(slot="linux-9", reason="idle"), "the slot is gone"),
     # expire
-    ([waits(expires_at=NOW + 0.001)], EXPIRE, "it was renewed"),
-    ([waits()], EXPIRE, "it was renewed"),
-    ([waits(phase="released", expires_at=NOW)], EXPIRE, "it is released already"),
+    ([a_pending(expires_at=NOW + 0.001)], EXPIRE, "it was renewed"),
+    ([a_pending()], EXPIRE, "it was renewed"),
+    ([a_pending(phase="released", expires_at=NOW)], EXPIRE, "it is released already"),
     # fail
-    ([slot(), holds()], GONE, "its slots are there"),
-    ([slot(), waits()], GONE, "it is pending"),
-    ([slot(), holds(phase="failed", leases=())], GONE, "it is failed"),
-    ([slot(name="hosts-1", last_seen=NOW - 180), holds(leases=(on("hosts-1"),))], OFFLINE, "its slots are there"),
-    ([slot(last_seen=NOW - 9999), holds()], OFFLINE, "its slots are there"),
-    ([slot(), holds()], INTERRUPTED_FAIL, "its slots are there"),
+    ([slot(), a_leased()], GONE, "its slots are there"),
+    ([slot(), a_pending()], GONE, "it is pending"),
+    ([slot(), a_leased(phase="failed", leases=())], GONE, "it is failed"),
+    (
+        [slot(name="hosts-1", last_seen=NOW - 180), a_leased(leases=(a_small_lease("hosts-1"),))],
+        OFFLINE,
+        "its slots are there",
+    ),
+    ([slot(last_seen=NOW - 9999), a_leased()], OFFLINE, "its slots are there"),
+    ([slot(), a_leased()], FAILED, "its slots are there"),
     # requeue
-    ([slot(), holds()], AT_ONCE, "its slots are there"),
-    ([slot(), holds()], BY_THEN, "its slots are there"),
-    ([slot(epoch=2, **SPOT), holds()], AT_ONCE, "its slots are there"),
-    ([slot(**SPOT), waits()], BY_THEN, "it is pending"),
-    ([slot(**SPOT), holds(phase="released", leases=())], AT_ONCE, "it is released"),
-    ([slot(**SPOT), holds(phase="revoking", revoke_by=NOW + 9)], BY_THEN, "it is revoking"),
-    ([slot("draining"), holds(phase="revoking", revoke_by=NOW + 9)], AT_ONCE, "its holder has time to let go"),
-    ([slot("draining", since=NOW - 59), holds()], DRAINED, "its slots are there"),
+    ([slot(), a_leased()], REQUEUED, "its slots are there"),
+    ([slot(), a_leased()], REVOKED, "its slots are there"),
+    ([slot(epoch=2, **SPOT), a_leased()], REQUEUED, "its slots are there"),
+    ([slot(**SPOT), a_pending()], REVOKED, "it is pending"),
+    ([slot(**SPOT), a_leased(phase="released", leases=())], REQUEUED, "it is released"),
+    ([slot(**SPOT), a_leased(phase="revoking", revoke_by=NOW + 9)], REVOKED, "it is revoking"),
+    ([slot("draining"), a_leased(phase="revoking", revoke_by=NOW + 9)], REQUEUED, "its holder has time to let go"),
+    ([slot("draining", since=NOW - 59), a_leased()], DRAINED, "its slots are there"),
     # The rules changed since the plan: this drain waits for its leases.
-    ([slot("draining", "hosts-1", since=0), holds(leases=(on("hosts-1"),))], DRAINED, "its slots are there"),
-    ([slot(), holds()], DRAINED, "its slots are there"),
-    ([slot(), holds(confirmed_at=NOW - 1)], UNCONFIRMED, "it was confirmed"),
-    ([slot(), holds(leased_at=NOW - 9)], UNCONFIRMED, "it has time to be confirmed"),
+    (
+        [slot("draining", "hosts-1", since=0), a_leased(leases=(a_small_lease("hosts-1"),))],
+        DRAINED,
+        "its slots are there",
+    ),
+    ([slot(), a_leased()], DRAINED, "its slots are there"),
+    ([slot(), a_leased(confirmed_at=NOW - 1)], UNCONFIRMED, "it was confirmed"),
+    ([slot(), a_leased(leased_at=NOW - 9)], UNCONFIRMED, "it has time to be confirmed"),
     # restart
-    ([waits()], RESTART, "it is pending"),
-    ([waits(phase="cancelled")], RESTART, "it is cancelled"),
-    ([waits(phase="failed", restarted_at=NOW - 15)], RESTART, "it was restarted a moment ago"),
+    ([a_pending()], RESTART, "it is pending"),
+    ([a_pending(phase="cancelled")], RESTART, "it is cancelled"),
+    ([a_pending(phase="failed", restarted_at=NOW - 15)], RESTART, "it was restarted a moment ago"),
     # assign: the reservation
-    ([slot(), holds()], ASSIGN, "it is leased"),
-    ([slot(), waits(phase="cancelled")], ASSIGN, "it is cancelled"),
-    ([slot(), waits(priority=0)], ASSIGN, "it is on hold"),
-    ([slot(), waits(suspended=True)], ASSIGN, "it is on hold"),
-    ([slot(), waits(expires_at=NOW)], ASSIGN, "its time is over"),
+    ([slot(), a_leased()], ASSIGN, "it is leased"),
+    ([slot(), a_pending(phase="cancelled")], ASSIGN, "it is cancelled"),
+    ([slot(), a_pending(priority=0)], ASSIGN, "it is on hold"),
+    ([slot(), a_pending(suspended=True)], ASSIGN, "it is on hold"),
+    ([slot(), a_pending(expires_at=NOW)], ASSIGN, "its time is over"),
     # assign: the slot
-    ([slot("draining"), waits()], ASSIGN, "linux-1 is draining"),
-    ([slot("booting"), waits()], ASSIGN, "linux-1 is booting"),
-    ([slot(epoch=2), waits()], ASSIGN, "linux-1 has another machine"),
-    ([slot(cordoned=True), waits()], ASSIGN, "linux-1 takes no leases"),
-    ([slot(**SPOT), waits()], ASSIGN, "linux-1 takes no leases"),
-    ([slot(), waits(), holds("r2"), holds("r3")], ASSIGN, "linux-1 is taken"),
-    ([slot(resources={"cpus": 1}), waits()], ASSIGN, "linux-1 has no room"),
-    ([slot(), waits(), holds("r2", leases=(a_lease(resources={"cpus": 3}),))], ASSIGN, "linux-1 has no room"),
-    ([slot(), waits(labels={"disk": "ssd"})], ASSIGN, "linux-1 has other labels"),
-    ([slot(labels={"disk": "hdd"}), waits(labels={"disk": "ssd"})], ASSIGN, "linux-1 has other labels"),
-    ([slot(), waits()], GANG, "the rules have changed"),
+    ([slot("draining"), a_pending()], ASSIGN, "linux-1 is draining"),
+    ([slot("booting"), a_pending()], ASSIGN, "linux-1 is booting"),
+    ([slot(epoch=2), a_pending()], ASSIGN, "linux-1 has another machine"),
+    ([slot(cordoned=True), a_pending()], ASSIGN, "linux-1 takes no leases"),
+    ([slot(**SPOT), a_pending()], ASSIGN, "linux-1 takes no leases"),
+    ([slot(), a_pending(), a_leased("r2"), a_leased("r3")], ASSIGN, "linux-1 is taken"),
+    ([slot(resources={"cpus": 1}), a_pending()], ASSIGN, "linux-1 has no room"),
+    ([slot(), a_pending(), a_leased("r2", leases=(a_lease(resources={"cpus": 3}),))], ASSIGN, "linux-1 has no room"),
+    ([slot(), a_pending(labels={"disk": "ssd"})], ASSIGN, "linux-1 has other labels"),
+    ([slot(labels={"disk": "hdd"}), a_pending(labels={"disk": "ssd"})], ASSIGN, "linux-1 has other labels"),
+    ([slot(), a_pending()], GANG, "the rules have changed"),
     # launch
     ([slot("launching")], LAUNCH, "linux-1 is launching"),
     ([slot()], LAUNCH, "linux-1 is ready"),
@@ -219,17 +239,17 @@ LOST: list[tuple[list[Row], Decision, str]] = [
     # drain
     ([slot("draining")], IDLE, "linux-1 is draining"),
     ([slot(cordoned=True)], IDLE, "linux-1 is not idle"),
-    ([slot(), holds()], IDLE, "linux-1 is not idle"),
+    ([slot(), a_leased()], IDLE, "linux-1 is not idle"),
     ([slot(idle_since=NOW - 300)], IDLE, "linux-1 is not idle"),
-    ([slot()], NOTICED, "linux-1 is not interrupted"),
+    ([slot()], INTERRUPTED, "linux-1 is not interrupted"),
     # terminate
     ([slot()], TIMEOUT, "linux-1 is ready"),
     ([slot("empty")], FREE, "linux-1 is empty"),
     ([slot("booting", since=NOW - 99)], TIMEOUT, "linux-1 has moved on"),
-    ([slot("draining"), holds()], FREE, "linux-1 holds leases"),
+    ([slot("draining"), a_leased()], FREE, "linux-1 holds leases"),
     # reset
     ([slot("launching")], COOLED, "linux-1 is launching"),
-    ([slot("draining", "hosts-1"), holds(leases=(on("hosts-1"),))], HOST, "hosts-1 is draining"),
+    ([slot("draining", "hosts-1"), a_leased(leases=(a_small_lease("hosts-1"),))], HOST, "hosts-1 is draining"),
 ]
 
 
@@ -240,8 +260,8 @@ def test_a_decision_that_no_longer_holds_is_skipped_and_changes_nothing(
     assert write(rows, decision) == (reason, False)
 
 
-def test_the_instances_of_a_gang_spend_the_room_of_each_other() -> None:
-    gang = waits(components=(msgspec.structs.replace(waits().request.components[0], count=2),))
+def test_the_instances_of_a_gang_use_up_the_capacity_for_each_other() -> None:
+    gang = a_pending(components=(msgspec.structs.replace(a_pending().request.components[0], count=2),))
     assert write([slot(), gang], GANG) == (None, True)
     assert write([slot(resources={"cpus": 3}), gang], GANG) == ("linux-1 has no room", False)
 
@@ -257,7 +277,7 @@ def test_a_deposed_leader_writes_nothing() -> None:
     assert harness.phase() == "pending"
 
 
-def test_losers_do_not_keep_the_rest_of_the_chunk_from_being_written() -> None:
+def test_skipped_decisions_do_not_prevent_the_rest_of_the_chunk() -> None:
     harness = Harness(CONFIG)
     harness.submit("r1", ttl=1)
     harness.submit("r2")
@@ -271,8 +291,8 @@ def test_losers_do_not_keep_the_rest_of_the_chunk_from_being_written() -> None:
     assert [harness.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
 
 
-def test_a_lease_changes_its_state_by_its_table_only() -> None:
-    """Only a tick may set a holder a deadline; whoever else tries is a fault of this program."""
+def test_a_lease_changes_its_state_only_by_legal_moves() -> None:
+    """Only a tick may set a deadline; any other cause is a programming error and raises."""
     harness = Harness().leased()
     with harness.store.transaction() as transaction:
         work = UnitOfWork(transaction, "holder")
@@ -283,7 +303,7 @@ def test_a_lease_changes_its_state_by_its_table_only() -> None:
             work.put(msgspec.structs.replace(current, leases=revoking))
 
 
-def test_the_events_of_a_tick_bear_its_term() -> None:
+def test_the_events_of_a_tick_contain_its_term() -> None:
     harness = Harness()
     harness.tick()
     harness.submit("r1")

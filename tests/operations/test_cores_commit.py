@@ -1,4 +1,4 @@
-"""Limits of cores are computed again on current rows and published."""
+"""The commit computes limits of cores again on fresh rows and publishes them."""
 
 from typing import Any
 
@@ -10,27 +10,27 @@ from scheduler.operations.tick.commit import CHUNK
 from scheduler.operations.tick.heartbeat_intake import describe_host
 from tests.builders import a_lease
 from tests.operations.harness import Harness
-from tests.operations.test_commit import holds, on, slot, waits, write_all
+from tests.operations.test_commit import a_leased, a_pending, a_small_lease, slot, write_all
 
 ALONE = Cores(reservation="r1", component="main", slot="linux-1", cpus=4.0, epoch=1)
 HALF = Cores(reservation="r1", component="main", slot="linux-1", cpus=2.0, epoch=1)
-NEWCOMER = Assign(reservation="r2", leases=(Placement("main", "linux-1", 1, {"cpus": 2.0}),))
+ASSIGN_R2 = Assign(reservation="r2", leases=(Placement("main", "linux-1", 1, {"cpus": 2.0}),))
 
 
-def claims(name: str = "r2") -> Any:
-    return waits(name, leases=(on(state="claimed", token=0),))
+def a_claiming(name: str = "r2") -> Any:
+    return a_pending(name, leases=(a_small_lease(state="claimed", token=0),))
 
 
 LOST: list[tuple[str, list[Row], str]] = [
-    ("it is gone", [slot()], "it does not hold that any more"),
-    ("it waits again", [slot(), waits()], "it does not hold that any more"),
-    ("it stands elsewhere", [slot(), holds(leases=(on("linux-2"),))], "it does not hold that any more"),
-    ("another machine", [slot(epoch=2), holds()], "others share linux-1 by now"),
-    ("another came", [slot(), holds(), holds("r2")], "others share linux-1 by now"),
-    ("the host has other cpus", [slot(resources={"cpus": 6}), holds()], "others share linux-1 by now"),
-    ("the slot does not count cpus", [slot(resources={"vms": 1}), holds()], "others share linux-1 by now"),
-    ("the slot holds nothing", [slot("terminating"), holds()], "others share linux-1 by now"),
-    ("it only claims its place", [slot(), claims("r1")], "others share linux-1 by now"),
+    ("it was deleted", [slot()], "it does not hold that any more"),
+    ("it waits again", [slot(), a_pending()], "it does not hold that any more"),
+    ("it is on another slot", [slot(), a_leased(leases=(a_small_lease("linux-2"),))], "it does not hold that any more"),
+    ("another machine", [slot(epoch=2), a_leased()], "others share linux-1 by now"),
+    ("there is another lease", [slot(), a_leased(), a_leased("r2")], "others share linux-1 by now"),
+    ("the host has other cpus", [slot(resources={"cpus": 6}), a_leased()], "others share linux-1 by now"),
+    ("the slot does not count cpus", [slot(resources={"vms": 1}), a_leased()], "others share linux-1 by now"),
+    ("the slot holds nothing", [slot("terminating"), a_leased()], "others share linux-1 by now"),
+    ("it only has a claim", [slot(), a_claiming("r1")], "others share linux-1 by now"),
 ]
 
 
@@ -45,28 +45,32 @@ def cores_of(harness: Harness) -> dict[str, float | None]:
 
 
 def test_a_limit_is_written_with_its_event_and_a_claim_does_not_count() -> None:
-    reasons, _, harness = write_all([slot(), holds(), claims()], [ALONE])
+    reasons, _, harness = write_all([slot(), a_leased(), a_claiming()], [ALONE])
     assert (reasons, cores_of(harness)) == ([], {"r1": 4.0, "r2": None})
-    told = [each.detail for each in harness.events if each.name == "reservation_cores"]
-    assert [(each["component"], each["slot"], each["cpus"]) for each in told] == [("main", "linux-1", 4.0)]
+    details = [each.detail for each in harness.events if each.name == "reservation_cores"]
+    assert [(each["component"], each["slot"], each["cpus"]) for each in details] == [("main", "linux-1", 4.0)]
 
 
 def test_a_revoked_lease_counts_until_it_has_ended() -> None:
-    leaving = holds("r2", phase="revoking", leases=(on(state="revoking", revoke_by=9e9),))
-    reasons, _, harness = write_all([slot(resources={"cpus": 8}), holds(), leaving], [ALONE])
+    leaving = a_leased("r2", phase="revoking", leases=(a_small_lease(state="revoking", revoke_by=9e9),))
+    reasons, _, harness = write_all([slot(resources={"cpus": 8}), a_leased(), leaving], [ALONE])
     assert (reasons, cores_of(harness)["r1"]) == ([], 4.0)
 
 
-def test_what_was_decided_before_it_in_the_same_plan_counts() -> None:
-    """The newcomer is written first: a limit that was made without it is not, one that counts it is."""
-    reasons, _, harness = write_all([slot(), holds(leases=(on(cores=4.0),)), waits("r2")], [NEWCOMER, ALONE])
+def test_earlier_decisions_of_the_same_plan_count() -> None:
+    """r2 is assigned first, so a limit computed without r2 is skipped and one computed with it is committed."""
+    reasons, _, harness = write_all(
+        [slot(), a_leased(leases=(a_small_lease(cores=4.0),)), a_pending("r2")], [ASSIGN_R2, ALONE]
+    )
     assert (reasons, cores_of(harness)) == (["others share linux-1 by now"], {"r1": 4.0, "r2": None})
-    _, _, harness = write_all([slot(), holds(leases=(on(cores=4.0),)), waits("r2")], [NEWCOMER, HALF])
+    _, _, harness = write_all(
+        [slot(), a_leased(leases=(a_small_lease(cores=4.0),)), a_pending("r2")], [ASSIGN_R2, HALF]
+    )
     assert cores_of(harness) == {"r1": 2.0, "r2": None}
 
 
-def test_of_two_limits_the_last_one_counts() -> None:
-    stale = holds(leases=(on(cores=2.0),))
+def test_the_last_of_two_limits_counts() -> None:
+    stale = a_leased(leases=(a_small_lease(cores=2.0),))
     lost: list[Decision] = [HALF, ALONE]
     reasons, _, harness = write_all([slot(), stale], lost)
     assert (reasons, cores_of(harness)) == (["others share linux-1 by now"], {"r1": 4.0})
@@ -93,16 +97,16 @@ def test_the_channel_and_the_host_get_a_changed_limit_and_a_new_lease_has_its_ow
     assert [each["cores"] for each in describe_host(harness.ports, "lab-1", "m")["leases"]] == [3.5, 4.5]
 
 
-def test_limits_of_one_reservation_are_written_together_each_if_it_holds() -> None:
-    parts = (on(), on("linux-2", component="b"))
+def test_limits_of_one_reservation_are_committed_together_and_checked_each() -> None:
+    parts = (a_small_lease(), a_small_lease("linux-2", component="b"))
     other = Cores(reservation="r1", component="b", slot="linux-2", cpus=3.0, epoch=1)
-    reasons, _, harness = write_all([slot(), slot(name="linux-2"), holds(leases=parts)], [ALONE, other])
+    reasons, _, harness = write_all([slot(), slot(name="linux-2"), a_leased(leases=parts)], [ALONE, other])
     [row] = harness.store.find_reservations()
     assert (reasons, [lease.cores for lease in row.leases]) == (["others share linux-2 by now"], [4.0, None])
 
 
 def test_all_limits_of_one_reservation_are_one_transaction() -> None:
-    """Each transaction writes all leases of its reservation: several would write the same leases again and again."""
+    """Each transaction writes all leases of its reservation, so several transactions would write them several times."""
     count = 2 * CHUNK + 1
     names = [f"rank.{number}" for number in range(count)]
     leases = tuple(a_lease(component=name, resources={"cpus": 1 / count}) for name in names)
@@ -110,6 +114,6 @@ def test_all_limits_of_one_reservation_are_one_transaction() -> None:
         Cores(reservation="r1", component=name, slot="linux-1", cpus=4 / count, epoch=1) for name in names
     ]
     # `write_all` accepts one transaction only.
-    reasons, _, harness = write_all([slot(), holds(leases=leases)], limits)
+    reasons, _, harness = write_all([slot(), a_leased(leases=leases)], limits)
     (row,) = harness.store.find_reservations()
     assert (reasons, {lease.cores for lease in row.leases}) == ([], {4 / count})

@@ -1,6 +1,6 @@
-"""What a lost message or a killed worker costs the client: one more copy of its request, and one tick; never more.
+"""The cost of a lost message or a killed worker for the client: one more copy of its request and one more tick.
 
-Counted in copies, ticks and a clock that passes only when it is told to, for every call at which the worker may die.
+The tests count copies, ticks and simulated seconds. They kill the worker once at every call of a port.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ PORTS = ("store", "view_cache", "dispatcher", "notifier", "meter")
 
 
 class Wait:
-    """A client that asks for one place on a slot that is ready, and the process that takes its messages."""
+    """A client with one request, a ready slot for it, and the worker that takes the client's messages."""
 
     def __init__(self) -> None:
         self.harness = Harness()
@@ -43,16 +43,16 @@ class Wait:
         self.next_tick = self.harness.now + self.harness.leader.interval
         self.copies = 0
         self.ticks_since_copy = 0
-        self.deaths = 0
+        self.kills = 0
 
     def play(self, take: Callable[[int], None]) -> "Wait":
-        """Until it is leased and the client knows that it is accepted; `take` is what becomes of each copy."""
+        """Run until the reservation is leased and the client has its answer; `take` handles each copy."""
         due, backoff = self.harness.now, make_backoff()
         while not (self._is_answered() and self.harness.phase() == "leased"):
             if not self._is_answered() and self.harness.now >= due:
                 self.copies += 1
                 self.ticks_since_copy = 0
-                self._survive(lambda: take(self.copies))
+                self._run(lambda: take(self.copies))
                 due = self.harness.now + backoff.take()
             if self.harness.notifier.ticks_sent or self.harness.now >= self.next_tick:
                 self._tick()
@@ -61,28 +61,28 @@ class Wait:
         return self
 
     def serve(self) -> None:
-        """What the intake's task does."""
+        """Accept the request and reply, as the task of the intake does."""
         answer = accept(self.harness.ports, "submit", REQUEST)
         self.harness.ports.notifier.reply(REPLY, answer)
 
     def sabotage(self, saboteur: Saboteur) -> None:
-        """Let the ports of the process that takes the first copy be counted."""
+        """Wrap the ports of the worker that takes the first copy with a saboteur."""
         for port in PORTS:
             setattr(self.harness.ports, port, saboteur.wrap(getattr(self.harness.ports, port), port))
 
     @property
     def seconds(self) -> float:
-        """How long the client waited for its lease."""
+        """Return the seconds that the client waited for its lease."""
         return self.harness.now - self.began
 
-    def _survive(self, job: Callable[[], None]) -> None:
+    def _run(self, job: Callable[[], None]) -> None:
         notifier = self.harness.notifier
         try:
             job()
         except Killed:
-            self.deaths += 1
+            self.kills += 1
             self.harness.restart()
-            # Redis, where the kick's flag, the tick's message and the answer are, outlives the worker.
+            # The flag of the kick, the message of the tick and the answer are in Redis and survive the worker.
             self.harness.notifier = self.harness.ports.notifier = notifier
 
     def _tick(self) -> None:
@@ -97,18 +97,18 @@ class Wait:
 
 
 def make_backoff() -> Backoff:
-    """The client's pauses between the copies of a request, each as long as it may be."""
+    """Return the client's pauses between the copies of a request, each of its maximum length."""
     return Backoff(RESEND_SECONDS, LONGEST_RESEND_SECONDS, draw=lambda: 0.0)
 
 
-def test_without_a_loss_it_is_one_copy_and_one_tick() -> None:
+def test_without_a_loss_the_client_sends_one_copy_and_waits_for_one_tick() -> None:
     wait = Wait()
     wait.play(lambda _number: wait.serve())
     assert (wait.copies, wait.ticks_since_copy, wait.seconds) == (1, 1, 0.0)
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_each_message_that_is_lost_costs_one_more_copy(lost: int) -> None:
+def test_each_lost_message_costs_one_more_copy(lost: int) -> None:
     wait = Wait()
     wait.play(lambda number: wait.serve() if number > lost else None)
     assert (wait.copies, wait.ticks_since_copy) == (lost + 1, 1)
@@ -117,7 +117,7 @@ def test_each_message_that_is_lost_costs_one_more_copy(lost: int) -> None:
 
 
 def count_calls() -> int:
-    """How many calls of ports the carrying out of one request makes."""
+    """Return the number of calls of ports for one request."""
     saboteur, wait = Saboteur(0, afterwards=False), Wait()
     wait.sabotage(saboteur)
     wait.serve()
@@ -126,30 +126,30 @@ def count_calls() -> int:
 
 @pytest.mark.parametrize("afterwards", [False, True])
 def test_a_worker_that_is_killed_anywhere_costs_one_more_copy_and_one_tick(afterwards: bool) -> None:
-    """At every call of every port, before it took effect and after."""
+    """The worker is killed at every call of every port, before or after the call took effect."""
     calls = count_calls()
     assert calls > 10
     for at in range(1, calls + 1):
         saboteur, wait = Saboteur(at, afterwards=afterwards), Wait()
         wait.sabotage(saboteur)
         wait.play(partial(_serve, wait))
-        where = f"killed at call {at}, {saboteur.places[at - 1]}"
-        assert wait.deaths == 1, where
-        assert wait.copies <= 2, where
-        assert wait.ticks_since_copy <= 1, where
-        assert wait.seconds <= RESEND_SECONDS + wait.harness.leader.interval, where
+        case = f"killed at call {at}, {saboteur.places[at - 1]}"
+        assert wait.kills == 1, case
+        assert wait.copies <= 2, case
+        assert wait.ticks_since_copy <= 1, case
+        assert wait.seconds <= RESEND_SECONDS + wait.harness.leader.interval, case
         assert [event.name for event in wait.harness.events if event.reservation] == [
             "reservation_submitted",
             "reservation_leased",
-        ], where
+        ], case
 
 
 def _serve(wait: Wait, _number: int) -> None:
     wait.serve()
 
 
-def test_a_kick_that_is_lost_costs_one_interval() -> None:
-    """The worker died between the flag of a kick and the message for it."""
+def test_a_lost_kick_costs_one_interval() -> None:
+    """The worker is killed between the flag of a kick and its message."""
     wait = Wait()
 
     def serve(_number: int) -> None:

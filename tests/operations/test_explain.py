@@ -1,4 +1,4 @@
-"""Explain: why it waits on the rows as they are, the smallest change, and conditions; nothing is written."""
+"""Explain: the reason of a wait on the current rows, the smallest change, and conditions. Nothing is written."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,8 +12,8 @@ from scheduler.store.memory import MemoryStore
 from tests.operations.harness import CONFIG, NOW, Harness
 
 
-def a_full_rig() -> Harness:
-    """Two wait for the third machine's room to end."""
+def a_full_harness() -> Harness:
+    """Return a harness where the pool is at max_slots and two of five reservations wait for it."""
     harness = Harness()
     for number in range(5):
         harness.submit(f"r{number}")
@@ -22,7 +22,7 @@ def a_full_rig() -> Harness:
 
 
 def test_a_wait_is_explained_with_its_position_and_the_smallest_change() -> None:
-    found = explain(a_full_rig().ports, "r4")
+    found = explain(a_full_harness().ports, "r4")
     change = {
         "kind": "max_slots",
         "text": "pool linux is at its max_slots of 3: 5 would do",
@@ -33,22 +33,22 @@ def test_a_wait_is_explained_with_its_position_and_the_smallest_change() -> None
     assert (found["position"], found["of"], found["served"], found["change"]) == (5, 5, False, change)
 
 
-def test_the_explanation_is_of_the_present_and_not_of_the_last_tick() -> None:
-    harness = a_full_rig()
+def test_an_explanation_uses_the_current_rows_and_not_the_last_tick() -> None:
+    harness = a_full_harness()
     harness.ask("cancel", reservation="r3")
     assert explain(harness.ports, "r4")["change"]["actions"] == [{"rules": {"pools": {"linux": {"max_slots": 4}}}}]
 
 
-def test_one_that_does_not_wait_has_no_change() -> None:
+def test_a_reservation_that_does_not_wait_has_no_change() -> None:
     harness = Harness().leased()
     assert explain(harness.ports, "r1") == {"reservation": "r1", "phase": "leased", "reason": None, "as_of": NOW}
-    assert explain(harness.ports, "nobody") == {}
+    assert explain(harness.ports, "unknown") == {}
 
 
 @pytest.mark.parametrize(("verb", "phase"), [("cancel", "cancelled"), ("release", "released")])
-def test_one_that_ends_while_the_rows_are_read_does_not_wait(verb: str, phase: str) -> None:
-    class Late(MemoryStore):
-        """A command is committed before the rows are read."""
+def test_a_reservation_that_ends_before_the_rows_are_read_does_not_wait(verb: str, phase: str) -> None:
+    class LateStore(MemoryStore):
+        """A store where a command is committed before the rows are read."""
 
         meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
@@ -56,7 +56,7 @@ def test_one_that_ends_while_the_rows_are_read_does_not_wait(verb: str, phase: s
             self.meanwhile()
             return super().read_rows()
 
-    store = Late(lambda: NOW)
+    store = LateStore(lambda: NOW)
     harness = Harness(store=store)
     harness.submit("r1")
     store.meanwhile = lambda: harness.ask(verb, reservation="r1")
@@ -64,26 +64,26 @@ def test_one_that_ends_while_the_rows_are_read_does_not_wait(verb: str, phase: s
 
 
 def test_explaining_writes_nothing() -> None:
-    harness = a_full_rig()
+    harness = a_full_harness()
 
-    def look() -> tuple[Any, ...]:
+    def read_all() -> tuple[Any, ...]:
         store = harness.ports.store
         return (list(store.read_rows()), len(harness.events), store.find_reservations())
 
-    before = look()
+    before = read_all()
     explain(harness.ports, "r4")
     describe_conditions(harness.ports)
-    assert look() == before
+    assert read_all() == before
 
 
-def test_without_time_it_reports_that_the_search_is_incomplete() -> None:
-    found = explain(a_full_rig().ports, "r4", patience=0.0)
+def test_without_time_the_explanation_reports_an_incomplete_search() -> None:
+    found = explain(a_full_harness().ports, "r4", patience=0.0)
     assert (found["change"], found["is_complete"]) == (None, False)
     assert found["waiting"]["code"] == "at_max_slots"
 
 
 def test_conditions_are_those_of_one_pool_or_of_all() -> None:
-    harness = a_full_rig()
+    harness = a_full_harness()
     both = {"pools": {**CONFIG["pools"], "other": {"system": "s", "max_slots": 1}}}
     apply_rules(harness.ports, both)
     harness.ask("cordon", slot="other-1")

@@ -18,7 +18,7 @@ SIZED: dict[str, Any] = {
 HOST: dict[str, Any] = {"slot": "lab-1", "pool": "lab", "machine": "m1"}
 
 
-def told(answer: dict[str, Any]) -> str | None:
+def waiting_code(answer: dict[str, Any]) -> str | None:
     """Return the waiting code in the answer to a new reservation."""
     assert answer["ok"]
     assert answer["phase"] == "pending"
@@ -30,14 +30,14 @@ def told(answer: dict[str, Any]) -> str | None:
     [
         ({}, None),
         ({"resources": {"cpus": 4}}, None),
-        # more than any offering has, a resource that none has, a label that none bears
+        # more than any offering has, an unknown resource, a label of no offering
         ({"resources": {"cpus": 5}}, "never_fits"),
         ({"resources": {"gpus": 1}}, "never_fits"),
         ({"labels": {"disk": "ssd"}}, "never_fits"),
         ({"labels": {"disk": "nvme"}}, None),
-        # one of its components is enough
+        # one component that never fits is enough
         ({"components": [{"name": "a"}, {"name": "b", "resources": {"cpus": 9}}]}, "never_fits"),
-        # on hold, and it would not fit when it is taken off
+        # on hold, and it would never fit afterwards
         ({"priority": 0, "resources": {"cpus": 5}}, "never_fits"),
     ],
 )
@@ -45,7 +45,7 @@ def test_a_reservation_that_never_fits_is_accepted_with_the_reason_in_the_answer
     fields: dict[str, Any], code: str | None
 ) -> None:
     harness = Harness({"pools": SIZED})
-    assert told(harness.submit("r1", **fields)) == code
+    assert waiting_code(harness.submit("r1", **fields)) == code
     assert harness.phase() == "pending"
 
 
@@ -56,24 +56,24 @@ def test_the_answer_has_the_same_reason_as_the_tick() -> None:
     assert answer["waiting"] == {"code": waiting.code, "detail": waiting.detail}
 
 
-def test_a_host_that_is_there_may_hold_what_no_offering_could() -> None:
+def test_a_registered_host_may_fit_a_request_that_no_offering_fits() -> None:
     harness = Harness({"pools": SIZED})
     big: dict[str, Any] = {"resources": {"cpus": 16}}
-    assert told(harness.submit("before", **big)) == "never_fits"
+    assert waiting_code(harness.submit("before", **big)) == "never_fits"
     harness.ask("register", **HOST, **big)
-    assert told(harness.submit("with", **big)) is None
-    assert told(harness.submit("with-more", resources={"cpus": 17})) == "never_fits"
+    assert waiting_code(harness.submit("with", **big)) is None
+    assert waiting_code(harness.submit("with-more", resources={"cpus": 17})) == "never_fits"
     harness.ask("remove", slot="lab-1")
-    assert told(harness.submit("with-too-much-again", resources={"cpus": 17})) == "never_fits"
-    assert told(harness.submit("after", **big)) == "never_fits"
+    assert waiting_code(harness.submit("with-too-much-again", resources={"cpus": 17})) == "never_fits"
+    assert waiting_code(harness.submit("after", **big)) == "never_fits"
 
 
-def test_rules_that_make_room_for_it_are_enough() -> None:
+def test_new_rules_may_make_a_request_fit() -> None:
     harness = Harness({"pools": SIZED})
-    assert told(harness.submit("r1", resources={"cpus": 5})) == "never_fits"
+    assert waiting_code(harness.submit("r1", resources={"cpus": 5})) == "never_fits"
     larger = {"name": "larger", "price": 2, "resources": {"cpus": 8}}
     apply_rules(harness.ports, {"pools": {**SIZED, "linux": {**SIZED["linux"], "offerings": [larger]}}})
-    assert told(harness.submit("r2", resources={"cpus": 5})) is None
+    assert waiting_code(harness.submit("r2", resources={"cpus": 5})) is None
     harness.tick()
     harness.play_tasks()
     harness.tick()
@@ -87,20 +87,20 @@ def test_each_item_of_a_list_gets_its_own_reason_and_a_repetition_gets_the_same(
         for number, cpus in enumerate([4, 5, 1])
     ]
     answer = harness.ask("submit", request="q1", items=items)
-    assert [told(each) for each in answer["results"]] == [None, "never_fits", None]
+    assert [waiting_code(each) for each in answer["results"]] == [None, "never_fits", None]
     assert harness.ask("submit", request="q1", items=items) == answer
 
 
 def test_a_known_id_gets_the_reason_of_the_first_request() -> None:
     harness = Harness({"pools": SIZED})
-    assert told(harness.submit("r1", resources={"cpus": 1})) is None
-    assert told(harness.submit("r1", resources={"cpus": 5})) is None
+    assert waiting_code(harness.submit("r1", resources={"cpus": 1})) is None
+    assert waiting_code(harness.submit("r1", resources={"cpus": 5})) is None
     harness.ask("cancel", reservation="r1")
     assert "waiting" not in harness.submit("r1", resources={"cpus": 5})
 
 
 def test_equal_items_of_a_list_get_equal_answers() -> None:
-    """By what they ask for, in whatever way: resources, labels, a pool by name, components."""
+    """Items are equal if their resources, labels, pool and components are."""
     harness = Harness({"pools": SIZED})
     kinds: list[dict[str, Any]] = [
         {"system": "x86_64-linux", "resources": {"cpus": 5}},
@@ -113,5 +113,5 @@ def test_equal_items_of_a_list_get_equal_answers() -> None:
         {"pool": "linux", "components": [{"name": "a", "resources": {"cpus": 3}}]},
     ]
     items = [{"id": f"r{number}", **kinds[number % len(kinds)]} for number in range(3 * len(kinds))]
-    codes = [told(each) for each in harness.ask("submit", items=items)["results"]]
+    codes = [waiting_code(each) for each in harness.ask("submit", items=items)["results"]]
     assert codes == ["never_fits", None, "never_fits", None, None, "never_fits", "never_fits", None] * 3

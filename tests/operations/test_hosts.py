@@ -1,4 +1,4 @@
-"""Static hosts: registered, heard of, silent, back, gone; and no outage of ours fails one."""
+"""Static hosts: registration, heartbeats, offline and back, removal; an outage of the scheduler fails no host."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ RULES: dict[str, Any] = {
 
 
 def a_lab(*, machine: str = "m1", **reservation: Any) -> Harness:
-    """One host, on which one reservation is leased."""
+    """Return a harness with one host and one lease on it."""
     harness = Harness(RULES)
     assert register(harness, machine=machine)["ok"]
     harness.tick()
@@ -38,8 +38,8 @@ def register(harness: Harness, slot: str = "lab-1", machine: str = "m1", **field
     return harness.ask("register", slot=slot, pool="lab", machine=machine, **fields)
 
 
-def go_on(harness: Harness, seconds: float, *beating: str, hear: bool = True) -> None:
-    """Let time pass with ticks; hosts that beat do so at every step, and the health queue hears them if it is there."""
+def pass_time(harness: Harness, seconds: float, *beating: str, hear: bool = True) -> None:
+    """Run ticks for this time. The hosts `beating` send heartbeats; with `hear` the health worker reads them."""
     end = harness.now + seconds
     while harness.now < end:
         harness.now += harness.leader.interval
@@ -50,7 +50,7 @@ def go_on(harness: Harness, seconds: float, *beating: str, hear: bool = True) ->
         harness.tick()
 
 
-def test_a_host_that_registers_is_answered_and_serves() -> None:
+def test_a_host_that_registers_gets_an_answer_and_is_ready() -> None:
     harness = Harness(RULES)
     answer = register(harness, resources={"cpus": 4}, labels={"disk": "ssd"}, address="10.0.0.7")
     assert answer == {
@@ -81,46 +81,46 @@ def test_another_machine_is_refused_until_an_operator_removes_the_slot() -> None
     assert harness.phase() == "leased"
 
 
-def test_a_slot_that_is_no_hosts_is_not_removed() -> None:
+def test_a_slot_of_an_ec2_pool_cannot_be_removed() -> None:
     harness = Harness(RULES).leased()
     refused = harness.ask("remove", slot="linux-1")
     assert [error["expected"] for error in refused["errors"]] == ["a slot of a static pool"]
     assert harness.slot("linux-1").state == "ready"
 
 
-def test_a_heartbeat_keeps_a_host_and_writes_only_the_time() -> None:
+def test_a_heartbeat_keeps_a_host_online_and_changes_only_the_time() -> None:
     harness = a_lab()
     version = harness.slot("lab-1").version
-    go_on(harness, 10 * TIMEOUT, "lab-1")
+    pass_time(harness, 10 * TIMEOUT, "lab-1")
     assert harness.phase() == "leased"
     assert harness.slot("lab-1").last_seen == harness.now
     assert harness.slot("lab-1").version == version
 
 
-def test_a_heartbeat_keeps_what_an_operator_changed_meanwhile() -> None:
+def test_a_heartbeat_keeps_a_change_of_an_operator() -> None:
     harness = a_lab()
     assert harness.ask("cordon", slot="lab-1")["ok"]
-    go_on(harness, TIMEOUT, "lab-1")
+    pass_time(harness, TIMEOUT, "lab-1")
     assert harness.slot("lab-1").cordoned
 
 
 @pytest.mark.parametrize(("after", "phase"), [(TIMEOUT, "leased"), (TIMEOUT + 0.5, "failed")])
-def test_silent_for_longer_than_its_timeout_it_is_offline(after: float, phase: str) -> None:
+def test_a_host_without_heartbeats_for_longer_than_its_timeout_is_offline(after: float, phase: str) -> None:
     harness = a_lab()
     last_seen = harness.slot("lab-1").last_seen or 0
-    go_on(harness, TIMEOUT - 5)
+    pass_time(harness, TIMEOUT - 5)
     harness.now = last_seen + after
     harness.tick()
     assert harness.phase() == phase
 
 
-def test_offline_fails_once_and_a_restart_is_served_when_it_is_back() -> None:
+def test_an_offline_host_fails_its_lease_once_and_serves_the_restart_when_it_is_back() -> None:
     harness = a_lab(restart_policy="on_failure")
-    go_on(harness, TIMEOUT + 5)
+    pass_time(harness, TIMEOUT + 5)
     assert [
         (event.name, event.detail.get("reason")) for event in harness.events if event.name == "reservation_failed"
     ] == [("reservation_failed", "slot_offline")]
-    go_on(harness, TIMEOUT)
+    pass_time(harness, TIMEOUT)
     assert harness.phase() == "pending"
     harness.heartbeats.beat("lab-1", "m1")
     harness.notifier.hear()
@@ -130,7 +130,7 @@ def test_offline_fails_once_and_a_restart_is_served_when_it_is_back() -> None:
     assert harness.phase() == "leased"
 
 
-def test_a_heartbeat_of_one_that_was_not_silent_asks_for_no_tick() -> None:
+def test_a_heartbeat_of_an_online_host_requests_no_tick() -> None:
     harness = a_lab()
     harness.now += 5
     harness.heartbeats.beat("lab-1", "m1")
@@ -140,8 +140,8 @@ def test_a_heartbeat_of_one_that_was_not_silent_asks_for_no_tick() -> None:
     assert hear_hosts(harness.ports) == 0
 
 
-def test_many_hosts_are_moved_in_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intake and ticks write in between."""
+def test_heartbeats_of_many_hosts_are_written_in_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the intake and ticks can write in between."""
     harness = Harness(RULES)
     for number in range(5):
         assert register(harness, f"lab-{number}")["ok"]
@@ -163,20 +163,20 @@ def test_many_hosts_are_moved_in_several_transactions(monkeypatch: pytest.Monkey
     assert {harness.slot(f"lab-{number}").last_seen for number in range(5)} == {harness.now}
 
 
-def test_another_machines_heartbeat_is_not_heard() -> None:
+def test_a_heartbeat_of_another_machine_does_not_count() -> None:
     harness = a_lab(machine="m2")
-    go_on(harness, TIMEOUT + 5, "lab-1")
+    pass_time(harness, TIMEOUT + 5, "lab-1")
     assert harness.phase() == "failed"
 
 
-def test_a_tick_listens_itself_before_it_judges() -> None:
-    """The health queue is full, or has no worker."""
+def test_a_tick_reads_heartbeats_before_it_takes_a_host_for_offline() -> None:
+    """The health queue may be full or without a worker."""
     harness = a_lab()
-    go_on(harness, 10 * TIMEOUT, "lab-1", hear=False)
+    pass_time(harness, 10 * TIMEOUT, "lab-1", hear=False)
     assert harness.phase() == "leased"
 
 
-def test_after_an_outage_no_host_with_heartbeats_is_failed() -> None:
+def test_after_an_outage_no_host_with_heartbeats_fails() -> None:
     harness = a_lab()
     harness.now += 100 * TIMEOUT
     harness.heartbeats.beat("lab-1", "m1")
@@ -186,28 +186,28 @@ def test_after_an_outage_no_host_with_heartbeats_is_failed() -> None:
     assert harness.slot("lab-1").last_seen == harness.now - 5
 
 
-def test_after_an_outage_of_ours_a_silent_host_gets_one_timeout_more_once() -> None:
+def test_after_an_outage_a_host_without_heartbeats_gets_one_more_timeout() -> None:
     harness = a_lab()
     harness.now += 100 * TIMEOUT
     harness.tick()
     assert harness.phase() == "leased"
-    go_on(harness, TIMEOUT)
+    pass_time(harness, TIMEOUT)
     assert harness.phase() == "leased"
-    go_on(harness, 5)
+    pass_time(harness, 5)
     assert harness.phase() == "failed"
 
 
 def test_after_an_outage_a_host_that_was_offline_before_stays_offline() -> None:
     harness = a_lab()
-    go_on(harness, TIMEOUT + 5)
+    pass_time(harness, TIMEOUT + 5)
     harness.now += 100 * TIMEOUT
     assert harness.ask("submit", id="r2", system="lab-linux")["ok"]
     harness.tick()
     assert harness.phase("r2") == "pending"
 
 
-def test_heartbeats_that_redis_lost_are_no_silence() -> None:
-    """It was down for longer than a host's timeout, though not for as long as an outage of ours takes to be one."""
+def test_heartbeats_that_redis_lost_do_not_make_a_host_offline() -> None:
+    """Redis was down for longer than the timeout of the host, but not as long as an outage of the scheduler."""
     harness = Harness({"pools": {"lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
     register(harness)
     harness.tick()
@@ -217,15 +217,15 @@ def test_heartbeats_that_redis_lost_are_no_silence() -> None:
     harness.heartbeats.forget()
     harness.tick()
     assert harness.phase() == "leased"
-    go_on(harness, 10)
+    pass_time(harness, 10)
     assert harness.phase() == "leased"
-    go_on(harness, 5)
+    pass_time(harness, 5)
     assert harness.phase() == "failed"
 
 
 def test_after_a_flush_a_host_that_was_offline_before_stays_offline() -> None:
     harness = a_lab()
-    go_on(harness, TIMEOUT + 5)
+    pass_time(harness, TIMEOUT + 5)
     harness.heartbeats.forget()
     assert harness.ask("submit", id="r2", system="lab-linux")["ok"]
     harness.tick()
@@ -244,28 +244,28 @@ def test_a_host_reads_its_leases_and_gets_a_hint_when_they_change() -> None:
         "version": name_version(harness.slot("lab-1"), TIMEOUT),
     }
     assert (lease["reservation"], lease["component"], lease["token"]) == ("r1", "main", harness.token())
-    told = len(harness.notifier.news)
-    assert told == 2
+    pushed = len(harness.notifier.news)
+    assert pushed == 2
     harness.ask("release", reservation="r1", token=harness.token())
-    assert harness.notifier.news[told:] == [("lab-1", {"slot": "lab-1", "state": "ready", "cordoned": False})]
+    assert harness.notifier.news[pushed:] == [("lab-1", {"slot": "lab-1", "state": "ready", "cordoned": False})]
     assert describe_host(harness.ports, "lab-1", "m1")["leases"] == []
 
 
-class Onlooker:
-    """A host that asks after every step: the answers and their versions."""
+class Observer:
+    """A host that reads its leases after every step, with the answers and their versions."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
-        self.seen = [self.look()]
+        self.seen = [self.read()]
 
-    def look(self) -> tuple[str, Any]:
-        """(version, everything else)."""
+    def read(self) -> tuple[str, Any]:
+        """Return (version, the other fields of the answer)."""
         answer = describe_host(self.harness.ports, "lab-1", "m1")
         return answer.pop("version"), answer
 
     def expect_change(self, step: str) -> None:
         """Check that the answer and its version changed, and that the host got a hint."""
-        version, answer = self.look()
+        version, answer = self.read()
         assert answer != self.seen[-1][1], f"{step} does not change the answer to the host"
         assert version not in {each for each, _ in self.seen}, f"{step} leaves the version as it is"
         assert self.harness.notifier.news, f"{step} is not pushed to the host"
@@ -273,30 +273,30 @@ class Onlooker:
         self.seen.append((version, answer))
 
 
-def test_whatever_changes_for_a_host_changes_the_version() -> None:
-    """So that a host that names it in its heartbeats need not ask again and again."""
+def test_every_change_of_a_hosts_leases_or_slot_changes_the_version() -> None:
+    """So a host whose heartbeats name the version needs no polling."""
     lab = {**RULES["pools"]["lab"], "max_leases_per_slot": 4, "resources": {"cpus": 8}}
     harness = Harness({"pools": {**RULES["pools"], "lab": lab}})
     assert register(harness, resources={"cpus": 8})["ok"]
-    onlooker = Onlooker(harness)
+    observer = Observer(harness)
     harness.ask("submit", id="r1", system="lab-linux", resources={"cpus": 1})
     harness.tick()
-    onlooker.expect_change("a lease")
+    observer.expect_change("a lease")
     harness.ask("submit", id="r2", system="lab-linux", resources={"cpus": 1})
     harness.tick()
     harness.tick()
-    onlooker.expect_change("another lease, and less spare cores for the first")
+    observer.expect_change("another lease, and less spare cores for the first")
     for verb in ("cordon", "uncordon"):
         harness.ask(verb, slot="lab-1")
-        onlooker.expect_change(verb)
+        observer.expect_change(verb)
     harness.ask("release", reservation="r1", token=harness.token("r1"))
-    onlooker.expect_change("the end of a lease")
+    observer.expect_change("the end of a lease")
     harness.ask("leave", slot="lab-1", machine="m1")
-    onlooker.expect_change("a drain")
+    observer.expect_change("a drain")
 
 
-def test_a_lease_that_is_to_be_given_back_changes_the_version() -> None:
-    """Though nothing else of its slot changes."""
+def test_a_revoked_lease_changes_the_version() -> None:
+    """The version changes although nothing else of the slot does."""
     harness = a_lab()
     version = describe_host(harness.ports, "lab-1", "m1")["version"]
     with harness.store.transaction() as transaction:
@@ -318,57 +318,57 @@ def test_renewals_and_heartbeats_do_not_change_the_version_of_a_host() -> None:
     harness = a_lab()
     version = describe_host(harness.ports, "lab-1", "m1")["version"]
     harness.ask("renew", reservation="r1", token=harness.token())
-    go_on(harness, TIMEOUT, "lab-1")
+    pass_time(harness, TIMEOUT, "lab-1")
     assert describe_host(harness.ports, "lab-1", "m1")["version"] == version
 
 
 @pytest.mark.parametrize(
     ("version", "hints"),
     [
-        # The present one.
+        # The current version.
         (None, 0),
         ("0:0:30", 1),
-        ("of another version of ours", 1),
+        ("of another release", 1),
     ],
 )
-def test_a_host_is_hinted_at_as_long_as_its_heartbeat_names_an_old_version(version: str | None, hints: int) -> None:
+def test_a_host_gets_hints_while_its_heartbeat_names_an_old_version(version: str | None, hints: int) -> None:
     harness = a_lab()
     harness.heartbeats.beat("lab-1", "m1", version or describe_host(harness.ports, "lab-1", "m1")["version"])
-    told = len(harness.notifier.news)
+    pushed = len(harness.notifier.news)
     for _ in range(2):
         hear_hosts(harness.ports)
-    assert len(harness.notifier.news) - told == 2 * hints
+    assert len(harness.notifier.news) - pushed == 2 * hints
 
 
-def test_a_host_without_a_version_in_its_heartbeat_is_not_hinted_at() -> None:
-    """It looks by itself every few seconds."""
+def test_a_host_without_a_version_in_its_heartbeat_gets_no_hint() -> None:
+    """Such a host polls every few seconds."""
     harness = a_lab()
     harness.heartbeats.beat("lab-1", "m1")
-    told = len(harness.notifier.news)
+    pushed = len(harness.notifier.news)
     hear_hosts(harness.ports)
-    assert len(harness.notifier.news) == told
+    assert len(harness.notifier.news) == pushed
 
 
-def test_a_host_that_is_silent_is_not_hinted_at() -> None:
+def test_an_offline_host_gets_no_hint() -> None:
     harness = a_lab()
     harness.heartbeats.beat("lab-1", "m1", "0:0:30")
     harness.now += TIMEOUT + 1
-    told = len(harness.notifier.news)
+    pushed = len(harness.notifier.news)
     hear_hosts(harness.ports)
-    assert len(harness.notifier.news) == told
+    assert len(harness.notifier.news) == pushed
 
 
-def test_changed_rules_reach_hosts_without_a_look() -> None:
+def test_hosts_get_a_hint_when_the_rules_change() -> None:
     harness = a_lab()
     harness.heartbeats.beat("lab-1", "m1", describe_host(harness.ports, "lab-1", "m1")["version"])
     apply_rules(harness.ports, {"pools": {**RULES["pools"], "lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
-    told = len(harness.notifier.news)
+    pushed = len(harness.notifier.news)
     hear_hosts(harness.ports)
-    assert len(harness.notifier.news) == told + 1
+    assert len(harness.notifier.news) == pushed + 1
 
 
-def test_many_hosts_that_are_behind_are_hinted_at_in_turns() -> None:
-    """Each of them asks at once when it gets its hint; and hosts that never react keep no hint from others."""
+def test_many_hosts_with_old_versions_get_hints_in_turns() -> None:
+    """A host reads its leases at once when it gets a hint. Hosts that never react do not delay the hints of others."""
     behind = [a_slot(f"lab-{number}") for number in range(5 * MOST_HINTS)]
     turns = [choose_hints(behind, 1_000_000.0 + 2 * run) for run in range(60)]
     assert {len(turn) for turn in turns} == {MOST_HINTS}
@@ -395,7 +395,7 @@ def test_a_host_that_leaves_drains_and_is_empty_after_its_last_lease() -> None:
 
 
 @pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])
-def test_a_host_cannot_leave_in_the_name_of_another(slot: str, machine: str, path: str) -> None:
+def test_a_host_cannot_leave_for_another_host(slot: str, machine: str, path: str) -> None:
     harness = a_lab()
     refused = harness.ask("leave", slot=slot, machine=machine)
     assert [error["path"] for error in refused["errors"]] == [path]
@@ -405,7 +405,7 @@ def test_a_host_cannot_leave_in_the_name_of_another(slot: str, machine: str, pat
 @pytest.mark.parametrize(
     ("verb", "fields", "reason", "cause", "described"),
     [
-        # The host itself: Ctrl-C of its agent, or `leasehold host leave`.
+        # Ctrl-C of the agent, or `leasehold host leave`.
         ("leave", {"machine": "m1"}, "leaving", "cloud", "goes: the host leaves"),
         ("drain", {}, "requested", "operator", "goes: an operator drains it"),
     ],

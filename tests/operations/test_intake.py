@@ -1,4 +1,4 @@
-"""Requests: accepted when committed, answered the same however often they are sent, refused one by one."""
+"""Requests: accepted with the commit, repeats get the same answer, items of a list are refused one by one."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from scheduler.operations.commands.intake import accept
 from tests.operations.harness import CONFIG, Harness
 
 
-def test_a_repeat_of_a_request_changes_nothing_whatever_came_in_between() -> None:
+def test_a_repeated_request_changes_nothing_also_after_other_requests() -> None:
     harness = Harness()
     first = harness.submit("r1", request="q1")
     harness.ask("cancel", reservation="r1")
@@ -21,8 +21,8 @@ def test_a_repeat_of_a_request_changes_nothing_whatever_came_in_between() -> Non
     assert harness.phase() == "cancelled"
 
 
-def test_a_repeat_is_published_and_kicked_for_again() -> None:
-    """Whoever answered first may have died right after its commit."""
+def test_a_repeated_request_is_published_and_kicks_again() -> None:
+    """The process that took the first copy may have been killed right after its commit."""
     harness = Harness()
     harness.tick()
     harness.redis.flush()
@@ -43,7 +43,7 @@ def test_the_same_id_in_another_request_is_the_same_reservation() -> None:
     assert len([event for event in harness.events if event.name == "reservation_submitted"]) == 1
 
 
-def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None:
+def test_valid_items_of_a_list_are_accepted_and_invalid_ones_refused() -> None:
     harness = Harness()
     items: list[Any] = [
         {"id": "r1", "system": "x86_64-linux"},
@@ -66,7 +66,7 @@ def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None
 @pytest.mark.parametrize(
     ("document", "path"),
     [
-        # not even an envelope
+        # no valid envelope
         ([], "."),
         ({}, "request"),
         ({"request": ""}, "request"),
@@ -78,7 +78,7 @@ def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None
         ({"request": "q", "items": [{}], "id": "r1"}, "id"),
         ({"request": "q", "items": []}, "items"),
         ({"request": "q", "items": {}}, "items"),
-        # no such reservation could be
+        # no valid reservation
         ({"request": "q", "id": "r1"}, "system"),
         ({"request": "q", "id": "r 1", "system": "x86_64-linux"}, "id"),
         ({"request": "q", "id": "r1", "system": "x86_64-linux", "ttl": -1}, "ttl"),
@@ -95,7 +95,7 @@ def test_bad_input_is_answered_with_its_path_and_nothing_is_stored(document: Any
 
 
 @pytest.mark.parametrize("verb", ["release", "renew", "confirm", "fail"])
-def test_a_holders_word_needs_the_current_token(verb: str) -> None:
+def test_a_request_of_a_holder_needs_the_current_token(verb: str) -> None:
     harness = Harness().leased()
     assert harness.ask(verb, reservation="r1")["errors"][0]["path"] == "token"
     assert harness.ask(verb, reservation="r1", token=harness.token() + 1)["errors"][0]["path"] == "token"
@@ -104,7 +104,7 @@ def test_a_holders_word_needs_the_current_token(verb: str) -> None:
 
 
 def test_the_token_of_an_earlier_lease_is_stale() -> None:
-    """It was requeued and leased again: its first holder may not speak any more."""
+    """After a requeue and a new lease, requests of the first holder are refused."""
     harness = Harness(
         {"scheduler": {"confirm_timeout": 10}, "pools": {"linux": {"system": "x86_64-linux", "max_slots": 1}}}
     )
@@ -119,7 +119,7 @@ def test_the_token_of_an_earlier_lease_is_stale() -> None:
 
 
 @pytest.mark.parametrize("verb", ["release", "renew"])
-def test_a_pending_one_needs_no_token(verb: str) -> None:
+def test_a_pending_reservation_needs_no_token(verb: str) -> None:
     harness = Harness()
     harness.submit("r1")
     assert harness.ask(verb, reservation="r1")["ok"]
@@ -130,32 +130,32 @@ def test_a_producer_cancels_without_a_token_and_twice() -> None:
     assert [harness.ask("cancel", reservation="r1")["phase"] for _ in range(2)] == ["cancelled", "cancelled"]
 
 
-@pytest.mark.parametrize("verb", sorted(name for name, word in WISHES.items() if issubclass(word, HolderDocument)))
+@pytest.mark.parametrize("verb", sorted(name for name, schema in WISHES.items() if issubclass(schema, HolderDocument)))
 def test_a_command_about_an_unknown_reservation_is_refused(verb: str) -> None:
     more = {"priority": 1} if verb == "priority" else {}
-    answer = Harness().ask(verb, reservation="nobody", **more)
+    answer = Harness().ask(verb, reservation="unknown", **more)
     assert (answer["ok"], answer["errors"][0]["path"]) == (False, "reservation")
 
 
 @pytest.mark.parametrize(
     ("verb", "fields", "kicks"),
     [
-        # what changes more than a mark of time
+        # a change of more than timestamps
         ("release", {"reservation": "r1"}, 1),
         ("cancel", {"reservation": "r1"}, 1),
         ("fail", {"reservation": "r1"}, 1),
         ("priority", {"reservation": "r1", "priority": 7}, 1),
         ("cordon", {"slot": "linux-1"}, 1),
         ("drain", {"slot": "linux-1"}, 1),
-        # marks of time, and what changes nothing
+        # a change of timestamps only, and no change
         ("renew", {"reservation": "r1"}, 0),
         ("confirm", {"reservation": "r1"}, 0),
         ("priority", {"reservation": "r1", "priority": 1}, 0),
         ("uncordon", {"slot": "linux-1"}, 0),
-        ("release", {"reservation": "nobody"}, 0),
+        ("release", {"reservation": "unknown"}, 0),
     ],
 )
-def test_a_change_kicks_and_a_mark_of_time_does_not(verb: str, fields: dict[str, Any], kicks: int) -> None:
+def test_a_change_kicks_and_a_new_timestamp_does_not(verb: str, fields: dict[str, Any], kicks: int) -> None:
     harness = Harness().leased()
     before = harness.notifier.kicks
     token = {"token": harness.token()} if "reservation" in fields and verb != "priority" else {}
@@ -179,7 +179,7 @@ def test_an_unknown_verb_is_answered() -> None:
 WAITING_FOR_RESTART = {"restart_policy": "on_failure"}
 
 
-def test_one_that_waits_for_its_restart_may_be_cancelled() -> None:
+def test_a_failed_reservation_that_will_restart_may_be_cancelled() -> None:
     harness = Harness()
     harness.submit("r1", **WAITING_FOR_RESTART)
     harness.ask("fail", reservation="r1")
@@ -217,16 +217,16 @@ def test_an_earlier_holder_is_refused_while_the_reservation_has_no_lease() -> No
 
 
 @pytest.mark.parametrize("verb", ["renew", "confirm"])
-@pytest.mark.parametrize(("ttl", "said"), [(90, 90), (0, None)])
-def test_the_answer_to_a_renewal_has_its_duration(verb: str, ttl: float, said: float | None) -> None:
+@pytest.mark.parametrize(("ttl", "answered"), [(90, 90), (0, None)])
+def test_the_answer_to_a_renewal_has_its_duration(verb: str, ttl: float, answered: float | None) -> None:
     harness = Harness()
     harness.submit("r1", ttl=ttl)
     harness.leased()
     answer = harness.ask(verb, reservation="r1", token=harness.token())
-    assert answer["ttl"] == said
+    assert answer["ttl"] == answered
     harness.now += 30
-    assert harness.ask("confirm", reservation="r1", token=harness.token())["ttl"] == (said and said - 30)
-    assert harness.ask("renew", reservation="r1", token=harness.token())["ttl"] == said
+    assert harness.ask("confirm", reservation="r1", token=harness.token())["ttl"] == (answered and answered - 30)
+    assert harness.ask("renew", reservation="r1", token=harness.token())["ttl"] == answered
 
 
 def test_the_answer_to_the_renewal_of_a_revoked_lease_has_the_deadline() -> None:
@@ -264,20 +264,20 @@ def test_a_command_in_a_list_is_applied_or_refused_by_its_index() -> None:
 
 def test_a_command_that_is_sent_again_after_its_answer_was_deleted_is_applied_again() -> None:
     harness = Harness().leased()
-    word = {"request": "q", "reservation": "r1", "token": harness.token()}
-    first = harness.ask("release", **word)
+    command = {"request": "q", "reservation": "r1", "token": harness.token()}
+    first = harness.ask("release", **command)
     harness.store.prune(events_before=0, requests_before=harness.now + 1, ended_before=0)
-    assert harness.ask("release", **word) == first
+    assert harness.ask("release", **command) == first
 
 
-def test_what_no_rule_could_make_good_is_refused_without_a_row() -> None:
+def test_an_invalid_request_is_refused_without_a_stored_answer() -> None:
     harness = Harness()
     harness.ask("submit", request="q", id="r 1")
     with harness.store.transaction() as transaction:
         assert transaction.find_answers(["q"]) == {}
 
 
-def test_a_repeat_of_a_word_about_a_slot_is_published_again() -> None:
+def test_a_repeated_command_about_a_slot_is_published_again() -> None:
     harness = Harness()
     harness.tick()
     harness.ask("cordon", request="q", slot="linux-1")
@@ -286,7 +286,7 @@ def test_a_repeat_of_a_word_about_a_slot_is_published_again() -> None:
     assert [slot.cordoned for slot in harness.ports.view_cache.load().slots.values()] == [True]  # type: ignore[union-attr]
 
 
-def test_the_answer_to_a_long_list_of_faults_is_no_flood() -> None:
+def test_the_answer_to_a_long_list_contains_one_fault_for_each_item() -> None:
     wrong = {f"wrong-{number}": number for number in range(50)}
     answer = Harness().ask("submit", items=[wrong] * 1000)
     assert [len(result["errors"]) for result in answer["results"]] == [1] * 1000
@@ -295,7 +295,7 @@ def test_the_answer_to_a_long_list_of_faults_is_no_flood() -> None:
 @pytest.mark.parametrize(
     "queue", ["reservations", "ticks", "launch", "health", "terminate", "unacked", "leasehold:leader", "_kombu"]
 )
-def test_a_callback_goes_to_no_list_of_ours(queue: str) -> None:
+def test_a_callback_cannot_name_a_queue_or_key_of_leasehold(queue: str) -> None:
     answer = Harness().submit("r1", on_end={"task": "shop.ended", "queue": queue})
     assert answer["errors"][0]["path"] == "on_end.queue"
 

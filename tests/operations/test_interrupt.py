@@ -1,14 +1,13 @@
-"""Notices of the cloud: their slots and effects; none is lost or handled twice."""
+"""Notices of EC2: their slots and effects. No notice is lost or handled twice."""
 
 import msgspec
 import pytest
 
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, sweep
 from scheduler.operations.machines.interrupt import MOST_BATCHES, HandledNotices, heed_notices
-from scheduler.operations.machines.recover import sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, Notice
-from scheduler.simulation.feed import MOST_AT_ONCE, MemoryFeed
+from tests.memory_feed import MOST_AT_ONCE, MemoryFeed
 from tests.operations.harness import CONFIG, NOW, Harness
 
 HIDDEN = 30.0
@@ -16,7 +15,7 @@ HIDDEN = 30.0
 
 @pytest.fixture
 def harness() -> Harness:
-    """A process on a fleet, with r1 leased on i-1 in linux-1."""
+    """A harness where r1 has a lease on linux-1, which is the machine i-1."""
     return Harness().leased()
 
 
@@ -34,13 +33,15 @@ def hint(machine: str = "i-1", at: float = NOW) -> Notice:
 
 
 def is_drained(harness: Harness, feed: MemoryFeed) -> bool:
-    """Whether nothing is left in the feed, hidden or not."""
+    """Return whether the feed contains no message, also none that is hidden."""
     harness.now += HIDDEN
     return feed.receive() == []
 
 
-def test_the_holder_has_two_minutes_from_the_event_and_gets_another_machine(harness: Harness, feed: MemoryFeed) -> None:
-    """However late the message came."""
+def test_the_holder_has_two_minutes_from_the_notice_and_gets_another_machine(
+    harness: Harness, feed: MemoryFeed
+) -> None:
+    """The time of the event counts, not the time when the message arrives."""
     token = harness.token()
     feed.put(interruption(at=NOW - 20))
     assert heed_notices(harness.ports, feed) == HandledNotices(changed=1)
@@ -56,14 +57,14 @@ def test_the_holder_has_two_minutes_from_the_event_and_gets_another_machine(harn
     assert [lease.slot for lease in harness.store.find_reservations(ids=["r1"])[0].leases] == ["linux-2"]
 
 
-def test_a_message_that_comes_after_the_deadline_leaves_no_grace(harness: Harness, feed: MemoryFeed) -> None:
+def test_a_notice_after_the_deadline_gives_no_grace(harness: Harness, feed: MemoryFeed) -> None:
     feed.put(interruption(at=NOW - 500))
     heed_notices(harness.ports, feed)
     harness.tick()
     assert harness.phase() == "pending"
 
 
-def test_it_is_an_event_and_counted_once_however_often_it_comes(harness: Harness, feed: MemoryFeed) -> None:
+def test_a_repeated_notice_is_one_event_and_counts_once(harness: Harness, feed: MemoryFeed) -> None:
     for _ in range(3):
         feed.put(interruption())
     assert heed_notices(harness.ports, feed).changed == 1
@@ -76,7 +77,7 @@ def test_it_is_an_event_and_counted_once_however_often_it_comes(harness: Harness
 
 
 def interruptions(harness: Harness) -> dict[tuple[str, str], int]:
-    """What was counted, by pool and kind."""
+    """Return (pool, kind) -> number of counted notices."""
     found = {}
     for (name, labels), count in harness.meter.counts.items():
         if name == "leasehold_interruptions_total":
@@ -86,7 +87,7 @@ def interruptions(harness: Harness) -> dict[tuple[str, str], int]:
 
 
 def test_both_kinds_for_one_machine_are_handled(harness: Harness, feed: MemoryFeed) -> None:
-    """The hint drains it, the warning then takes its leases back."""
+    """The rebalance recommendation drains the slot; the interruption warning then revokes its leases."""
     feed.put(hint())
     feed.put(hint())
     assert heed_notices(harness.ports, feed).changed == 1
@@ -113,7 +114,7 @@ def test_a_pool_may_ignore_hints() -> None:
     assert is_drained(harness, feed)
 
 
-def test_what_is_not_ours_or_unreadable_changes_nothing_and_is_deleted(harness: Harness, feed: MemoryFeed) -> None:
+def test_an_unreadable_or_foreign_notice_changes_nothing_and_is_deleted(harness: Harness, feed: MemoryFeed) -> None:
     before = harness.slot()
     feed.put(None)
     feed.put(interruption("i-99"))
@@ -122,7 +123,7 @@ def test_what_is_not_ours_or_unreadable_changes_nothing_and_is_deleted(harness: 
     assert is_drained(harness, feed)
 
 
-def test_a_machine_that_the_slot_had_before_is_not_its_machine(harness: Harness, feed: MemoryFeed) -> None:
+def test_a_notice_about_an_earlier_machine_of_a_slot_changes_nothing(harness: Harness, feed: MemoryFeed) -> None:
     harness.ask("release", reservation="r1", token=harness.token())
     harness.ask("drain", slot="linux-1")
     harness.settle()
@@ -133,8 +134,8 @@ def test_a_machine_that_the_slot_had_before_is_not_its_machine(harness: Harness,
     assert harness.slot().interrupted_at is None
 
 
-def test_a_message_is_kept_until_its_effect_is_committed(harness: Harness, feed: MemoryFeed) -> None:
-    """A process that dies before its delete leaves a message that is handled again, without effect."""
+def test_a_notice_is_deleted_only_after_its_effect_is_committed(harness: Harness, feed: MemoryFeed) -> None:
+    """A process that is killed before the delete leaves the message; it is handled again without effect."""
     feed.put(interruption())
     undeleted = MemoryFeed(harness.clock, HIDDEN)
     undeleted.put(interruption())
@@ -146,8 +147,8 @@ def test_a_message_is_kept_until_its_effect_is_committed(harness: Harness, feed:
     assert is_drained(harness, feed)
 
 
-def a_launching_rig() -> tuple[Harness, MemoryFeed]:
-    """EC2 has launched i-1 for linux-1, and its answer is still on its way."""
+def a_launching_harness() -> tuple[Harness, MemoryFeed]:
+    """Return a harness where EC2 has launched i-1 for linux-1 and the answer has not arrived yet."""
     harness = Harness()
     harness.submit("r1")
     harness.tick()
@@ -162,9 +163,9 @@ def a_launching_rig() -> tuple[Harness, MemoryFeed]:
     return harness, MemoryFeed(harness.clock, HIDDEN)
 
 
-def test_a_notice_that_comes_before_the_launch_is_settled_finds_its_slot_by_the_launch() -> None:
-    """The slot goes at once, its machine is terminated, and another slot is launched."""
-    harness, feed = a_launching_rig()
+def test_a_notice_before_the_answer_to_the_launch_finds_its_slot() -> None:
+    """The slot is given up at once, its machine is terminated, and another slot is launched."""
+    harness, feed = a_launching_harness()
     feed.put(interruption("i-1"))
     assert heed_notices(harness.ports, feed) == HandledNotices(changed=1)
     assert is_drained(harness, feed)
@@ -175,8 +176,8 @@ def test_a_notice_that_comes_before_the_launch_is_settled_finds_its_slot_by_the_
     assert harness.fleet.running == ["i-2"]
 
 
-def test_a_notice_that_comes_while_the_launch_is_answered_stays_with_the_slot() -> None:
-    """The launch does not lose its write: what it got drains as soon as a tick sees it."""
+def test_a_notice_during_the_launch_is_kept_on_the_slot() -> None:
+    """The launch keeps its result, and the next tick drains the slot."""
     harness = Harness()
     feed = MemoryFeed(harness.clock, HIDDEN)
     harness.submit("r1")
@@ -189,8 +190,8 @@ def test_a_notice_that_comes_while_the_launch_is_answered_stays_with_the_slot() 
     assert (harness.fleet.terminations, harness.fleet.running) == (["i-1"], ["i-2"])
 
 
-def test_a_machine_that_the_cloud_does_not_show_yet_leaves_its_message_until_its_deadline() -> None:
-    harness, feed = a_launching_rig()
+def test_a_notice_about_a_machine_that_is_not_listed_yet_is_kept_until_its_deadline() -> None:
+    harness, feed = a_launching_harness()
     hidden = harness.fleet.machines.pop("i-1")
     feed.put(interruption("i-1"))
     assert heed_notices(harness.ports, feed) == HandledNotices(left=1)
@@ -204,8 +205,8 @@ def test_a_machine_that_the_cloud_does_not_show_yet_leaves_its_message_until_its
     assert is_drained(harness, feed)
 
 
-def test_a_fleet_that_does_not_answer_delays_no_other_message() -> None:
-    """The known ones of the batch are handled and deleted, the others are delivered again."""
+def test_a_cloud_that_does_not_answer_delays_no_other_notice() -> None:
+    """Messages about known machines are handled and deleted; the others are delivered again."""
     harness = Harness().leased()
     harness.submit("r2")
     harness.tick()
@@ -225,7 +226,7 @@ def test_a_fleet_that_does_not_answer_delays_no_other_message() -> None:
     assert [message.notice for message in feed.receive()] == [interruption("i-9")]
 
 
-def test_a_machine_on_its_way_out_needs_no_notice(harness: Harness, feed: MemoryFeed) -> None:
+def test_a_notice_about_a_terminating_machine_changes_nothing(harness: Harness, feed: MemoryFeed) -> None:
     harness.ask("release", reservation="r1", token=harness.token())
     harness.ask("drain", slot="linux-1")
     harness.tick()
@@ -236,7 +237,7 @@ def test_a_machine_on_its_way_out_needs_no_notice(harness: Harness, feed: Memory
     assert terminate(harness.ports, "linux-1", harness.slot().epoch) == "asked"
 
 
-def test_one_call_reads_the_feed_until_it_is_empty_but_is_bounded(harness: Harness, feed: MemoryFeed) -> None:
+def test_one_call_reads_a_limited_number_of_batches(harness: Harness, feed: MemoryFeed) -> None:
     batch = MOST_BATCHES * MOST_AT_ONCE
     for _ in range(batch):
         feed.put(None)
@@ -245,7 +246,7 @@ def test_one_call_reads_the_feed_until_it_is_empty_but_is_bounded(harness: Harne
     assert heed_notices(harness.ports, feed) == HandledNotices(changed=1)
 
 
-def test_notices_of_one_batch_go_to_their_slots(harness: Harness, feed: MemoryFeed) -> None:
+def test_each_notice_of_a_batch_changes_its_slot(harness: Harness, feed: MemoryFeed) -> None:
     harness.leased("r2")
     feed.put(hint("i-2"))
     feed.put(interruption("i-1"))
@@ -253,8 +254,8 @@ def test_notices_of_one_batch_go_to_their_slots(harness: Harness, feed: MemoryFe
     assert (harness.slot("linux-1").interrupted_at, harness.slot("linux-2").state) == (NOW, "draining")
 
 
-def test_a_machine_that_the_cloud_takes_back_without_a_notice_counts_as_interrupted(harness: Harness) -> None:
-    """Its holder has no time left; an end for any other reason is no interruption."""
+def test_a_machine_interrupted_without_a_notice_counts_as_interrupted(harness: Harness) -> None:
+    """The holder has no time left. A machine that stops for any other reason does not count as interrupted."""
     machine = harness.fleet.machines["i-1"]
     harness.fleet.machines["i-1"] = msgspec.structs.replace(machine, state="stopping")
     assert check(harness.ports, ["linux-1"]) == 0
@@ -269,8 +270,8 @@ def test_a_machine_that_the_cloud_takes_back_without_a_notice_counts_as_interrup
     assert (row.phase, row.reason, row.interruptions) == ("pending", "slot_interrupted", 1)
 
 
-def test_a_slot_that_is_interrupted_is_looked_at_by_every_sweep(harness: Harness, feed: MemoryFeed) -> None:
-    """So that it is empty soon after its deadline; others that are ready or drain wait for the full one."""
+def test_every_sweep_checks_interrupted_slots(harness: Harness, feed: MemoryFeed) -> None:
+    """So the slot is empty soon after its deadline. Other ready or draining slots are checked by the full sweep."""
     harness.leased("r2")
     harness.ask("drain", slot="linux-2")
     harness.mailbox.tasks.clear()

@@ -1,51 +1,51 @@
-"""Any process may die between any two lines, and still nothing is lost, launched twice or leaked."""
+"""A process may be killed at any call of a port, and nothing is lost, launched twice or left running."""
 
 from collections.abc import Callable
 
 import pytest
 
 from scheduler.model.launch_backoff import Hold
+from scheduler.operations.machines.check import recover, sweep
 from scheduler.operations.machines.reconcile import reconcile
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.tick.tick import tick
 from tests.operations.harness import TASKS, Harness, Killed, Saboteur
 
 CONFIG = {"pools": {"linux": {"system": "x86_64-linux", "max_slots": 2, "lease_ttl": 0, "idle_scale_down": 10}}}
 
 
-class Story:
-    """One reservation from its submission to the end of its machine, with deaths of processes on the way."""
+class Run:
+    """One reservation from its submission to the end of its machine; one process is killed on the way."""
 
     def __init__(self, saboteur: Saboteur) -> None:
         self.harness, self.saboteur = Harness(CONFIG), saboteur
-        self.deaths = 0
+        self.kills = 0
         self.sabotage()
 
     def sabotage(self) -> None:
-        """Let the ports of the present process be counted."""
+        """Wrap the ports of the current process with the saboteur."""
         ports, wrap = self.harness.ports, self.saboteur.wrap
-        ports.store, ports.view_cache = wrap(ports.store, "store"), wrap(ports.view_cache, "board")
+        ports.store, ports.view_cache = wrap(ports.store, "store"), wrap(ports.view_cache, "view_cache")
         ports.fleet, ports.probe = wrap(ports.fleet, "fleet"), wrap(ports.probe, "probe")
-        ports.dispatcher, ports.notifier = wrap(ports.dispatcher, "dispatcher"), wrap(ports.notifier, "bell")
+        ports.dispatcher, ports.notifier = wrap(ports.dispatcher, "dispatcher"), wrap(ports.notifier, "notifier")
         ports.lock, ports.meter = wrap(ports.lock, "lock"), wrap(ports.meter, "meter")
 
     def survive(self, job: Callable[[], object]) -> bool:
-        """Do it; if the process dies of it, start another. Whether it went well."""
+        """Run the job and return whether it succeeded; start a new process if the process was killed."""
         try:
             job()
         except Killed:
-            self.deaths += 1
+            self.kills += 1
             self.harness.restart()
             return False
         return True
 
     def insist(self, job: Callable[[], object]) -> None:
-        """A client sends its request again until it has the answer."""
+        """Repeat the request until it is answered, as a client does."""
         while not self.survive(job):
             pass
 
     def play_tasks(self) -> None:
-        """A message is gone with the process that took it."""
+        """Run the tasks of all messages. A message is lost with the process that took it."""
         while self.harness.mailbox.tasks:
             self.survive(self._play_one)
 
@@ -54,7 +54,7 @@ class Story:
         TASKS[name](self.harness.ports, *arguments)
 
     def pass_time(self, seconds: float) -> None:
-        """Beat goes on."""
+        """Run the periodic jobs for this number of seconds."""
         harness = self.harness
         end = harness.now + seconds
         while harness.now < end:
@@ -65,8 +65,8 @@ class Story:
             self.survive(lambda: reconcile(harness.ports))
             self.play_tasks()
 
-    def tell(self) -> "Story":
-        """Submit, wait until it is leased, release, wait until the machine is gone."""
+    def play(self) -> "Run":
+        """Submit, wait until it is leased, release, and wait until the machine is terminated."""
         harness = self.harness
         self.insist(lambda: harness.submit("r1", request="submit-r1"))
         self.pass_time(35)
@@ -74,8 +74,8 @@ class Story:
         self.pass_time(60)
         return self
 
-    def ends_well(self) -> None:
-        """One machine, one lease, one termination; nothing is left, and the view equals SQL."""
+    def check_end(self) -> None:
+        """Check that there was one machine, one lease and one termination, and that the view equals the database."""
         harness = self.harness
         events = [event.name for event in harness.events]
         assert harness.phase() == "released"
@@ -90,11 +90,11 @@ class Story:
         assert view is None or view.slots == {slot.id: slot for slot in harness.store.find_slots()}
 
 
-class OrphanStory(Story):
-    """Three machines that no row knows: one for an empty slot, one more for it, and a young one of no slot."""
+class OrphanRun(Run):
+    """Three machines that no row knows: two that name the same empty slot, and a young one of an unknown slot."""
 
-    def tell(self) -> "Story":
-        """They are there; beat goes on until they are not."""
+    def play(self) -> "Run":
+        """Add the machines and run the periodic jobs until they are terminated."""
         fleet, now = self.harness.fleet, self.harness.now
         fleet.appear("i-lost", "linux-2", launched_at=now - 400)
         fleet.appear("i-other", "linux-2", launched_at=now - 350)
@@ -102,8 +102,8 @@ class OrphanStory(Story):
         self.pass_time(60)
         return self
 
-    def ends_well(self) -> None:
-        """Adopted once, served, idle, gone; the others ended; and nothing of it holds launches back."""
+    def check_end(self) -> None:
+        """Check that one machine was adopted once and all were terminated, and that no back-off is left."""
         harness = self.harness
         events = [event.name for event in harness.events]
         assert [slot.state for slot in harness.store.find_slots()] == ["empty"] * 2
@@ -112,39 +112,42 @@ class OrphanStory(Story):
         assert [row for row in harness.store.read_rows() if isinstance(row, Hold) and row.kind == "strangers"] == []
 
 
-@pytest.mark.parametrize("kind", [Story, OrphanStory])
-def test_the_story_ends_well_when_no_process_dies(kind: type[Story]) -> None:
-    story = kind(Saboteur(0, afterwards=False)).tell()
-    story.ends_well()
-    assert story.deaths == 0
+@pytest.mark.parametrize("kind", [Run, OrphanRun])
+def test_the_run_ends_as_expected_without_a_kill(kind: type[Run]) -> None:
+    run = kind(Saboteur(0, afterwards=False)).play()
+    run.check_end()
+    assert run.kills == 0
 
 
-def list_calls(kind: type[Story] = Story) -> dict[int, str]:
-    """The calls at which dying may make a difference: the first of each kind after each change of state."""
+def list_calls(kind: type[Run] = Run) -> dict[int, str]:
+    """Return number -> name of the calls at which a kill may make a difference.
+
+    These are the first calls of each method after each new event.
+    """
     saboteur = Saboteur(0, afterwards=False)
-    story = kind(saboteur)
+    run = kind(saboteur)
     found: dict[tuple[str, int], int] = {}
     call = saboteur.call
 
     def note(name: str, act: Callable[[], object]) -> object:
-        found.setdefault((name, len(story.harness.events)), saboteur.calls + 1)
+        found.setdefault((name, len(run.harness.events)), saboteur.calls + 1)
         return call(name, act)
 
     saboteur.call = note  # type: ignore[method-assign]
-    story.tell()
+    run.play()
     return {at: name for (name, _), at in found.items()}
 
 
 @pytest.mark.parametrize("afterwards", [False, True])
-@pytest.mark.parametrize(("kind", "least"), [(Story, 30), (OrphanStory, 25)])
-def test_the_story_ends_well_wherever_the_process_dies(kind: type[Story], least: int, afterwards: bool) -> None:
-    """At every call of every port, before it took effect and after."""
+@pytest.mark.parametrize(("kind", "least"), [(Run, 30), (OrphanRun, 25)])
+def test_the_run_ends_as_expected_wherever_the_process_is_killed(kind: type[Run], least: int, afterwards: bool) -> None:
+    """The process is killed before or after each of these calls took effect."""
     calls = list_calls(kind)
     assert len(set(calls.values())) > least
     for at, name in calls.items():
-        story = kind(Saboteur(at, afterwards=afterwards)).tell()
-        assert story.deaths == 1
+        run = kind(Saboteur(at, afterwards=afterwards)).play()
+        assert run.kills == 1
         try:
-            story.ends_well()
+            run.check_end()
         except AssertionError as error:
             raise AssertionError(f"killed at call {at}, {name}: {error}") from error

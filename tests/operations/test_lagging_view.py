@@ -1,4 +1,4 @@
-"""A plan may be made on a view that lags: what is written keeps to the rules all the same."""
+"""The committed decisions keep the rules, although the plan was made on a view that lags."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -19,22 +19,22 @@ from tests.rules.watching import Seen, WatchedPlayer
 pytestmark = pytest.mark.no_cover
 
 
-class LateBoard(MemoryViewCache):
-    """What is published while it is late arrives only when it is not any more."""
+class LateViewCache(MemoryViewCache):
+    """A view cache that, while `is_late`, keeps publishes back."""
 
     def __init__(self, redis: InMemoryRedis) -> None:
         super().__init__(redis)
         self.is_late = False
-        self._under_way: list[Change] = []
+        self._kept_back: list[Change] = []
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """See Board.publish."""
-        self._under_way += changes
+        """See ViewCache.publish."""
+        self._kept_back += changes
         return self.is_late or self.deliver()
 
     def deliver(self) -> bool:
-        """Let arrive what is under way, last things first."""
-        changes, self._under_way = self._under_way[::-1], []
+        """Publish the changes that were kept back, the last one first."""
+        changes, self._kept_back = self._kept_back[::-1], []
         return super().publish(changes)
 
 
@@ -43,8 +43,8 @@ class LatePlayer(WatchedPlayer):
 
     def __init__(self, document: Document, lateness: Sequence[bool]) -> None:
         self._lateness = cycle(lateness)
-        super().__init__(document, _look)
-        self._view_cache = LateBoard(InMemoryRedis(lambda: self.cluster.event_queue.now))
+        super().__init__(document, _check)
+        self._view_cache = LateViewCache(InMemoryRedis(lambda: self.cluster.event_queue.now))
         self.cluster.ports.view_cache = self._view_cache
 
     def _begin(self) -> None:
@@ -54,7 +54,7 @@ class LatePlayer(WatchedPlayer):
         super()._begin()
 
 
-def _look(seen: Seen) -> None:
+def _check(seen: Seen) -> None:
     no_slot_is_overfull(seen)
     no_reservation_is_lost(seen)
 

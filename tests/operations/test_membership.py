@@ -1,4 +1,4 @@
-"""Database, Redis and machines of one cluster, and of two."""
+"""The check that database, Redis and machines belong to the same cluster."""
 
 import pytest
 import redis
@@ -71,7 +71,7 @@ def test_a_database_below_what_redis_remembers_is_refused_with_the_command(
         harness.tick()
 
 
-def test_nothing_works_while_a_restore_is_under_way(record: RedisRecord) -> None:
+def test_ticks_are_refused_during_a_restore(record: RedisRecord) -> None:
     harness = with_record(record)
     record.begin_restore()
     with pytest.raises(DatabaseWentBackError, match="is being restored"):
@@ -83,10 +83,10 @@ def test_without_redis_the_database_alone_is_checked() -> None:
         harness = with_record(RedisRecord(client))
         assert check_membership(harness.ports) == harness.store.read_cluster()
         with pytest.raises(ViewUnavailableError):
-            harness.ports.record.read()  # type: ignore[union-attr] # that is what stands for no Redis
+            harness.ports.record.read()  # type: ignore[union-attr] # proves that Redis is unreachable
 
 
-def test_a_check_is_trusted_for_a_second_and_one_that_failed_is_not(record: RedisRecord) -> None:
+def test_a_successful_check_is_kept_for_a_second_and_a_failed_one_is_not(record: RedisRecord) -> None:
     clock = [0.0]
     harness, check = with_record(record), MembershipCheck(lambda: clock[0])
     check.ensure(harness.ports)
@@ -109,7 +109,7 @@ def test_a_launch_request_has_the_cluster_and_the_numbers_of_that_time() -> None
     assert machine.highest_token <= row.token
 
 
-def test_machines_of_another_cluster_are_left_alone_and_named() -> None:
+def test_machines_of_another_cluster_are_not_changed_and_named_in_the_error() -> None:
     harness = Harness()
     harness.fleet.appear("i-foreign", "linux-1", launched_at=NOW - ORPHAN_SECONDS, cluster_id="another")
     harness.fleet.appear("i-orphan", "windows-1", pool="windows", launched_at=NOW - ORPHAN_SECONDS)
@@ -133,7 +133,7 @@ def test_a_machine_without_identity_is_claimed_when_a_slot_knows_its_launch() ->
     assert harness.fleet.machines["i-unknown"].cluster_id is None
 
 
-def test_without_the_right_to_tag_the_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_permission_to_tag_the_sweep_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = Harness().leased()
     (name,) = harness.fleet.running
     harness.fleet.appear(name, harness.slot().id, launch_id=harness.slot().launch_id, launched_at=NOW)

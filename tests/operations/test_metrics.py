@@ -1,4 +1,4 @@
-"""Durations, and what a tick reports of waiting reservations."""
+"""Measured durations, and the report of a tick about waiting reservations."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.operations.harness import NOW, Harness
 def times_of(harness: Harness, name: str) -> list[float]:
     meter = harness.ports.meter
     assert isinstance(meter, MemoryMeter)
-    return [value for told, _, value in meter.observations if told == name]
+    return [value for observed, _, value in meter.observations if observed == name]
 
 
 def report_of(harness: Harness) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_a_tick_reports_the_waiting_reservations_by_code_and_the_longest_wait() 
 
 def test_a_tick_reports_waiting_reservations_by_account_and_affordable_level() -> None:
     harness = Harness()
-    for name, account in (("r1", "ci"), ("r2", "ci"), ("r3", "lab"), ("r4", "nobody"), ("r5", "ci"), ("r6", None)):
+    for name, account in (("r1", "ci"), ("r2", "ci"), ("r3", "lab"), ("r4", "unknown"), ("r5", "ci"), ("r6", None)):
         harness.submit(name, account=account, priority=0 if name != "r5" else 1)
     (first,) = harness.store.find_reservations(ids=["r1"])
     harness.put(Account(id="ci", balance=(0.0, 3.0, 0.0, 0.0, 0.0), forgotten_upto=first.sequence), Account(id="lab"))
@@ -62,7 +62,7 @@ def test_a_pool_is_reported_to_be_at_quota_while_its_hold_lasts() -> None:
     assert report_of(harness)["at_quota"] == []
 
 
-def test_whose_machine_answered_is_noted() -> None:
+def test_probed_slots_are_recorded() -> None:
     harness = Harness().leased()
     meter = harness.ports.meter
     assert isinstance(meter, MemoryMeter)

@@ -1,4 +1,4 @@
-"""What an accepted request does not do is announced in its answer: fields that the queue ignores, a known id."""
+"""Notes in the answer to an accepted request: fields without effect in its queue, and fields of a known id."""
 
 from typing import Any, get_args
 
@@ -30,14 +30,14 @@ def paths(answer: Fields) -> list[str]:
         ("quota", {"priority": 9, "account": "ci"}, ["priority"]),
         ("size", {"priority": 9}, ["priority"]),
         ("dynsize", {"priority": 9}, ["priority"]),
-        # defaults, given or not
+        # default values, stated or not
         ("fifo", {}, []),
         ("fifo", {"priority": 1, "account": None}, []),
-        # on hold, in every queue
+        # on hold works in every queue
         ("fifo", {"priority": 0}, []),
     ],
 )
-def test_what_the_present_queue_ignores_is_announced(queue: str, fields: Fields, ignored: list[str]) -> None:
+def test_a_field_that_the_queue_ignores_gets_a_note(queue: str, fields: Fields, ignored: list[str]) -> None:
     harness = Harness({**CONFIG, "scheduler": {"queue": queue}})
     answer = harness.submit("r1", **fields)
     assert paths(answer) == ignored
@@ -45,14 +45,14 @@ def test_what_the_present_queue_ignores_is_announced(queue: str, fields: Fields,
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_the_note_on_a_priority_is_true_of_every_queue(queue: str) -> None:
+def test_the_note_on_a_priority_is_right_for_every_queue(queue: str) -> None:
     rank = RANKS.get(queue, RANKS["fifo"])
     same = rank(a_reservation("a", priority=9)) == rank(a_reservation("b", priority=1))
     assert ("priority" in find_ignored(queue, priority=9, account=None)) is same
 
 
-def test_a_system_with_a_queue_of_its_own_counts_as_that_queue() -> None:
-    """By its system or by the pool that it names."""
+def test_the_queue_of_a_system_counts() -> None:
+    """The queue of the system or of the named pool counts."""
     pools = {**CONFIG["pools"], "mac": {"system": "arm-mac", "max_slots": 1}}
     harness = Harness({"pools": pools, "scheduler": {"queue": "fifo", "system": {"arm-mac": {"queue": "priority"}}}})
     assert paths(harness.ask("submit", id="r1", system="arm-mac", priority=9)) == []
@@ -60,7 +60,7 @@ def test_a_system_with_a_queue_of_its_own_counts_as_that_queue() -> None:
     assert paths(harness.ask("submit", id="r3", pool="linux", priority=9)) == ["priority"]
 
 
-def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
+def test_a_later_priority_that_the_queue_ignores_gets_a_note() -> None:
     harness = Harness()
     harness.submit("r1")
     assert paths(harness.ask("priority", reservation="r1", priority=9)) == ["priority"]
@@ -72,7 +72,7 @@ def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
     ("first", "second", "differing"),
     [
         ({}, {}, []),
-        # given and left out are the same where the value is the default
+        # a stated default is equal to a missing field
         ({}, {"ttl": None, "priority": 1, "labels": {}, "components": []}, []),
         ({"components": [{"name": "main", "resources": {"cpus": 2}}]}, {"resources": {"cpus": 2}}, []),
         ({"resources": {"cpus": 2}}, {"resources": {"cpus": 2.0}}, []),
@@ -84,11 +84,11 @@ def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
         ({"on_end": {"task": "t", "queue": "q"}}, {}, ["on_end"]),
         ({"key_hash": "0" * 64}, {"key_hash": "0" * 64}, []),
         ({"key_hash": "0" * 64}, {"key_hash": "1" * 64}, ["key_hash"]),
-        # without a key its token is enough
+        # the stored reservation has no key, so none is needed
         ({}, {"key_hash": "1" * 64}, []),
     ],
 )
-def test_of_a_known_id_the_first_request_stands_and_the_answer_names_what_differs(
+def test_a_known_id_keeps_its_first_request_and_the_notes_name_the_differences(
     first: Fields, second: Fields, differing: list[str]
 ) -> None:
     harness = Harness({**CONFIG, "scheduler": {"queue": "priority"}})

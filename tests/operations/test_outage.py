@@ -1,4 +1,4 @@
-"""No lease and no host is lost by an outage of the scheduler, and no plan on an old view is written."""
+"""An outage of the scheduler loses no lease and no host, and a plan that took too long is not committed."""
 
 import pytest
 
@@ -13,7 +13,7 @@ CONFIG = {
 }
 
 
-def test_after_an_outage_of_ours_what_fell_due_gets_one_more_period_once() -> None:
+def test_after_an_outage_an_expired_lease_gets_one_more_ttl_once() -> None:
     harness = Harness(CONFIG).leased()
     harness.now += 10 * TTL
     harness.tick()
@@ -26,7 +26,7 @@ def test_after_an_outage_of_ours_what_fell_due_gets_one_more_period_once() -> No
     assert harness.phase() == "expired"
 
 
-def test_without_an_outage_it_expires_in_time() -> None:
+def test_without_an_outage_a_lease_expires_in_time() -> None:
     harness = Harness(CONFIG).leased()
     end = harness.now + TTL
     while harness.now < end:
@@ -36,7 +36,7 @@ def test_without_an_outage_it_expires_in_time() -> None:
     assert harness.phase() == "expired"
 
 
-def test_a_process_that_comes_new_sees_the_outage_too() -> None:
+def test_a_new_process_detects_the_outage_too() -> None:
     harness = Harness(CONFIG).leased()
     harness.now += 10 * TTL
     harness.restart()
@@ -44,7 +44,7 @@ def test_a_process_that_comes_new_sees_the_outage_too() -> None:
     assert harness.phase() == "leased"
 
 
-def test_a_process_that_finds_another_leader_ticks_when_its_lock_would_end() -> None:
+def test_a_process_that_finds_another_leader_ticks_when_the_lock_ends() -> None:
     harness = Harness(CONFIG)
     another = MemoryLeaderLock(harness.lock_holder, 15.0, harness.clock)
     another.take()
@@ -58,23 +58,23 @@ def test_a_process_that_finds_another_leader_ticks_when_its_lock_would_end() -> 
 @pytest.mark.parametrize(
     ("share", "is_trusted"),
     [
-        # Of the lock's time, gone since it was last renewed.
+        # Share of the lock's time that has passed since its last renewal.
         (0.59, True),
         (0.61, False),
         (1.5, False),
     ],
 )
-def test_a_plan_is_thrown_away_when_most_of_the_locks_time_is_gone(share: float, is_trusted: bool) -> None:
+def test_a_plan_is_dropped_when_most_of_the_locks_time_has_passed(share: float, is_trusted: bool) -> None:
     harness = Harness(CONFIG)
     harness.tick()
     harness.submit("r1")
     load_rules = harness.ports.rules
 
-    def think_long() -> object:
+    def load_slowly() -> object:
         harness.now += share * harness.leader.lock_seconds
         return load_rules()
 
-    harness.ports.rules = think_long  # type: ignore[assignment, method-assign]
+    harness.ports.rules = load_slowly  # type: ignore[assignment, method-assign]
     before = [event.number for event in harness.events]
     if is_trusted:
         harness.tick()

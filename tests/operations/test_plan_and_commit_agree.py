@@ -21,7 +21,7 @@ NAMES = ("linux-1", "linux-2")
 
 
 def tick_on(config: Document, rows: list[Row]) -> tuple[Harness, Ticked]:
-    """Store these rows as they are, and let a tick plan and commit on them."""
+    """Store these rows unchanged and run a tick on them."""
     harness = Harness(config)
     reservations = [row for row in rows if isinstance(row, Reservation)]
     with harness.store.transaction() as transaction:
@@ -44,7 +44,7 @@ def tick_on(config: Document, rows: list[Row]) -> tuple[Harness, Ticked]:
 
 @st.composite
 def configs(draw: st.DrawFn) -> Document:
-    """One pool, with limits of each kind, under any queue and elastic setting."""
+    """Draw rules with one pool, limits of each kind, and any queue and elastic setting."""
     pool: Document = {"system": "x86_64-linux", "max_slots": 2, "max_uses": draw(st.sampled_from([0, 0, 2, 4]))}
     if draw(st.booleans()):
         pool["resources"] = {"cpus": 4}
@@ -61,7 +61,7 @@ def configs(draw: st.DrawFn) -> Document:
 
 @st.composite
 def rows(draw: st.DrawFn) -> list[Row]:
-    """Two slots, which may have less than is leased on them, and reservations that hold, leave, claim or wait."""
+    """Draw two slots, which may be smaller than their leases, and reservations in each state."""
     found: list[Row] = [an_account("A", 100), an_account("B", 1)]
     for name in NAMES:
         capacity = draw(st.none() | st.fixed_dictionaries({"cpus": st.integers(1, 5)}))
@@ -111,16 +111,16 @@ def test_on_unchanged_rows_the_commit_refuses_no_decision_for_capacity(config: D
     assert [str(each) for each in ticked.skipped if each.reason.endswith(OBSTACLES)] == []
 
 
-def _claims(name: str, assigned_at: float) -> Reservation:
+def _a_claiming(name: str, assigned_at: float) -> Reservation:
     lease = msgspec.structs.replace(_lease("main", "linux-1", 2, "claimed"), assigned_at=assigned_at)
     return a_reservation(name, created_at=NOW - 60, resources={"cpus": 2}, leases=(lease,))
 
 
-def test_a_claim_becomes_a_lease_on_a_host_that_has_less_than_its_claims_together() -> None:
-    """The host registered again with 3 cpus of 4. The earlier claim fits; the other one waits for its lease to end."""
+def test_a_claim_becomes_a_lease_on_a_host_with_less_capacity_than_its_claims() -> None:
+    """The host registered again with 3 instead of 4 CPUs. The earlier claim fits; the later one has to wait."""
     config = {"scheduler": {"queue": "quota"}, "pools": {"linux": {"system": "x86_64-linux", "max_slots": 2}}}
     harness, ticked = tick_on(
-        config, [a_slot("linux-1", resources={"cpus": 3}), _claims("r1", NOW - 9), _claims("r2", NOW - 5)]
+        config, [a_slot("linux-1", resources={"cpus": 3}), _a_claiming("r1", NOW - 9), _a_claiming("r2", NOW - 5)]
     )
     assert (ticked.skipped, harness.phase("r1"), harness.phase("r2")) == ([], "leased", "pending")
 
@@ -128,5 +128,5 @@ def test_a_claim_becomes_a_lease_on_a_host_that_has_less_than_its_claims_togethe
 def test_a_claim_keeps_its_use_of_a_machine_whose_limit_was_lowered() -> None:
     pool = {"system": "x86_64-linux", "max_slots": 2, "max_uses": 2}
     slot = a_slot("linux-1", resources={"cpus": 4}, uses=2)
-    harness, ticked = tick_on({"pools": {"linux": pool}}, [slot, _claims("r1", NOW - 9), a_reservation("r2")])
+    harness, ticked = tick_on({"pools": {"linux": pool}}, [slot, _a_claiming("r1", NOW - 9), a_reservation("r2")])
     assert (ticked.skipped, harness.phase("r1"), harness.phase("r2")) == ([], "leased", "pending")

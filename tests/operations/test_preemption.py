@@ -1,4 +1,4 @@
-"""A preemption is tested on the rows as they are, and written with its assignment, or not at all."""
+"""A preemption is checked on fresh rows and committed together with its assignment, or not at all."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,22 +16,22 @@ from scheduler.operations.tick.tick import carry_out, decide, take_leader_term, 
 from tests.operations.harness import NOW, Killed, Saboteur
 from tests.operations.quota import QuotaHarness
 
-PLACE = (Placement(component="main", slot="lab-1", epoch=1, resources={}),)
+LEASES = (Placement(component="main", slot="lab-1", epoch=1, resources={}),)
 TAKE: tuple[Decision, Decision] = (
-    Preempt(reservation="new", slot="lab-1", victims=("old",), level=0, leases=PLACE),
-    Assign(reservation="new", leases=PLACE, level=0),
+    Preempt(reservation="new", slot="lab-1", victims=("old",), level=0, leases=LEASES),
+    Assign(reservation="new", leases=LEASES, level=0),
 )
 
 
-def a_rig(grace: float = 0, **fields: Any) -> QuotaHarness:
-    """`old` runs at the free level without an account, `new` of account A waits."""
-    harness = QuotaHarness(grace=grace).give("old", **fields)
+def a_harness(grace: float = 0, **fields: Any) -> QuotaHarness:
+    """Return a harness where `old` runs at the free level without an account and `new` of account A is pending."""
+    harness = QuotaHarness(grace=grace).with_leased("old", **fields)
     harness.submit("new", account="A")
     return harness
 
 
 def write(harness: QuotaHarness, *decisions: Decision, charged: tuple[str, ...] = ()) -> list[str]:
-    """Commit them; why some of them lost."""
+    """Commit the decisions; return the reasons of the skipped ones."""
     leader_term = take_leader_term(harness.ports, harness.leader)
     done = commit(
         harness.store, decisions, harness.ports.rules(), leader_term, harness.ports.new_id, harness.store.now(), charged
@@ -57,22 +57,22 @@ def ask(verb: str, **fields: Any) -> Callable[[QuotaHarness], object]:
 
 
 MEANWHILE: dict[str, tuple[Callable[[QuotaHarness], object], str]] = {
-    "the victim let go": (
+    "the victim was released": (
         lambda harness: harness.ask("release", reservation="old", token=harness.token("old")),
         "old is not on lab-1",
     ),
     "the victim was cancelled": (ask("cancel", reservation="old"), "old is not on lab-1"),
     "the victim is on another machine": (change_host(epoch=2), "old is not on lab-1"),
-    "the victim runs at an equal level": (change_lease(level=0), "old runs at no worse level"),
-    "the victim costs as much": (
+    "the victim runs at the same level": (change_lease(level=0), "old runs at no worse level"),
+    "the victim has cost more than the balance": (
         change_lease(level=5, cost=(100.0, 0.0, 0.0, 0.0, 0.0)),
         "A has too little left for old",
     ),
     "the balance fell": (ask("account", account="A", balance=[0]), "A has too little left for old"),
     "the account was forgotten": (ask("forget_account", account="A"), "its account is gone"),
-    "the newcomer was cancelled": (ask("cancel", reservation="new"), "it is cancelled"),
-    "the newcomer is on hold": (ask("priority", reservation="new", priority=0), "it is on hold"),
-    "the newcomer is suspended": (ask("suspend", reservation="new"), "it is on hold"),
+    "the preempting reservation was cancelled": (ask("cancel", reservation="new"), "it is cancelled"),
+    "the preempting reservation is on hold": (ask("priority", reservation="new", priority=0), "it is on hold"),
+    "the preempting reservation is suspended": (ask("suspend", reservation="new"), "it is on hold"),
     "the host is cordoned": (ask("cordon", slot="lab-1"), "lab-1 takes no leases"),
     "the host drains": (ask("drain", slot="lab-1"), "lab-1 is draining"),
     "an unknown occupant is there": (change_host(stranger="ghost"), "lab-1 takes no leases"),
@@ -82,9 +82,9 @@ MEANWHILE: dict[str, tuple[Callable[[QuotaHarness], object], str]] = {
 
 @pytest.mark.parametrize("grace", [0, 30])
 @pytest.mark.parametrize("case", MEANWHILE)
-def test_what_no_longer_holds_is_skipped_as_a_whole_and_changes_nothing(case: str, grace: float) -> None:
+def test_a_preemption_that_no_longer_holds_is_skipped_with_its_assignment(case: str, grace: float) -> None:
     change, reason = MEANWHILE[case]
-    harness = a_rig(grace)
+    harness = a_harness(grace)
     harness.now += 1
     leader_term = take_leader_term(harness.ports, harness.leader)
     ticked = decide(harness.ports, harness.leader, leader_term)
@@ -99,13 +99,13 @@ def test_what_no_longer_holds_is_skipped_as_a_whole_and_changes_nothing(case: st
     assert harness.notifier.is_rung
 
 
-def test_a_victim_that_may_not_be_preempted_is_none() -> None:
-    harness = a_rig(preemptible=False)
+def test_a_reservation_that_is_not_preemptible_is_not_preempted() -> None:
+    harness = a_harness(preemptible=False)
     assert write(harness, *TAKE) == ["old may not be preempted"] * 2
 
 
-def test_a_victim_that_has_not_run_for_its_time_is_none() -> None:
-    harness = QuotaHarness(min_run_time=60).give("old")
+def test_a_reservation_below_min_run_time_is_not_preempted() -> None:
+    harness = QuotaHarness(min_run_time=60).with_leased("old")
     harness.submit("new", account="A")
     harness.now += 59
     assert write(harness, *TAKE) == ["old may not be preempted"] * 2
@@ -113,8 +113,8 @@ def test_a_victim_that_has_not_run_for_its_time_is_none() -> None:
     assert write(harness, *TAKE) == []
 
 
-def test_no_reservation_preempts_work_of_its_own_account() -> None:
-    harness = QuotaHarness(accounts={"A": {"balance": [0]}}).give("old", account="A")
+def test_a_reservation_of_the_same_account_is_not_preempted() -> None:
+    harness = QuotaHarness(accounts={"A": {"balance": [0]}}).with_leased("old", account="A")
     harness.submit("new", account="A")
     harness.ask("account", account="A", balance=[9])
     assert write(harness, *TAKE) == ["old is work of its own account"] * 2
@@ -122,7 +122,7 @@ def test_no_reservation_preempts_work_of_its_own_account() -> None:
 
 def test_work_from_before_an_account_was_forgotten_does_not_belong_to_the_new_account() -> None:
     """qscheduler: its leases continue unpaid; an account that is created again starts from zero."""
-    harness = QuotaHarness(accounts={"A": {"balance": [0]}}).give("old", account="A")
+    harness = QuotaHarness(accounts={"A": {"balance": [0]}}).with_leased("old", account="A")
     harness.ask("forget_account", account="A")
     harness.ask("account", account="A", balance=[9])
     harness.submit("new", account="A")
@@ -130,15 +130,15 @@ def test_work_from_before_an_account_was_forgotten_does_not_belong_to_the_new_ac
     assert (harness.phase("old"), harness.phase("new")) == ("pending", "leased")
 
 
-def test_a_preemption_without_its_assignment_is_none() -> None:
-    harness = a_rig()
+def test_a_preemption_without_its_assignment_is_skipped() -> None:
+    harness = a_harness()
     assert write(harness, TAKE[0]) == ["no assignment follows the preemption"]
     assert harness.phase("old") == "leased"
 
 
 @pytest.mark.parametrize("before", [committing.CHUNK - 1, committing.CHUNK])
 def test_no_chunk_ends_between_a_preemption_and_its_assignment(before: int) -> None:
-    harness = a_rig()
+    harness = a_harness()
     others = [Expire(reservation=f"gone-{number}") for number in range(before)]
     leader_term = take_leader_term(harness.ports, harness.leader)
     phases = [
@@ -152,8 +152,8 @@ def test_no_chunk_ends_between_a_preemption_and_its_assignment(before: int) -> N
     assert len(phases) == 1 + (before == committing.CHUNK)
 
 
-def test_at_once_the_victim_waits_again_with_its_time_and_the_newcomer_has_another_token() -> None:
-    harness = a_rig()
+def test_without_a_grace_the_victim_is_pending_and_the_slot_has_a_new_token_at_once() -> None:
+    harness = a_harness()
     token = harness.token("old")
     harness.now += 10
     tick(harness.ports, harness.leader)
@@ -166,30 +166,30 @@ def test_at_once_the_victim_waits_again_with_its_time_and_the_newcomer_has_anoth
 
 
 def test_events_name_the_preempting_and_the_preempted_reservation_and_the_level() -> None:
-    harness = a_rig()
+    harness = a_harness()
     tick(harness.ports, harness.leader)
-    told = {
+    details = {
         event.name: event.detail for event in harness.events if event.name.startswith("reservation_") and event.detail
     }
-    assert {key: told["reservation_pending"][key] for key in ("reason", "by", "level", "slot")} == {
+    assert {key: details["reservation_pending"][key] for key in ("reason", "by", "level", "slot")} == {
         "reason": "preempted",
         "by": "new",
         "level": 0,
         "slot": "lab-1",
     }
-    assert (told["reservation_leased"]["preempted"], told["reservation_leased"]["level"]) == (["old"], 0)
+    assert (details["reservation_leased"]["preempted"], details["reservation_leased"]["level"]) == (["old"], 0)
 
 
 class TestWithAGrace:
-    """The victim has until the deadline. The newcomer's claim keeps the slot from others."""
+    """The victim may run until the deadline. The claim of the preempting reservation keeps the slot for it."""
 
     def a_claim(self) -> QuotaHarness:
-        harness = a_rig(30)
+        harness = a_harness(30)
         tick(harness.ports, harness.leader)
         assert (harness.phase("old"), harness.phase("new")) == ("revoking", "pending")
         return harness
 
-    def test_the_newcomer_claims_the_place_without_a_token_and_pays_from_then_on(self) -> None:
+    def test_the_preempting_reservation_claims_the_slot_without_a_token_and_pays_from_then_on(self) -> None:
         harness = self.a_claim()
         old, (claim,) = harness.row("old"), harness.row("new").leases
         assert (old.revoke_reason, old.revoke_by) == ("preempted", harness.now + 30)
@@ -224,21 +224,21 @@ class TestWithAGrace:
         assert harness.holders() == {"lab-1": ["new"]}
         assert not harness.ask("renew", reservation="new", token=token)["ok"]
 
-    def test_a_free_place_goes_to_others_than_who_has_a_claim(self) -> None:
+    def test_a_free_slot_is_not_given_to_a_reservation_with_a_claim(self) -> None:
         harness = self.a_claim()
         harness.ask("register", slot="lab-2", pool="lab", machine="m2")
         harness.submit("third")
         tick(harness.ports, harness.leader)
         assert harness.holders() == {"lab-1": ["old"], "lab-2": ["third"]}
 
-    def test_the_victim_uses_nothing_up_after_the_notice(self) -> None:
-        harness = QuotaHarness(grace=30, accounts={"A": {"balance": [100]}, "B": {"balance": [0, 50]}}).give(
+    def test_the_victim_is_not_charged_after_the_notice(self) -> None:
+        harness = QuotaHarness(grace=30, accounts={"A": {"balance": [100]}, "B": {"balance": [0, 50]}}).with_leased(
             "old", account="B"
         )
         harness.now += 10
         harness.submit("new", account="A")
         tick(harness.ports, harness.leader)
-        # B paid 10 and got them back; A has paid them.
+        # B had paid 10 and gets them back; A pays them instead.
         assert (harness.balance("A"), harness.balance("B")) == ((100, -10, 0, 0, 0), (0, 50, 0, 0, 0))
         assert harness.row("new").leases[0].cost == (0, 10, 0, 0, 0)
         harness.now += 20
@@ -248,7 +248,7 @@ class TestWithAGrace:
     @pytest.mark.parametrize(
         ("verb", "phase"), [("cancel", "cancelled"), ("suspend", "pending"), ("priority", "pending")]
     )
-    def test_a_newcomer_that_goes_leaves_its_claim(self, verb: str, phase: str) -> None:
+    def test_a_preempting_reservation_that_is_withdrawn_drops_its_claim(self, verb: str, phase: str) -> None:
         harness = self.a_claim()
         harness.now += 5
         harness.ask(verb, reservation="new", **({"priority": 0} if verb == "priority" else {}))
@@ -258,7 +258,7 @@ class TestWithAGrace:
         assert harness.balance("A") == (95, 0, 0, 0, 0)
         assert harness.holders() == {"lab-1": ["old"]}
 
-    def test_a_claim_on_a_host_that_drains_is_dropped_and_nothing_refunded(self) -> None:
+    def test_a_claim_on_a_draining_host_is_dropped(self) -> None:
         harness = self.a_claim()
         harness.ask("drain", slot="lab-1")
         harness.ask("register", slot="lab-2", pool="lab", machine="m2")
@@ -267,7 +267,7 @@ class TestWithAGrace:
         tick(harness.ports, harness.leader)
         assert harness.holders() == {"lab-1": ["old"], "lab-2": ["new"]}
 
-    def test_a_claim_is_not_dropped_while_its_place_is_there(self) -> None:
+    def test_a_claim_is_not_dropped_while_its_slot_is_there(self) -> None:
         from scheduler.model.decisions import Requeue
 
         harness = self.a_claim()
@@ -276,13 +276,13 @@ class TestWithAGrace:
 
     def test_the_host_reads_leases_and_no_claims(self) -> None:
         harness = self.a_claim()
-        told = describe_host(harness.ports, "lab-1", "m1")["leases"]
-        assert [(each["reservation"], each["state"]) for each in told] == [("old", "revoking")]
+        leases = describe_host(harness.ports, "lab-1", "m1")["leases"]
+        assert [(each["reservation"], each["state"]) for each in leases] == [("old", "revoking")]
 
     def test_events_name_the_claim_its_victim_and_the_deadline(self) -> None:
         harness = self.a_claim()
-        (told,) = [event.detail for event in harness.events if event.name == "reservation_revoking"]
-        assert (told["by"], told["level"], told["deadline"]) == ("new", 0, NOW + 30)
+        (revoking,) = [event.detail for event in harness.events if event.name == "reservation_revoking"]
+        assert (revoking["by"], revoking["level"], revoking["deadline"]) == ("new", 0, NOW + 30)
         (claimed,) = [event.detail for event in harness.events if event.name == "reservation_claimed"]
         assert (claimed["preempted"], claimed["deadline"]) == (["old"], NOW + 30)
 
@@ -290,7 +290,7 @@ class TestWithAGrace:
 class TestNotices:
     """The notices to the channels of reservations."""
 
-    def told(self, harness: QuotaHarness, *decisions: Decision) -> list[tuple[str, str]]:
+    def published(self, harness: QuotaHarness, *decisions: Decision) -> list[tuple[str, str]]:
         leader_term = take_leader_term(harness.ports, harness.leader)
         harness.notifier.notices.clear()
         for skipped, change_set in commit(
@@ -303,13 +303,13 @@ class TestNotices:
     def test_a_lease_is_published_although_its_level_changed_at_once(self) -> None:
         harness = QuotaHarness()
         harness.submit("r1", account="A")
-        decisions = (Assign(reservation="r1", leases=PLACE, level=4), Relevel(reservation="r1", source=4, to=1))
-        assert self.told(harness, *decisions) == [("r1", "leased")]
+        decisions = (Assign(reservation="r1", leases=LEASES, level=4), Relevel(reservation="r1", source=4, to=1))
+        assert self.published(harness, *decisions) == [("r1", "leased")]
         assert harness.row("r1").leases[0].level == 1
 
     def test_a_claim_is_published_only_to_its_victim(self) -> None:
         preemption = msgspec.structs.replace(TAKE[0], revoke_by=NOW + 30)
-        assert self.told(a_rig(30), preemption) == [("old", "revoking")]
+        assert self.published(a_harness(30), preemption) == [("old", "revoking")]
 
 
 class TestRelevel:
@@ -317,7 +317,7 @@ class TestRelevel:
         return write(harness, Relevel(reservation="old", source=source, to=to))
 
     def test_use_before_is_paid_at_the_old_level_and_use_after_at_the_new_one(self) -> None:
-        harness = QuotaHarness().give("old", account="A")
+        harness = QuotaHarness().with_leased("old", account="A")
         harness.now += 10
         assert self.run(harness, 0, 1) == []
         harness.now += 5
@@ -326,27 +326,27 @@ class TestRelevel:
         assert (lease.level, lease.cost) == (1, (10, 0, 0, 0, 0))
         assert harness.balance("A") == (90, -5, 0, 0, 0)
 
-    def test_another_level_than_was_seen_is_skipped(self) -> None:
-        harness = QuotaHarness().give("old", account="A")
+    def test_a_relevel_is_skipped_when_the_level_has_changed(self) -> None:
+        harness = QuotaHarness().with_leased("old", account="A")
         assert self.run(harness, 1, 0) == ["it runs at another level"]
 
-    def test_without_its_account_it_is_skipped(self) -> None:
-        harness = QuotaHarness().give("old", account="A")
+    def test_a_relevel_is_skipped_without_an_account(self) -> None:
+        harness = QuotaHarness().with_leased("old", account="A")
         harness.ask("forget_account", account="A")
         assert self.run(harness, 0, 1) == ["its account is gone"]
 
-    def test_what_has_ended_is_skipped(self) -> None:
-        harness = QuotaHarness().give("old", account="A")
+    def test_a_relevel_of_an_ended_reservation_is_skipped(self) -> None:
+        harness = QuotaHarness().with_leased("old", account="A")
         harness.ask("cancel", reservation="old")
         assert self.run(harness, 0, 1) == ["it does not run"]
 
 
-class Fight:
-    """Two accounts on one full fleet; the saver preempts; with deaths on the way."""
+class PreemptionWithCrashes:
+    """Two full hosts of account B; account A preempts one of them while the leader is killed at one call of a port."""
 
     def __init__(self, saboteur: Saboteur, grace: float) -> None:
         self.harness, self.saboteur = (
-            QuotaHarness(2, grace=grace).give("b1", account="B").give("b2", account="B"),
+            QuotaHarness(2, grace=grace).with_leased("b1", account="B").with_leased("b2", account="B"),
             saboteur,
         )
         self.harness.ask("account", account="B", balance=[0, 5])
@@ -359,7 +359,7 @@ class Fight:
 
     def sabotage(self) -> None:
         ports, wrap = self.harness.ports, self.saboteur.wrap
-        ports.store, ports.view_cache = wrap(ports.store, "store"), wrap(ports.view_cache, "board")
+        ports.store, ports.view_cache = wrap(ports.store, "store"), wrap(ports.view_cache, "view_cache")
 
     def step(self, seconds: float) -> None:
         harness = self.harness
@@ -368,24 +368,24 @@ class Fight:
             tick(harness.ports, harness.leader)
         except Killed:
             harness.restart()
-            harness.now += 16  # its lock ends
-        self.look()
+            harness.now += 16  # the lock of the killed leader expires
+        self.check()
 
-    def look(self) -> None:
-        """Nothing is lost, and there are no two valid leases on one place, whatever was just written."""
+    def check(self) -> None:
+        """Check that each reservation is alive, and that no slot and no token has two leases."""
         rows = self.harness.store.find_reservations(limit=10)
         assert {row.phase for row in rows} <= {"pending", "leased", "revoking"}
         assert all(len(names) == 1 for names in self.harness.holders().values())
         tokens = [row.token for row in rows if row.phase in {"leased", "revoking"}]
         assert len(set(tokens)) == len(tokens)
 
-    def tell(self) -> "Fight":
+    def run(self) -> "PreemptionWithCrashes":
         for _ in range(8):
             self.step(5)
         return self
 
-    def ends_well(self) -> None:
-        """One was preempted, once, and the account loses only what was used."""
+    def check_end(self) -> None:
+        """Check that exactly one reservation was preempted, once."""
         harness = self.harness
         assert harness.phase("a1") == "leased"
         assert sorted([harness.phase("b1"), harness.phase("b2")]) == ["leased", "pending"]
@@ -396,9 +396,9 @@ class Fight:
 
 @pytest.mark.parametrize("grace", [0, 12])
 @pytest.mark.parametrize("afterwards", [False, True])
-def test_the_fight_ends_the_same_wherever_the_leader_dies(grace: float, afterwards: bool) -> None:
-    calm = Saboteur(0, afterwards=False)
-    Fight(calm, grace).tell().ends_well()
-    assert calm.calls > 60
-    for at in range(1, calm.calls + 1, 2):
-        Fight(Saboteur(at, afterwards=afterwards), grace).tell().ends_well()
+def test_a_preemption_ends_the_same_wherever_the_leader_is_killed(grace: float, afterwards: bool) -> None:
+    uninterrupted = Saboteur(0, afterwards=False)
+    PreemptionWithCrashes(uninterrupted, grace).run().check_end()
+    assert uninterrupted.calls > 60
+    for at in range(1, uninterrupted.calls + 1, 2):
+        PreemptionWithCrashes(Saboteur(at, afterwards=afterwards), grace).run().check_end()

@@ -16,8 +16,8 @@ LAB: dict[str, Any] = {"system": "lab-linux", "provider": "static", "resources":
 RULES: dict[str, Any] = {"pools": {"linux": LINUX, "lab": LAB}}
 
 
-def a_rig(rules: dict[str, Any] | None = None) -> Harness:
-    """One lease on a small machine, one on a large one, and one host without."""
+def a_harness(rules: dict[str, Any] | None = None) -> Harness:
+    """Return a harness with a lease on a small machine, one on a large machine, and an idle static host."""
     harness = Harness(rules or RULES)
     harness.submit("on-small", resources={"cpus": 2})
     harness.submit("on-large", resources={"cpus": 8})
@@ -33,8 +33,8 @@ def slots_of(harness: Harness) -> dict[str, str]:
     return {slot.offering or slot.pool: slot.id for slot in harness.store.find_slots(states=["ready"])}
 
 
-def look(harness: Harness, rules: dict[str, Any]) -> Preview:
-    """The preview; nothing is written for it."""
+def preview(harness: Harness, rules: dict[str, Any]) -> Preview:
+    """Return the preview of these rules, and check that it writes nothing."""
     before = (list(harness.store.read_rows()), harness.events, harness.store.load_rules())
     found = preview_rules(harness.store, rules)
     assert (list(harness.store.read_rows()), harness.events, harness.store.load_rules()) == before
@@ -46,15 +46,15 @@ def without(*offerings: str) -> dict[str, Any]:
     return {"pools": {**RULES["pools"], "linux": {**LINUX, "offerings": left}}}
 
 
-def test_the_rules_in_force_change_nothing() -> None:
-    harness = a_rig()
-    assert look(harness, RULES) == Preview(version=1, changed=False)
+def test_the_preview_of_the_current_rules_is_empty() -> None:
+    harness = a_harness()
+    assert preview(harness, RULES) == Preview(version=1, changed=False)
 
 
 @pytest.mark.parametrize(
     ("rules", "drained", "leases"),
     [
-        # an offering that is removed
+        # rules without one offering
         (without("large"), "large", ("on-large",)),
         (without("small"), "small", ("on-small",)),
     ],
@@ -62,8 +62,8 @@ def test_the_rules_in_force_change_nothing() -> None:
 def test_machines_that_are_no_longer_configured_drain(
     rules: dict[str, Any], drained: str, leases: tuple[str, ...]
 ) -> None:
-    harness = a_rig()
-    (found,) = look(harness, rules).departures
+    harness = a_harness()
+    (found,) = preview(harness, rules).departures
     assert (found.slot, found.action, found.reason) == (slots_of(harness)[drained], "drain", "unconfigured")
     assert found.reservations == leases
 
@@ -82,11 +82,11 @@ def test_machines_that_are_no_longer_configured_drain(
         {**RULES, "scheduler": {"queue": "quota"}, "accounts": {"ci": {"balance": [5]}}},
     ],
 )
-def test_what_is_foretold_is_what_the_next_tick_decides(rules: dict[str, Any]) -> None:
-    harness = a_rig()
+def test_a_preview_is_equal_to_the_decisions_of_the_next_tick(rules: dict[str, Any]) -> None:
+    harness = a_harness()
     harness.submit("waits", resources={"cpus": 8}, labels={"disk": "none"})
     harness.tick()
-    found = look(harness, rules)
+    found = preview(harness, rules)
     apply_rules(harness.ports, rules)
     decided = harness.tick().plan
     gone = {each.slot for each in decided.decisions if isinstance(each, Drain | Terminate)}
@@ -96,32 +96,32 @@ def test_what_is_foretold_is_what_the_next_tick_decides(rules: dict[str, Any]) -
     assert found.takes_away is bool(gone)
 
 
-def test_a_machine_that_goes_anyway_is_no_consequence() -> None:
-    harness = a_rig()
+def test_a_machine_that_drains_anyway_is_not_in_the_preview() -> None:
+    harness = a_harness()
     harness.ask("release", reservation="on-small", token=harness.token("on-small"))
     harness.tick()
     harness.now += 301
-    assert {each.slot for each in look(harness, without("large")).departures} == {slots_of(harness)["large"]}
-    assert [each.slot for each in look(harness, without("small")).departures] == []
+    assert {each.slot for each in preview(harness, without("large")).departures} == {slots_of(harness)["large"]}
+    assert [each.slot for each in preview(harness, without("small")).departures] == []
 
 
 def test_pending_reservations_that_can_no_longer_be_served_are_named() -> None:
-    """Not the one that no rules serve, and not the one that is leased."""
-    harness = a_rig({"pools": {**RULES["pools"], "linux": {**LINUX, "max_slots": 2}}})
+    """A reservation that was never servable and one with a lease are not named."""
+    harness = a_harness({"pools": {**RULES["pools"], "linux": {**LINUX, "max_slots": 2}}})
     harness.submit("large", resources={"cpus": 7})
     harness.submit("hopeless", resources={"cpus": 99})
     harness.ask("submit", id="elsewhere", system="lab-linux", resources={"cpus": 1})
     harness.tick()
-    found = look(harness, {"pools": {"lab": LAB}})
+    found = preview(harness, {"pools": {"lab": LAB}})
     assert [(each.reservation, each.code) for each in found.unservable] == [("large", "no_pool")]
     assert "x86_64-linux" in found.unservable[0].detail
 
 
 def test_reservations_that_lose_their_leases_are_named() -> None:
     rules = {**RULES, "scheduler": {"confirm_timeout": 10}}
-    harness = a_rig()
+    harness = a_harness()
     harness.settle(20)
-    found = look(harness, rules)
+    found = preview(harness, rules)
     assert {each.reservation for each in found.endings} == {"on-small", "on-large"}
     assert found.takes_away
     apply_rules(harness.ports, rules)
@@ -134,7 +134,7 @@ def test_reservations_that_lose_their_leases_are_named() -> None:
 def test_accounts_that_are_forgotten_or_have_less_are_named() -> None:
     tables = {"ci": {"balance": [5, 4]}, "lab": {"balance": [3]}, "stays": {"balance": [1]}}
     harness = Harness({**RULES, "accounts": tables})
-    found = look(harness, {**RULES, "accounts": {"ci": {"balance": [9, 3]}, "stays": {"balance": [2]}}})
+    found = preview(harness, {**RULES, "accounts": {"ci": {"balance": [9, 3]}, "stays": {"balance": [2]}}})
     assert found.accounts == (
         AccountLoss(account="ci", before=(5, 4, 0, 0, 0), after=(9, 3, 0, 0, 0)),
         AccountLoss(account="lab", before=(3, 0, 0, 0, 0), after=None),
@@ -143,9 +143,9 @@ def test_accounts_that_are_forgotten_or_have_less_are_named() -> None:
 
 
 def test_rules_that_changed_since_the_preview_are_not_replaced() -> None:
-    harness = a_rig()
-    seen = look(harness, without("large")).version
+    harness = a_harness()
+    version = preview(harness, without("large")).version
     apply_rules(harness.ports, without("small"))
     with pytest.raises(RulesChangedError, match="version 2 is in force, not 1"):
-        apply_rules(harness.ports, without("large"), expected=seen)
+        apply_rules(harness.ports, without("large"), expected=version)
     assert harness.store.load_rules().document == without("small")

@@ -1,4 +1,7 @@
-"""Quota holds as launches are answered one after the other, which on the virtual clock all happens at one instant."""
+"""Back-offs after EC2's quota while launches of one tick are answered one after the other.
+
+On the virtual clock of scenarios these answers have the same time, so scenarios do not test it.
+"""
 
 from typing import Any
 
@@ -20,8 +23,8 @@ TWO_MARKETS: dict[str, Any] = {
 }
 
 
-def a_rig(*cpus: int) -> Harness:
-    """One slot is active, and a launch for each of these was decided."""
+def a_harness(*cpus: int) -> Harness:
+    """Return a harness with one active slot and one planned launch for each number of CPUs."""
     harness = Harness({"pools": {"linux": TWO_MARKETS}})
     harness.put(a_slot("linux-4", state="ready", offering="small", cordoned=True, instance_id="i-4", version=1))
     for number, each in enumerate(cpus, 1):
@@ -35,31 +38,31 @@ def answer(harness: Harness, slot: str, *errors: str) -> str:
     return launch(harness.ports, slot, harness.slot(slot).launch_id or "")
 
 
-def counted(harness: Harness) -> dict[str, int]:
-    """By market, the active slots at the refusal."""
+def active_at_refusal(harness: Harness) -> dict[str, int]:
+    """Return market -> number of active slots at the refusal."""
     holds = (row for row in harness.store.read_rows() if isinstance(row, Hold) and row.kind == "quota")
     return {hold.subject: hold.active for hold in holds}
 
 
-def test_launches_of_one_tick_that_are_refused_one_after_the_other_count_for_neither_hold() -> None:
-    harness = a_rig(1, 8)
+def test_refused_launches_of_one_tick_do_not_count_as_active() -> None:
+    harness = a_harness(1, 8)
     assert answer(harness, "linux-1", "quota") == "quota"
     harness.now += 0.3
     assert answer(harness, "linux-2", "quota") == "quota"
-    assert counted(harness) == {"spot": 1, "on-demand": 1}
+    assert active_at_refusal(harness) == {"spot": 1, "on-demand": 1}
     assert harness.tick().plan.decisions == ()
 
 
-def test_a_launch_that_was_decided_before_the_refusal_was_known_leaves_the_hold_as_it_is() -> None:
-    harness = a_rig(1)
+def test_a_success_of_a_launch_planned_before_the_refusal_keeps_the_back_off() -> None:
+    harness = a_harness(1)
     harness.now += 1
     harness.submit("r2", resources={"cpus": 1})
     harness.tick()
     assert answer(harness, "linux-1", "quota") == "quota"
     harness.now += 1
     assert answer(harness, "linux-2") == "success"
-    assert counted(harness).keys() == {"spot"}
+    assert active_at_refusal(harness).keys() == {"spot"}
     harness.now += 60
     harness.tick()
-    assert answer(harness, "linux-1") == "success", "it was launched when the hold was over"
-    assert counted(harness) == {}
+    assert answer(harness, "linux-1") == "success", "launched after the end of the back-off"
+    assert active_at_refusal(harness) == {}

@@ -1,4 +1,4 @@
-"""Two processes at once, each with real connections of its own: one of them wins, and nothing is lost."""
+"""Two processes act at once, each with its own real connections: one of them wins, and nothing is lost."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +14,8 @@ from sqlalchemy import event
 from scheduler.model.decisions import Assign, Placement, Terminate
 from scheduler.model.slots import Slot
 from scheduler.operations.commands.intake import Answer, accept
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.ports import Ports
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.tick.commit import commit
@@ -44,20 +43,20 @@ Open = Callable[[], Store]
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def open_one(request: pytest.FixtureRequest) -> Iterator[Open]:
-    """Opens one database as often as it is called: each time it is another process."""
+    """A function that opens the database; each call returns the store of another process."""
     url = request.getfixturevalue(f"{request.param}_url")
     with ExitStack() as opened:
 
-        def open_anew() -> Store:
+        def open_again() -> Store:
             store = open_store(url)
             opened.callback(store.close)
             return store
 
-        yield open_anew
+        yield open_again
 
 
 class Rivals:
-    """Two processes on one database, one view and one cloud."""
+    """Two processes with the same database, view and cloud."""
 
     def __init__(self, open_one: Open) -> None:
         fleet = CountingFleet()
@@ -68,7 +67,7 @@ class Rivals:
         self.fleet, self.store = fleet, first
 
     def make_ready(self, name: str = "linux-1") -> Slot:
-        """A slot that runs and serves."""
+        """Make the slot ready and return its row."""
         return make_ready(self.first, name)
 
 
@@ -95,14 +94,14 @@ def rivals(open_one: Open) -> Rivals:
 
 
 def race(*acts: Callable[[], object]) -> list[object]:
-    """Start them at the same instant; what each returned or raised."""
+    """Start the actions at the same time; return what each returned or raised."""
     meeting = Barrier(len(acts))
 
     def run(act: Callable[[], object]) -> object:
         meeting.wait()
         try:
             return act()
-        except Exception as error:  # noqa: BLE001 - the test looks at what it was
+        except Exception as error:  # noqa: BLE001 - the test checks which error it was
             return error
 
     with ThreadPoolExecutor(len(acts)) as threads:
@@ -111,7 +110,7 @@ def race(*acts: Callable[[], object]) -> list[object]:
 
 @repeated_if_overtaken
 def ask(ports: Ports, verb: str, **document: object) -> Answer:
-    """A request as the intake's task carries it out."""
+    """Execute a request as the task of the intake does."""
     return accept(ports, verb, document)
 
 
@@ -124,7 +123,7 @@ def lead(harness: Harness) -> None:
 
 
 def write(harness: Harness, *decisions: object) -> list[str]:
-    """Commit decisions under this process's term; why some of them lost."""
+    """Commit decisions under the term of this process; return the reasons of the skipped ones."""
     ports, leader_term = harness.ports, harness.leader.leader_term
     assert leader_term is not None
     done = commit(ports.store, decisions, ports.rules(), leader_term, ports.new_id, ports.store.now())  # type: ignore[arg-type]
@@ -136,7 +135,7 @@ def leases_on(store: Store, slot: str) -> list[str]:
     return [row.id for row in rows for lease in row.leases if lease.slot == slot]
 
 
-def test_a_leader_that_slept_between_plan_and_commit_writes_nothing(rivals: Rivals) -> None:
+def test_a_leader_deposed_between_plan_and_commit_writes_nothing(rivals: Rivals) -> None:
     slow, quick = rivals.first, rivals.second
     rivals.make_ready()
     slow.submit("r1")
@@ -151,8 +150,8 @@ def test_a_leader_that_slept_between_plan_and_commit_writes_nothing(rivals: Riva
     assert quick.phase() == "leased"
 
 
-def test_of_a_leader_and_its_successor_at_once_none_writes_after_the_other(rivals: Rivals) -> None:
-    """Whichever comes first: what the old one wrote was written under its own term."""
+def test_a_leader_writes_nothing_after_its_successor_took_the_term(rivals: Rivals) -> None:
+    """The old leader writes before the change of the term or not at all."""
     slot = rivals.make_ready()
     for number in range(ROUNDS):
         name = f"r{number}"
@@ -166,9 +165,9 @@ def test_of_a_leader_and_its_successor_at_once_none_writes_after_the_other(rival
         ask(rivals.first.ports, "cancel", request=f"end-{number}", reservation=name)
 
 
-def test_of_two_commits_that_assign_one_slot_one_wins(rivals: Rivals) -> None:
+def test_only_one_of_two_commits_that_assign_a_slot_succeeds(rivals: Rivals) -> None:
     lead(rivals.first)
-    rivals.second.leader.leader_term = rivals.first.leader.leader_term  # a lock that both believe to hold
+    rivals.second.leader.leader_term = rivals.first.leader.leader_term  # both processes take themselves for the leader
     for number in range(ROUNDS):
         slot = rivals.make_ready(f"linux-{number + 1}")
         for side in "ab":
@@ -182,8 +181,8 @@ def test_of_two_commits_that_assign_one_slot_one_wins(rivals: Rivals) -> None:
 
 
 @pytest.mark.parametrize("verb", ["release", "cancel", "drain", "cordon"])
-def test_a_commit_against_a_word(rivals: Rivals, verb: str) -> None:
-    """Either the lease was there first and the word met it, or the word was first and the decision lost."""
+def test_a_commit_and_a_command_at_once_give_one_of_the_two_orders(rivals: Rivals, verb: str) -> None:
+    """Either the lease is committed first and the command applies to it, or the decision is skipped."""
     lead(rivals.first)
     for number in range(ROUNDS):
         name, slot = f"r{number}", rivals.make_ready(f"linux-{number + 1}")
@@ -195,7 +194,7 @@ def test_a_commit_against_a_word(rivals: Rivals, verb: str) -> None:
         )
         phase, leases = rivals.first.phase(name), leases_on(rivals.store, slot.id)
         if verb == "release" and isinstance(answer, dict) and not answer["ok"]:
-            # Leased meanwhile: then a release needs the token.
+            # The lease was committed first, so the release needs a token.
             assert (lost, phase, leases, answer["errors"][0]["path"]) == ([], "leased", [name], "token")
         elif verb in {"release", "cancel"}:
             ended = {"release": "released", "cancel": "cancelled"}[verb]
@@ -205,7 +204,7 @@ def test_a_commit_against_a_word(rivals: Rivals, verb: str) -> None:
             assert (phase, leases) == (("leased", [name]) if lost == [] else ("pending", []))
 
 
-def test_one_request_that_comes_twice_at_once_is_carried_out_once(rivals: Rivals) -> None:
+def test_a_request_received_twice_at_once_is_executed_once(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         document = {"request": f"q{number}", "id": f"r{number}", "system": "x86_64-linux"}
         first, second = race(
@@ -218,7 +217,7 @@ def test_one_request_that_comes_twice_at_once_is_carried_out_once(rivals: Rivals
     assert [event.name for event in rivals.first.events].count("reservation_submitted") == ROUNDS
 
 
-def test_a_word_that_comes_twice_at_once_gets_one_answer(rivals: Rivals) -> None:
+def test_a_command_received_twice_at_once_gets_one_answer(rivals: Rivals) -> None:
     lead(rivals.first)
     for number in range(ROUNDS):
         name, slot = f"r{number}", rivals.make_ready(f"linux-{number + 1}")
@@ -233,7 +232,7 @@ def test_a_word_that_comes_twice_at_once_gets_one_answer(rivals: Rivals) -> None
         assert rivals.first.phase(name) == "pending"
 
 
-def test_one_reservation_that_is_submitted_twice_at_once_is_there_once(rivals: Rivals) -> None:
+def test_a_reservation_submitted_twice_at_once_is_stored_once(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         names = [f"r{number}-{index}" for index in range(20)]
         documents = [{"id": name, "system": "x86_64-linux"} for name in names]
@@ -247,7 +246,7 @@ def test_one_reservation_that_is_submitted_twice_at_once_is_there_once(rivals: R
     assert len({row.id for row in rows}) == 20 * ROUNDS
 
 
-def test_a_launch_that_is_settled_while_it_is_terminated_leaks_no_machine(rivals: Rivals) -> None:
+def test_a_launch_answered_during_its_termination_leaves_no_machine(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         rivals.first.submit(f"r{number}")
         tick(rivals.first.ports, rivals.first.leader)
@@ -268,8 +267,8 @@ def test_a_launch_that_is_settled_while_it_is_terminated_leaks_no_machine(rivals
         assert rivals.fleet.running == []
 
 
-def test_a_sweep_against_a_tick(rivals: Rivals) -> None:
-    """A machine that turns ready while the tick plans is leased in this tick or in the next one."""
+def test_a_check_and_a_tick_at_once_lose_no_update(rivals: Rivals) -> None:
+    """A slot that becomes ready while a tick plans is leased in this tick or in the next one."""
     for number in range(ROUNDS):
         rivals.first.submit(f"r{number}")
         tick(rivals.first.ports, rivals.first.leader)
@@ -286,14 +285,14 @@ def test_a_sweep_against_a_tick(rivals: Rivals) -> None:
         assert (rivals.first.slot(name).state, rivals.first.phase(f"r{number}")) == ("ready", "leased")
 
 
-def test_refusals_that_come_at_once_make_one_hold_and_empty_every_slot(rivals: Rivals) -> None:
+def test_refusals_at_once_make_one_back_off_and_empty_every_slot(rivals: Rivals) -> None:
     for number in range(4):
         rivals.first.submit(f"r{number}")
     tick(rivals.first.ports, rivals.first.leader)
     launches = [arguments for name, arguments in rivals.first.mailbox.tasks if name == "launch"]
     rivals.fleet.errors = [CloudError("quota", "VcpuLimitExceeded", "no more") for _ in launches]
-    engines = [rivals.first.ports, rivals.second.ports] * 2
-    results = race(*(partial(launch, ports, *arguments) for ports, arguments in zip(engines, launches, strict=True)))
+    both_ports = [rivals.first.ports, rivals.second.ports] * 2
+    results = race(*(partial(launch, ports, *arguments) for ports, arguments in zip(both_ports, launches, strict=True)))
     assert results == ["quota"] * 4
     assert {slot.state for slot in rivals.store.find_slots()} == {"empty"}
 
@@ -309,8 +308,8 @@ ACTS = (
 ACCOUNTS = ("a", "b", "c")
 
 
-def crowd(number: int, harness: Harness) -> list[str]:
-    """What one process does of everything, on few rows and in any order; what of it went well."""
+def act_at_random(number: int, harness: Harness) -> list[str]:
+    """Run random operations on few rows; return those that ended without an error."""
     random, done = Random(number), []
     for piece in range(PIECES):
         act = random.choice(ACTS)
@@ -331,7 +330,7 @@ def crowd(number: int, harness: Harness) -> list[str]:
 
 
 def make_items(verb: str, random: Random) -> list[dict[str, object]]:
-    """Commands about some of the few rows."""
+    """Return the items of a command about some of the rows."""
     some = random.sample([f"r{index}" for index in range(16)], 4)
     match verb:
         case "submit":
@@ -351,7 +350,7 @@ def make_items(verb: str, random: Random) -> list[dict[str, object]]:
 
 
 def test_there_are_no_deadlocks(postgresql_url: str) -> None:
-    """Every kind of operation at once: PostgreSQL finds no deadlock, and no statement times out."""
+    """With operations of all kinds at once, PostgreSQL reports no deadlock and no timeout of a statement."""
     first = open_store(postgresql_url)
     fleet, redis = CountingFleet(), InMemoryRedis(first.now)
     pool = {**CONFIG["pools"]["linux"], "max_slots": 3, "max_leases_per_slot": 4}
@@ -369,8 +368,10 @@ def test_there_are_no_deadlocks(postgresql_url: str) -> None:
         assert isinstance(store, SqlStore)
         event.listen(store.engine, "handle_error", lambda context: states.append(context.original_exception.sqlstate))
     with ThreadPoolExecutor(THREADS) as threads:
-        done = [act for acts in threads.map(crowd, range(THREADS), harnesses) for act in acts]
-    assert set(states) <= {"23505"}  # a request or a hold that is there already: done again
+        done = [act for acts in threads.map(act_at_random, range(THREADS), harnesses) for act in acts]
+    assert set(states) <= {
+        "23505"
+    }  # unique_violation: a request or back-off exists already, and the operation is repeated
     assert len(done) == THREADS * PIECES
     assert sum(each.name == "reservation_leased" for each in harnesses[0].events) > THREADS
     for store in (first, *stores):

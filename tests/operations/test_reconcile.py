@@ -1,4 +1,4 @@
-"""The sweep for orphans, both ways: what runs is known or goes, and what is known is counted as it runs."""
+"""The reconciliation of machines and slots: unknown machines are adopted or terminated, and they count meanwhile."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,10 +7,9 @@ import pytest
 
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Machine
-from scheduler.operations.machines.check import YOUNG_SECONDS, check
+from scheduler.operations.machines.check import YOUNG_SECONDS, check, sweep
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, launch, order_of
 from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, STRANGER_SECONDS, Reconciled, reconcile
-from scheduler.operations.machines.recover import sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError
 from scheduler.store.memory import MemoryStore
@@ -27,8 +26,8 @@ def with_pool(**keys: Any) -> Harness:
     return Harness({"pools": {"linux": {**CONFIG["pools"]["linux"], **keys}}})
 
 
-def holds(harness: Harness) -> dict[str, int]:
-    """Pool -> machines that no slot knows, as the launches count them."""
+def count_unknown(harness: Harness) -> dict[str, int]:
+    """Return pool -> number of machines without a slot, as the launch limits count them."""
     return {row.pool: row.active for row in harness.store.read_rows() if row.id.endswith("/strangers/")}  # type: ignore[union-attr]
 
 
@@ -36,7 +35,7 @@ def waiting(harness: Harness) -> list[tuple[str, str]]:
     return [(each.code, each.detail) for each in harness.tick().plan.waiting]
 
 
-def test_a_machine_that_no_slot_knows_is_adopted_under_its_slots_id() -> None:
+def test_an_unknown_machine_is_adopted_by_the_slot_that_it_names() -> None:
     harness = Harness()
     harness.fleet.appear("i-lost", "linux-2", launched_at=NOW - 10, type="c5.large", zone="a")
     assert reconcile(harness.ports) == Reconciled(adopted=1)
@@ -48,7 +47,7 @@ def test_a_machine_that_no_slot_knows_is_adopted_under_its_slots_id() -> None:
     harness.submit("r1")
     harness.tick()
     assert [row.state for row in harness.store.find_slots() if row.state == "launching"] == [], (
-        "it waits for the one found"
+        "r1 waits for the adopted slot"
     )
     harness.play_tasks()
     harness.tick()
@@ -58,16 +57,16 @@ def test_a_machine_that_no_slot_knows_is_adopted_under_its_slots_id() -> None:
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        # the offering of the tag, as it is configured now
+        # the offering of the tag, with its current configuration
         ({"offering": "big"}, ("big", "on-demand", 2, {"cpus": 4}, {})),
-        # no tag: what it looks like
+        # no tag: the offering with the same type and market
         ({"type": "c5.large", "market": "spot"}, ("small", "spot", 1, {"cpus": 2}, {"disk": "ssd"})),
-        # no longer configured: what the pool's slots hold
+        # no longer configured: the resources of the pool
         ({"offering": "old", "market": "spot"}, ("old", "spot", None, {"cpus": 1}, {})),
         ({"type": "m5.large", "market": "spot"}, ("m5.large", "spot", None, {"cpus": 1}, {})),
     ],
 )
-def test_an_adopted_slot_holds_what_its_offering_does(tags: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_an_adopted_slot_gets_the_resources_of_its_offering(tags: dict[str, Any], expected: tuple[Any, ...]) -> None:
     harness = with_pool(offerings=OFFERINGS, resources={"cpus": 1})
     harness.fleet.appear("i-lost", **tags)
     reconcile(harness.ports)
@@ -76,20 +75,20 @@ def test_an_adopted_slot_holds_what_its_offering_does(tags: dict[str, Any], expe
 
 
 CANNOT_BE_ADOPTED: dict[str, dict[str, Any]] = {
-    # tags of the machine, what is special about the fleet
+    # reason -> tags of the machine
     "its slot has a machine": {"slot": "linux-1"},
-    "another one is adopted already": {"slot": "linux-2"},
-    "of a pool that is not configured": {"slot": "windows-1", "pool": "windows"},
-    "its slot is another pool's": {"slot": "linux-3", "pool": "windows"},
-    "beyond max_slots": {"slot": "linux-4"},
-    "it is on its way out": {"slot": "linux-3", "state": "stopping"},
-    "without tags": {"slot": None, "pool": None, "launch_id": None},
+    "another machine of the slot is adopted already": {"slot": "linux-2"},
+    "its pool is not configured": {"slot": "windows-1", "pool": "windows"},
+    "its slot belongs to another pool": {"slot": "linux-3", "pool": "windows"},
+    "its slot is beyond max_slots": {"slot": "linux-4"},
+    "it is stopping": {"slot": "linux-3", "state": "stopping"},
+    "it has no tags": {"slot": None, "pool": None, "launch_id": None},
 }
 
 
 @pytest.mark.parametrize("name", CANNOT_BE_ADOPTED)
-def test_what_cannot_be_adopted_is_ended_once_it_is_old(name: str) -> None:
-    """A young one may belong to a launch whose answer is on its way."""
+def test_a_machine_that_cannot_be_adopted_is_terminated_when_it_is_old(name: str) -> None:
+    """A young machine may belong to a launch whose answer has not arrived yet."""
     harness = Harness().leased()
     harness.fleet.appear("i-lost-1", "linux-2")
     reconcile(harness.ports)
@@ -105,7 +104,7 @@ def test_what_cannot_be_adopted_is_ended_once_it_is_old(name: str) -> None:
     assert reconcile(harness.ports) == Reconciled()
 
 
-def test_an_orphan_that_is_ended_leaves_an_event() -> None:
+def test_a_terminated_orphan_leaves_an_event() -> None:
     harness = Harness()
     harness.fleet.appear("i-lost", "linux-9")
     reconcile(harness.ports)
@@ -114,7 +113,7 @@ def test_an_orphan_that_is_ended_leaves_an_event() -> None:
 
 
 def test_without_rules_no_machine_is_touched() -> None:
-    """A database that was just made, in place of the one that knows these machines."""
+    """This may be a new database in place of the one that knows these machines."""
     harness = Harness()
     assert isinstance(harness.store, MemoryStore)
     harness.store._world.rules = type(harness.store.load_rules())(0, {}, read_rules({}))
@@ -138,7 +137,7 @@ def a_launch_whose_answer_was_lost() -> Harness:
     return harness
 
 
-def test_a_launch_whose_answer_was_lost_is_settled_with_its_machine() -> None:
+def test_a_launch_whose_answer_was_lost_gets_its_machine() -> None:
     harness = a_launch_whose_answer_was_lost()
     assert reconcile(harness.ports) == Reconciled(settled=1)
     assert (harness.slot().state, harness.slot().instance_id) == ("booting", "i-1")
@@ -146,7 +145,7 @@ def test_a_launch_whose_answer_was_lost_is_settled_with_its_machine() -> None:
     assert [event.name for event in harness.events].count("slot_adopted") == 0
 
 
-def test_of_two_machines_of_one_launch_the_second_is_ended_at_once() -> None:
+def test_a_second_machine_of_one_launch_is_terminated_at_once() -> None:
     """This must never happen. If it does, the second machine costs money and is not used."""
     harness = a_launch_whose_answer_was_lost()
     harness.fleet.appear("i-2", launch_id=harness.slot().launch_id, launched_at=harness.now)
@@ -156,8 +155,8 @@ def test_of_two_machines_of_one_launch_the_second_is_ended_at_once() -> None:
     assert (harness.slot().instance_id, harness.fleet.running) == ("i-1", ["i-1"])
 
 
-def test_a_launch_that_is_made_while_the_cloud_is_listed_is_no_orphan() -> None:
-    """The cloud first, SQL second: whatever the listing shows has its row by then."""
+def test_a_machine_launched_during_the_listing_is_not_an_orphan() -> None:
+    """The cloud is listed before the rows are read, so every listed machine has its row by then."""
     harness = Harness()
     harness.submit("r1")
     listed = harness.fleet.sweep
@@ -172,8 +171,8 @@ def test_a_launch_that_is_made_while_the_cloud_is_listed_is_no_orphan() -> None:
     assert (harness.slot().state, harness.slot().instance_id, harness.fleet.terminations) == ("booting", "i-1", [])
 
 
-def test_a_machine_that_ends_while_the_cloud_is_listed_is_not_adopted() -> None:
-    """Its slot was emptied after its page was read, and before SQL was: it has no machine, and no boot failed."""
+def test_a_machine_that_ends_during_the_listing_is_not_adopted() -> None:
+    """The slot became empty after the listing and before the rows were read. It stays empty, and no boot fails."""
     harness = Harness().leased()
     harness.ask("release", reservation="r1", token=harness.token())
     harness.ask("drain", slot="linux-1")
@@ -190,8 +189,8 @@ def test_a_machine_that_ends_while_the_cloud_is_listed_is_not_adopted() -> None:
     assert (harness.slot().state, harness.slot().instance_id) == ("empty", None)
 
 
-def test_a_slot_that_is_adopted_meanwhile_is_adopted_once() -> None:
-    """Two copies: the second has listed the cloud and read SQL before the first one wrote."""
+def test_two_sweeps_at_once_adopt_a_machine_once() -> None:
+    """A second run has listed the cloud and read the rows before the first one writes."""
     harness = Harness()
     harness.fleet.appear("i-lost")
     find_slots = harness.store.find_slots
@@ -207,7 +206,7 @@ def test_a_slot_that_is_adopted_meanwhile_is_adopted_once() -> None:
     assert (harness.slot().epoch, harness.fleet.running) == (1, ["i-lost"])
 
 
-def test_machines_that_no_slot_knows_count_towards_max_slots() -> None:
+def test_unknown_machines_count_towards_max_slots() -> None:
     harness = with_pool(max_slots=1)
     harness.fleet.appear("i-lost", "linux-7", launched_at=NOW)
     reconcile(harness.ports)
@@ -219,17 +218,17 @@ def test_machines_that_no_slot_knows_count_towards_max_slots() -> None:
         )
     ]
     harness.restart()
-    assert [code for code, _ in waiting(harness)] == ["at_max_slots"], "a scheduler that was restarted knows it too"
+    assert [code for code, _ in waiting(harness)] == ["at_max_slots"], "a restarted scheduler counts them too"
     harness.now += ORPHAN_SECONDS
     kicks = harness.notifier.kicks
     reconcile(harness.ports)
     reconcile(harness.ports)
     assert harness.notifier.kicks == kicks + 1
-    assert (holds(harness), harness.fleet.running) == ({}, [])
+    assert (count_unknown(harness), harness.fleet.running) == ({}, [])
     assert [code for code, _ in waiting(harness)] == ["booting"]
 
 
-def test_they_count_towards_the_maximum_over_all_pools_whatever_pool_they_name() -> None:
+def test_unknown_machines_of_any_pool_count_towards_the_maximum_over_all_pools() -> None:
     harness = Harness({**CONFIG, "scheduler": {"max_slots": 1}})
     harness.fleet.appear("i-lost", "windows-1", pool="windows", launched_at=NOW)
     reconcile(harness.ports)
@@ -237,7 +236,7 @@ def test_they_count_towards_the_maximum_over_all_pools_whatever_pool_they_name()
     assert [code for code, _ in waiting(harness)] == ["at_max_slots"]
 
 
-def test_they_count_no_longer_when_no_sweep_has_seen_them_for_a_while() -> None:
+def test_unknown_machines_stop_counting_when_no_sweep_has_found_them_for_a_while() -> None:
     harness = with_pool(max_slots=1)
     harness.fleet.appear("i-lost", "linux-7", launched_at=NOW)
     reconcile(harness.ports)
@@ -250,8 +249,8 @@ def test_they_count_no_longer_when_no_sweep_has_seen_them_for_a_while() -> None:
     assert [code for code, _ in waiting(harness)] == ["booting"]
 
 
-def test_an_end_that_the_cloud_refused_is_asked_for_again_by_the_sweep() -> None:
-    """A launch lost its write, and the call that should end its machine failed. The slot is used again meanwhile."""
+def test_a_refused_termination_is_repeated_by_the_sweep() -> None:
+    """A launch was not wanted any more, the call that ends its machine failed, and the slot is in use again."""
     harness = Harness()
     harness.submit("r1")
     harness.tick()
@@ -273,8 +272,8 @@ def test_an_end_that_the_cloud_refused_is_asked_for_again_by_the_sweep() -> None
     assert harness.fleet.running == []
 
 
-def a_slot_on_its_way_out_of_a_launch() -> Harness:
-    """The cloud has made a machine that its tags do not show yet, and the answer was lost."""
+def a_terminating_launch() -> Harness:
+    """Return a harness whose slot is terminating; its launch has no answer and its machine is not listed yet."""
     harness = a_launch_whose_answer_was_lost()
     harness.ask("cancel", reservation="r1")
     harness.now += 300
@@ -285,16 +284,16 @@ def a_slot_on_its_way_out_of_a_launch() -> Harness:
     return harness
 
 
-def test_a_machine_too_young_to_be_listed_is_found_by_sending_its_request_again() -> None:
-    harness = a_slot_on_its_way_out_of_a_launch()
+def test_a_machine_that_is_not_listed_yet_is_found_by_repeating_its_launch_request() -> None:
+    harness = a_terminating_launch()
     assert terminate(harness.ports, "linux-1", 1) == "asked"
     assert harness.fleet.running == []
     assert harness.slot().instance_id == "i-1"
 
 
 @pytest.mark.parametrize("category", ["throttled", "auth", "transient", "unknown"])
-def test_an_answer_that_leaves_the_first_launch_unknown_does_not_empty_the_slot(category: Any) -> None:
-    harness = a_slot_on_its_way_out_of_a_launch()
+def test_an_error_without_a_definite_outcome_does_not_empty_the_slot(category: Any) -> None:
+    harness = a_terminating_launch()
     harness.fleet.errors = [CloudError(category, "Code", "no")]
     assert terminate(harness.ports, "linux-1", 1) == category
     assert harness.slot().state == "terminating"
@@ -304,29 +303,29 @@ def test_an_answer_that_leaves_the_first_launch_unknown_does_not_empty_the_slot(
 
 
 @pytest.mark.parametrize("category", ["capacity", "quota", "misconfigured"])
-def test_a_refusal_shows_that_the_first_launch_made_nothing(category: Any) -> None:
-    harness = a_slot_on_its_way_out_of_a_launch()
+def test_a_definite_refusal_of_the_repeated_launch_empties_the_slot(category: Any) -> None:
+    harness = a_terminating_launch()
     harness.fleet.machines.clear()
     harness.fleet.errors = [CloudError(category, "Code", "no")]
     assert terminate(harness.ports, "linux-1", 1) == "empty"
 
 
-def test_a_token_that_another_request_has_used_is_not_asked_for_ever() -> None:
-    harness = a_slot_on_its_way_out_of_a_launch()
+def test_a_launch_with_a_mismatched_client_token_is_repeated_a_limited_number_of_times() -> None:
+    harness = a_terminating_launch()
     harness.fleet.errors = [CloudError("unknown", "IdempotentParameterMismatch", "no")] * (MOST_ATTEMPTS + 1)
-    said = []
+    results = []
     for _ in range(MOST_ATTEMPTS + 1):
-        said.append(terminate(harness.ports, "linux-1", 1))
+        results.append(terminate(harness.ports, "linux-1", 1))
         harness.now += 60
-    assert said == ["unknown"] * MOST_ATTEMPTS + ["empty"]
+    assert results == ["unknown"] * MOST_ATTEMPTS + ["empty"]
     harness.fleet.hidden = set()
     reconcile(harness.ports)
     harness.settle(400)
-    assert harness.fleet.running == [], "what shows up later is adopted, and goes when it is idle"
+    assert harness.fleet.running == [], "a machine listed later is adopted, and terminated when it is idle"
 
 
-def test_a_replay_that_is_throttled_leaves_the_slot_with_its_launch() -> None:
-    """The first answer was lost and the machine was made: the slot must not be used for another."""
+def test_a_throttled_repetition_keeps_the_slot_launching() -> None:
+    """The first answer was lost and the machine exists, so the slot must not be used for another machine."""
     harness = a_launch_whose_answer_was_lost()
     harness.fleet.errors = [CloudError("throttled", "RequestLimitExceeded", "slow down")]
     harness.now += 10
@@ -338,9 +337,9 @@ def test_a_replay_that_is_throttled_leaves_the_slot_with_its_launch() -> None:
     assert harness.fleet.running == ["i-1"]
 
 
-def test_a_machine_that_is_not_shown_yet_is_not_taken_for_gone_because_it_is_to_go() -> None:
+def test_a_terminating_machine_that_is_not_listed_yet_is_not_taken_for_terminated() -> None:
     """It is unknown whether the termination reached the machine."""
-    harness = a_slot_on_its_way_out_of_a_launch()
+    harness = a_terminating_launch()
     terminate(harness.ports, "linux-1", 1)
     for _ in range(5):
         check(harness.ports, ["linux-1"])
@@ -351,7 +350,7 @@ def test_a_machine_that_is_not_shown_yet_is_not_taken_for_gone_because_it_is_to_
 
 
 @pytest.mark.parametrize("state", ["booting", "binding", "ready", "draining", "terminating"])
-def test_every_state_with_a_machine_is_mirrored_by_the_full_sweep(state: Any) -> None:
+def test_the_full_sweep_checks_slots_in_every_state_with_a_machine(state: Any) -> None:
     harness = Harness()
     harness.put(a_slot("linux-2", state=state, instance_id="i-gone", since=NOW, last_seen=NOW, version=1))
     for _ in range(3):

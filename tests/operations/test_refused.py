@@ -1,4 +1,4 @@
-"""A refused message becomes one event, once the database takes it; a flood becomes a few."""
+"""A refused message is recorded as one event as soon as the database is available."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ def test_a_refused_message_is_recorded_once() -> None:
 
 
 class AwayStore(MemoryStore):
-    """A database that takes nothing while it is `away`."""
+    """A database that refuses transactions while it is `away`."""
 
     away = True
 
@@ -55,7 +55,7 @@ class AwayStore(MemoryStore):
             yield transaction
 
 
-def test_while_the_database_is_away_it_stays_noted() -> None:
+def test_a_refused_message_is_kept_while_the_database_is_unavailable() -> None:
     store = AwayStore(lambda: NOW)
     store.away = False
     harness = Harness(store=store)

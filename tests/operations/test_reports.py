@@ -11,12 +11,19 @@ from tests.operations.quota import QuotaHarness
 from tests.operations.test_races import Open, Rivals, ask, assign, lead, leases_on, open_one, race, write
 
 __all__ = ["open_one"]
-NOBODY = {"ok": True, "reservation": "ghost", "phase": None, "expires_at": None, "token": None, "deadline": None}
+UNKNOWN_ANSWER = {
+    "ok": True,
+    "reservation": "ghost",
+    "phase": None,
+    "expires_at": None,
+    "token": None,
+    "deadline": None,
+}
 
 
 class TestConfirm:
-    def test_a_holder_needs_the_token_to_move_what_is_leased_and_gets_another(self) -> None:
-        harness = QuotaHarness(2).give("r1")
+    def test_a_holder_needs_the_token_to_report_another_slot_and_gets_a_new_token(self) -> None:
+        harness = QuotaHarness(2).with_leased("r1")
         token = harness.token("r1")
         assert harness.ask("confirm", reservation="r1", slot="lab-2")["errors"][0]["path"] == "token"
         answer = harness.ask("confirm", reservation="r1", slot="lab-2", token=token)
@@ -24,16 +31,16 @@ class TestConfirm:
         assert not harness.ask("renew", reservation="r1", token=token)["ok"]
         assert harness.holders() == {"lab-2": ["r1"]}
 
-    def test_neither_an_operator_nor_one_about_a_pending_reservation_needs_one(self) -> None:
-        harness = QuotaHarness(2).give("r1")
-        word = {"request": "q", "reservation": "r1", "slot": "lab-2"}
-        assert accept(harness.ports, "confirm", word, operator=True)["ok"]
+    def test_an_operator_and_a_report_about_a_pending_reservation_need_no_token(self) -> None:
+        harness = QuotaHarness(2).with_leased("r1")
+        report = {"request": "q", "reservation": "r1", "slot": "lab-2"}
+        assert accept(harness.ports, "confirm", report, operator=True)["ok"]
         harness.submit("r2")
         assert harness.ask("confirm", reservation="r2", slot="lab-1")["phase"] == "leased"
         assert harness.holders() == {"lab-2": ["r1"], "lab-1": ["r2"]}
 
     def test_a_contradicted_reservation_is_published_and_requests_a_tick(self) -> None:
-        harness = QuotaHarness().give("r1")
+        harness = QuotaHarness().with_leased("r1")
         harness.submit("r2")
         harness.notifier.hear()
         harness.ask("confirm", reservation="r2", slot="lab-1")
@@ -43,12 +50,12 @@ class TestConfirm:
         assert {row.id: row.phase for row in view.reservations.values()} == {"r1": "pending", "r2": "leased"}
 
     def test_the_answer_for_an_unknown_reservation_names_no_phase(self) -> None:
-        harness = QuotaHarness().give("r1")
-        assert harness.ask("confirm", reservation="ghost", slot="lab-1") == NOBODY
+        harness = QuotaHarness().with_leased("r1")
+        assert harness.ask("confirm", reservation="ghost", slot="lab-1") == UNKNOWN_ANSWER
         assert (harness.phase("r1"), harness.host().stranger) == ("pending", "ghost")
 
     def test_the_cost_of_a_contradicted_lease_is_paid(self) -> None:
-        harness = QuotaHarness().give("r1", account="A")
+        harness = QuotaHarness().with_leased("r1", account="A")
         harness.submit("r2")
         harness.now += 8
         harness.ask("confirm", reservation="r2", slot="lab-1")
@@ -56,29 +63,29 @@ class TestConfirm:
         harness.tick()
         assert harness.balance("A") == (92, 0, 0, 0, 0)
 
-    def test_a_confirmation_that_is_older_is_answered_and_changes_nothing(self) -> None:
-        harness = QuotaHarness().give("r1")
+    def test_an_outdated_confirmation_is_answered_and_changes_nothing(self) -> None:
+        harness = QuotaHarness().with_leased("r1")
         before = harness.row("r1")
         answer = harness.ask("confirm", reservation="r1", slot="lab-1", token=before.token, as_of=NOW - 1)
         assert (answer["ok"], harness.row("r1")) == (True, before)
 
-    def test_a_gang_is_moved_nowhere(self) -> None:
-        """It would be unclear which of its instances is meant."""
-        harness = QuotaHarness(3).give("r1", components=[{"name": "node", "count": 2}])
+    def test_a_gang_cannot_be_reported_on_another_slot(self) -> None:
+        """The report does not name an instance."""
+        harness = QuotaHarness(3).with_leased("r1", components=[{"name": "node", "count": 2}])
         answer = harness.ask("confirm", reservation="r1", slot="lab-3", token=harness.token("r1"))
         assert answer["errors"][0]["path"] == "slot"
         assert harness.holders() == {"lab-1": ["r1"], "lab-2": ["r1"]}
 
 
 class TestAbsentAndIdle:
-    def test_absent_needs_no_token_and_is_answered_with_what_became_of_it(self) -> None:
-        harness = QuotaHarness().give("r1")
+    def test_absent_needs_no_token_and_is_answered_with_the_phase(self) -> None:
+        harness = QuotaHarness().with_leased("r1")
         assert harness.ask("absent", reservation="r1")["phase"] == "released"
         assert harness.ask("absent", reservation="r1")["phase"] == "released"
-        assert harness.ask("absent", reservation="ghost") == NOBODY
+        assert harness.ask("absent", reservation="ghost") == UNKNOWN_ANSWER
 
     def test_idle_is_answered_with_the_slot(self) -> None:
-        harness = QuotaHarness().give("r1")
+        harness = QuotaHarness().with_leased("r1")
         harness.ask("confirm", reservation="r1", token=harness.token("r1"))
         assert harness.ask("idle", slot="lab-1", labels={"img": "2"}) == {
             "ok": True,
@@ -92,29 +99,29 @@ class TestAbsentAndIdle:
         assert QuotaHarness().ask("idle", slot="lab-9")["errors"][0]["path"] == "slot"
 
     @pytest.mark.parametrize("verb", ["confirm", "idle"])
-    def test_what_is_as_believed_changes_only_times_and_asks_for_no_tick(self, verb: str) -> None:
-        harness = QuotaHarness(2).give("r1")
-        word: dict[str, Any] = (
+    def test_a_report_of_the_known_state_changes_only_times_and_requests_no_tick(self, verb: str) -> None:
+        harness = QuotaHarness(2).with_leased("r1")
+        report: dict[str, Any] = (
             {"reservation": "r1", "token": harness.token("r1")} if verb == "confirm" else {"slot": "lab-2"}
         )
         versions = harness.row("r1").version, harness.host("lab-2").version
         harness.notifier.hear()
-        assert harness.ask(verb, **word)["ok"]
+        assert harness.ask(verb, **report)["ok"]
         assert (harness.row("r1").version, harness.host("lab-2").version) == versions
         assert not harness.notifier.is_rung
         assert verb == "confirm" or harness.host("lab-2").noted_at == NOW
 
 
 class TestAccounts:
-    def test_one_is_created_changed_reset_and_forgotten_and_answers_with_its_balance(self) -> None:
+    def test_an_account_is_created_changed_reset_and_forgotten_and_each_answer_has_its_balance(self) -> None:
         harness = QuotaHarness()
-        said = [
+        answers = [
             harness.ask("account", account="C", balance=[5], charge_rate=[1, 2]),
             harness.ask("account", account="C", max_fanout=3),
             harness.ask("reset_account", account="C"),
             harness.ask("forget_account", account="C"),
         ]
-        assert [(each["account"], each["balance"][0]) for each in said] == [("C", 5), ("C", 5), ("C", 0), ("C", 0)]
+        assert [(each["account"], each["balance"][0]) for each in answers] == [("C", 5), ("C", 5), ("C", 0), ("C", 0)]
         assert [event.name for event in harness.events if event.detail.get("account") == "C"] == [
             "account_set",
             "account_set",
@@ -140,25 +147,25 @@ class TestAccounts:
         answer = harness.ask("account", items=[{"account": "C"}, {"account": "D", "balance": ["x"]}, {"account": "A"}])
         assert [each["ok"] for each in answer["results"]] == [True, False, True]
 
-    def test_a_change_asks_for_a_tick(self) -> None:
+    def test_a_change_of_an_account_requests_a_tick(self) -> None:
         harness = QuotaHarness()
         harness.notifier.hear()
         harness.ask("account", account="C")
         assert harness.notifier.is_rung
 
 
-def test_a_confirmation_against_an_assignment(open_one: Open) -> None:
-    """In any order of commits, the slot has the lease that was confirmed there, and no other."""
+def test_a_confirmation_and_an_assignment_at_once_leave_only_the_confirmed_lease(open_one: Open) -> None:
+    """In any order of commits, the slot has only the confirmed lease."""
     rivals = Rivals(open_one)
     lead(rivals.first)
     for number in range(3):
         slot = rivals.make_ready(f"linux-{number + 1}")
         for side in "ab":
             rivals.first.submit(f"{side}{number}")
-        word = {"request": f"q{number}", "reservation": f"b{number}", "slot": slot.id}
+        report = {"request": f"q{number}", "reservation": f"b{number}", "slot": slot.id}
         lost, answer = race(
             partial(write, rivals.first, assign(f"a{number}", slot)),
-            partial(ask, rivals.second.ports, "confirm", **word),
+            partial(ask, rivals.second.ports, "confirm", **report),
         )
         assert isinstance(answer, dict)
         assert answer["ok"]

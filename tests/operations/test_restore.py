@@ -1,4 +1,4 @@
-"""An older state of the database is put in force: no number is used twice, and every holder gets an answer."""
+"""The database is restored to an older state: no token or term is used twice, and every holder gets an answer."""
 
 from collections.abc import Callable
 
@@ -14,23 +14,23 @@ from tests.sqlite_file import sqlite_url
 __all__ = ["sqlite_url"]
 
 
-def test_the_jump_is_beyond_all_that_is_known_and_below_what_floats_hold() -> None:
+def test_the_jump_is_above_all_known_numbers_and_below_the_limit_of_floats() -> None:
     assert find_jump([5, 7], now=0.0) == 7 + JUMP
     assert find_jump([], now=0.0) == JUMP
     assert find_jump([5], now=1.8e9) == int(1.8e9) * NUMBERS_A_SECOND
-    assert find_jump([MOST_TRUSTED, 5], now=0.0) == 5 + JUMP, "a number that no cluster has handed out is ignored"
+    assert find_jump([MOST_TRUSTED, 5], now=0.0) == 5 + JUMP, "a number above all possible ones is ignored"
     assert find_jump([MOST_TRUSTED - 1], now=0.0) < MOST_NUMBER
     with pytest.raises(ValueError, match="2\\*\\*53"):
         find_jump([], now=1e15)
 
 
-def test_two_restores_of_one_backup_do_not_meet_though_nothing_remembers_the_first() -> None:
-    """The number for each second is above what is handed out in it."""
+def test_two_restores_of_one_backup_use_different_numbers() -> None:
+    """The jump grows by more per second than a cluster uses up in a second."""
     first = find_jump([100], now=1.8e9)
     assert find_jump([100], now=1.8e9 + 60) - first >= 60 * NUMBERS_A_SECOND
 
 
-class Story:
+class RestoredCluster:
     """A harness whose database can be set back to an earlier state, as a restore does."""
 
     def __init__(self, url: str) -> None:
@@ -39,7 +39,7 @@ class Story:
         self.path = url.removeprefix("sqlite:///")
 
     def remember(self) -> Callable[[], None]:
-        """Keep the database as it is now; the function puts it back."""
+        """Copy the database; the returned function restores the copy."""
         import sqlite3
 
         copy = sqlite3.connect(":memory:")
@@ -53,27 +53,27 @@ class Story:
                 copy.backup(target)
             target.close()
             copy.close()
-            # Another process: the one that saw the later state would refuse.
+            # A new store as in another process: the one that saw the later state would refuse.
             self.harness.store = self.harness.ports.store = open_store(f"sqlite:///{self.path}", lambda: self.now)
             self.harness.ports.rules_cache = None
 
         return put_back
 
     def restore(self, *, resubmit: bool = False, remembered: Remembered | None = None) -> Restored:
-        """With what the view of the harness remembers."""
+        """Run the restore with the reservations that the view still contains."""
         kept = self.harness.ports.view_cache.read_kept()
         return restore(self.harness.ports, remembered or Remembered(), kept, resubmit=resubmit)
 
 
 @pytest.fixture
-def story(sqlite_url: str) -> Story:
-    return Story(sqlite_url)
+def cluster(sqlite_url: str) -> RestoredCluster:
+    return RestoredCluster(sqlite_url)
 
 
-def test_a_lease_given_out_after_the_backup_is_lost_and_its_token_is_never_given_out_again(story: Story) -> None:
-    harness = story.harness
+def test_a_lease_from_after_the_backup_is_cancelled_and_its_token_is_never_used_again(cluster: RestoredCluster) -> None:
+    harness = cluster.harness
     harness.leased("before")
-    put_back = story.remember()
+    put_back = cluster.remember()
     harness.submit("after")
     harness.tick()
     harness.play_tasks()
@@ -81,7 +81,7 @@ def test_a_lease_given_out_after_the_backup_is_lost_and_its_token_is_never_given
     lost_token, lost_term = harness.token("after"), harness.store.load_leader_term().term
     notices = harness.notifier.notices
     put_back()
-    restored = story.restore()
+    restored = cluster.restore()
     assert [(each.id, each.phase, each.token, each.outcome) for each in restored.lost] == [
         ("after", "leased", lost_token, "cancelled")
     ]
@@ -99,58 +99,58 @@ def test_a_lease_given_out_after_the_backup_is_lost_and_its_token_is_never_given
     assert harness.ask("renew", reservation="before", token=harness.token("before"))["ok"]
 
 
-def test_what_waited_is_submitted_again_if_that_is_wanted(story: Story) -> None:
-    put_back = story.remember()
+def test_with_resubmit_pending_reservations_are_submitted_again(cluster: RestoredCluster) -> None:
+    put_back = cluster.remember()
     for name in ("waits", "held", "done"):
-        story.harness.submit(name)
-    story.harness.ask("cancel", reservation="done")
-    story.harness.tick()
+        cluster.harness.submit(name)
+    cluster.harness.ask("cancel", reservation="done")
+    cluster.harness.tick()
     put_back()
-    restored = story.restore(resubmit=True)
+    restored = cluster.restore(resubmit=True)
     assert {each.id: each.outcome for each in restored.lost} == {"waits": "resubmitted", "held": "resubmitted"}
-    assert story.harness.phase("waits") == "pending"
-    assert not story.harness.store.find_reservations(ids=["done"])
-    again = story.restore(resubmit=True)
-    assert not again.lost, "what is known is not listed again"
+    assert cluster.harness.phase("waits") == "pending"
+    assert not cluster.harness.store.find_reservations(ids=["done"])
+    again = cluster.restore(resubmit=True)
+    assert not again.lost, "a stored reservation is not listed again"
 
 
-def test_a_machine_launched_after_the_backup_is_adopted_by_its_slot_and_another_one_ended(story: Story) -> None:
-    harness = story.harness
-    put_back = story.remember()
+def test_a_machine_launched_after_the_backup_is_adopted_and_an_unknown_one_terminated(cluster: RestoredCluster) -> None:
+    harness = cluster.harness
+    put_back = cluster.remember()
     harness.leased("after")
     (machine,) = harness.fleet.running
     harness.fleet.appear("i-elsewhere", "windows-1", pool="windows")
     put_back()
-    restored = story.restore()
+    restored = cluster.restore()
     assert restored.machines == Reconciled(adopted=1, ended=1, strangers=1)
     assert harness.slot().instance_id == machine
     assert harness.fleet.terminations == ["i-elsewhere"]
 
 
-def test_the_numbers_of_tags_and_of_redis_count(story: Story) -> None:
-    harness = story.harness
-    put_back = story.remember()
+def test_the_numbers_of_tags_and_of_redis_count(cluster: RestoredCluster) -> None:
+    harness = cluster.harness
+    put_back = cluster.remember()
     harness.fleet.appear("i-1", "linux-1", highest_term=5 * JUMP, highest_token=1)
     put_back()
-    restored = story.restore(remembered=Remembered(token=7 * JUMP))
+    restored = cluster.restore(remembered=Remembered(token=7 * JUMP))
     assert restored.term >= 6 * JUMP
     assert restored.token >= 8 * JUMP
 
 
-def test_the_numbers_of_machines_of_another_cluster_do_not_count(story: Story) -> None:
-    story.harness.fleet.appear("i-1", "linux-1", cluster_id="another", highest_term=50 * JUMP)
-    restored = story.restore()
+def test_the_numbers_of_machines_of_another_cluster_do_not_count(cluster: RestoredCluster) -> None:
+    cluster.harness.fleet.appear("i-1", "linux-1", cluster_id="another", highest_term=50 * JUMP)
+    restored = cluster.restore()
     assert restored.term < 50 * JUMP
     assert restored.machines is None
     assert "another" in str(restored.cloud_fault)
-    assert not story.harness.fleet.terminations
+    assert not cluster.harness.fleet.terminations
 
 
-def test_what_ended_after_the_backup_ends_again_and_keeps_no_slot(story: Story) -> None:
-    harness = story.harness.leased("released")
+def test_reservations_that_ended_after_the_backup_end_again(cluster: RestoredCluster) -> None:
+    harness = cluster.harness.leased("released")
     harness.submit("moved")
     harness.settle(10)
-    put_back = story.remember()
+    put_back = cluster.remember()
     harness.ask("release", reservation="released", token=harness.token("released"))
     harness.ask("decline", reservation="moved", token=harness.token("moved"))
     harness.settle(10)
@@ -158,7 +158,7 @@ def test_what_ended_after_the_backup_ends_again_and_keeps_no_slot(story: Story) 
     put_back()
     assert (harness.phase("released"), harness.phase("moved")) == ("leased", "leased")
     assert harness.token("moved") < token
-    restored = story.restore()
+    restored = cluster.restore()
     assert restored.ended == ["released"]
     assert restored.requeued == ["moved"]
     assert restored.notified == ["moved"]
@@ -166,26 +166,26 @@ def test_what_ended_after_the_backup_ends_again_and_keeps_no_slot(story: Story) 
     assert not harness.ask("renew", reservation="moved", token=token)["ok"]
 
 
-def test_without_ec2_the_rest_is_done(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_without_ec2_does_everything_else(cluster: RestoredCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise CloudError("auth", "NoCredentials", "there are none")
 
-    monkeypatch.setattr(story.harness.fleet, "sweep", refuse)
-    restored = story.restore()
+    monkeypatch.setattr(cluster.harness.fleet, "sweep", refuse)
+    restored = cluster.restore()
     assert restored.machines is None
     assert "NoCredentials" in str(restored.cloud_fault)
-    assert story.harness.store.read_cluster().restores == 1
+    assert cluster.harness.store.read_cluster().restores == 1
 
 
-def test_a_restore_is_in_the_history_with_its_numbers(story: Story) -> None:
-    restored = story.restore()
-    (event,) = [event for event in story.harness.events if event.name == "restored"]
+def test_a_restore_is_in_the_history_with_its_numbers(cluster: RestoredCluster) -> None:
+    restored = cluster.restore()
+    (event,) = [event for event in cluster.harness.events if event.name == "restored"]
     assert (event.detail["term"], event.detail["token"]) == (restored.term, restored.token)
     assert event.detail["from_token"] == 0
 
 
-def test_an_empty_view_loses_nothing(story: Story) -> None:
-    story.harness.leased()
-    restored = restore(story.harness.ports, Remembered(), {})
+def test_an_empty_view_loses_nothing(cluster: RestoredCluster) -> None:
+    cluster.harness.leased()
+    restored = restore(cluster.harness.ports, Remembered(), {})
     assert (restored.lost, restored.ended, restored.requeued) == ([], [], [])
-    assert story.harness.phase() == "leased"
+    assert cluster.harness.phase() == "leased"

@@ -1,4 +1,4 @@
-"""Signed heartbeats: only the host of a slot is heard for it, and each of its heartbeats once."""
+"""Signed heartbeats: only the host of a slot can send one for it, and each heartbeat counts once."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -29,7 +29,7 @@ KEYS: Final = {name: make_key() for name in ("lab-1", "lab-2", "shop")}
 
 
 def a_lab(mode: AccessMode = "signed") -> Harness:
-    """Two hosts, each with a principal; and a producer."""
+    """Return a harness with two hosts and a producer, each with a principal."""
     harness = Harness(RULES)
     with harness.store.transaction() as transaction:
         transaction.load_principals()
@@ -52,14 +52,14 @@ def a_lab(mode: AccessMode = "signed") -> Harness:
 def a_beat(
     harness: Harness, key: str = "lab-1", slot: str = "lab-1", cluster: str | None = None, **fields: Any
 ) -> Heartbeat:
-    """A heartbeat as the host of lab-1 would sign it now."""
+    """Return a heartbeat of lab-1, signed now (default: with the key of lab-1)."""
     beat = Heartbeat(**{"machine": "m1", "counter": int(harness.now * 1000), **fields})
     identity = harness.store.read_cluster().identity if cluster is None else cluster
     return sign_heartbeat(read_key(KEYS[key]), identity, slot, beat)
 
 
 def hear(harness: Harness, beat: Heartbeat, slot: str = "lab-1") -> bool:
-    """Whether the host is heard when this heartbeat arrives now."""
+    """Let this heartbeat arrive; return whether it was accepted."""
     harness.heartbeats.put(slot, beat)
     before = harness.slot(slot)
     hear_hosts(harness.ports)
@@ -70,7 +70,7 @@ def count(harness: Harness, reason: str) -> float:
     return harness.meter.counts["leasehold_heartbeats_refused_total", (("reason", reason),)]
 
 
-def test_a_heartbeat_that_its_host_signed_is_heard_and_its_counter_kept() -> None:
+def test_a_heartbeat_signed_by_its_host_is_accepted_and_its_counter_stored() -> None:
     harness = a_lab()
     assert hear(harness, a_beat(harness))
     assert (harness.slot("lab-1").last_seen, harness.slot("lab-1").heartbeat) == (harness.now, harness.now * 1000)
@@ -81,21 +81,21 @@ def test_a_heartbeat_that_its_host_signed_is_heard_and_its_counter_kept() -> Non
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        # of another host, of no host, for another slot, of another cluster
+        # signed by another host, by a producer, for another slot, for another cluster
         ({"key": "lab-2"}, "signature"),
         ({"key": "shop"}, "signature"),
         ({"slot": "lab-2"}, "signature"),
         ({"cluster": "other"}, "signature"),
     ],
 )
-def test_a_heartbeat_that_another_signed_is_not_heard(changes: dict[str, str], reason: str) -> None:
+def test_a_heartbeat_with_another_signature_is_refused(changes: dict[str, str], reason: str) -> None:
     harness = a_lab()
     assert not hear(harness, a_beat(harness, **changes))
     assert count(harness, reason) == 1
 
 
 @pytest.mark.parametrize("field", ["machine", "version", "counter", "mac"])
-def test_a_heartbeat_with_a_changed_field_is_not_heard(field: str) -> None:
+def test_a_heartbeat_with_a_changed_field_is_refused(field: str) -> None:
     harness = a_lab()
     changed: Any = {"machine": "m2", "version": "9:9:30", "counter": int(harness.now * 1000) + 1, "mac": "0" * 64}[
         field
@@ -114,7 +114,7 @@ def test_a_wrong_signature_is_refused_in_every_mode_and_a_missing_one_in_signed(
     assert count(harness, "unsigned") == (mode == "signed")
 
 
-def test_a_copy_of_a_heartbeat_does_not_keep_a_dead_host_alive() -> None:
+def test_a_copy_of_a_heartbeat_does_not_keep_a_host_online() -> None:
     harness = a_lab()
     beats = [a_beat(harness, counter=int(harness.now * 1000) + number) for number in range(3)]
     assert all(hear(harness, beat) for beat in beats[:1])
@@ -130,7 +130,7 @@ def test_a_copy_of_a_heartbeat_does_not_keep_a_dead_host_alive() -> None:
     assert not hear(harness, beats[1])
 
 
-def test_a_tick_does_not_hear_a_copy_before_it_takes_a_host_for_silent() -> None:
+def test_a_tick_does_not_count_a_copy_of_a_heartbeat() -> None:
     harness = a_lab()
     beat = a_beat(harness)
     assert hear(harness, beat)
@@ -143,7 +143,7 @@ def test_a_tick_does_not_hear_a_copy_before_it_takes_a_host_for_silent() -> None
     assert harness.slot("lab-1").last_seen == harness.now - 40
 
 
-def test_an_earlier_heartbeat_does_not_speak_for_a_host_that_was_removed_and_is_back() -> None:
+def test_a_heartbeat_from_before_a_removal_does_not_count_after_a_new_registration() -> None:
     harness = a_lab()
     earlier = a_beat(harness)
     harness.now += 20
@@ -181,7 +181,7 @@ def test_a_rotated_key_counts_until_its_time_is_over() -> None:
 
 @pytest.fixture(params=["memory", "redis"])
 def kept(request: pytest.FixtureRequest) -> Iterator[tuple[Heartbeats, Any]]:
-    """Each pulse, and how a heartbeat gets there."""
+    """Each implementation of the port, and a function that stores a heartbeat in it."""
     if request.param == "memory":
         memory = MemoryHeartbeats()
         yield memory, memory.put
@@ -194,7 +194,7 @@ def kept(request: pytest.FixtureRequest) -> Iterator[tuple[Heartbeats, Any]]:
     yield RedisHeartbeats(client), put
 
 
-def test_a_pulse_hands_on_counter_and_mac(kept: tuple[Heartbeats, Any]) -> None:
+def test_heartbeats_are_returned_with_counter_and_mac(kept: tuple[Heartbeats, Any]) -> None:
     heartbeats, put = kept
     signed = sign_heartbeat(read_key(KEYS["lab-1"]), "c", "lab-1", Heartbeat("m1", "1:2:30", 5))
     put("lab-1", signed)
@@ -204,7 +204,7 @@ def test_a_pulse_hands_on_counter_and_mac(kept: tuple[Heartbeats, Any]) -> None:
     assert set(heard.ages) == {"lab-1", "lab-2"}
 
 
-def test_the_signature_does_not_depend_on_where_one_word_ends() -> None:
+def test_the_signature_covers_the_limits_between_fields() -> None:
     key = read_key(KEYS["lab-1"])
     one = sign_heartbeat(key, "c", "lab-1", Heartbeat("m1", "2", 34))
     assert sign_heartbeat(key, "c", "lab-1", Heartbeat("m12", "", 34)).mac != one.mac

@@ -1,11 +1,10 @@
-"""Launch, check, terminate, recover: each task may run twice, late, or beside its own copy."""
+"""Launch, check, terminate, recover: each task may run twice, late, or at the same time as a copy of it."""
 
 import msgspec
 import pytest
 
-from scheduler.operations.machines.check import check
+from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, launch
-from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError
 from tests.builders import a_slot
@@ -14,7 +13,7 @@ from tests.operations.harness import Harness
 
 @pytest.fixture
 def harness() -> Harness:
-    """With one launch decided, its task not yet played."""
+    """A harness with one planned launch, whose task has not run yet."""
     harness = Harness()
     harness.submit("r1")
     harness.tick()
@@ -32,8 +31,8 @@ def test_a_launch_that_runs_twice_makes_one_machine(harness: Harness) -> None:
     assert harness.fleet.running == ["i-1"]
 
 
-def test_copies_of_a_launch_that_run_side_by_side_leave_its_machine_alone(harness: Harness) -> None:
-    """The second asks the cloud while the first has settled: the same machine, in use by now."""
+def test_copies_of_a_launch_that_run_at_once_make_one_machine(harness: Harness) -> None:
+    """The second copy calls the cloud after the first has stored the machine, and gets the same machine."""
     name, results = harness.slot().launch_id or "", []
 
     def meanwhile() -> None:
@@ -55,8 +54,8 @@ def test_a_launch_of_an_earlier_machine_is_not_wanted(harness: Harness) -> None:
     assert harness.fleet.running == []
 
 
-def test_a_launch_that_is_not_wanted_any_more_ends_what_came_for_it(harness: Harness) -> None:
-    """Cancelled and timed out while the cloud made the machine."""
+def test_a_launch_that_is_not_wanted_any_more_terminates_its_machine(harness: Harness) -> None:
+    """The reservation was cancelled and the slot timed out while the cloud launched the machine."""
     name = harness.slot().launch_id or ""
 
     def meanwhile() -> None:
@@ -81,12 +80,12 @@ def test_a_definite_refusal_empties_the_slot_and_kicks(harness: Harness, categor
 
 
 def test_a_launch_with_an_unknown_outcome_is_sent_again_with_the_same_request(harness: Harness) -> None:
-    """The first answer was lost, but the machine was made: there is one in the end."""
+    """The first answer was lost, but the machine was launched. In the end there is one machine."""
     name = harness.slot().launch_id or ""
     harness.fleet.during_launch = lambda: _lose_answer(harness)
     assert launch(harness.ports, "linux-1", name) == "transient"
     request = harness.slot().launch_request
-    assert launch(harness.ports, "linux-1", name) == "not_wanted", "not before its time"
+    assert launch(harness.ports, "linux-1", name) == "not_wanted", "before its due time"
     harness.now += 11
     assert recover(harness.ports) == 1
     harness.play_tasks()
@@ -100,7 +99,7 @@ def _lose_answer(harness: Harness) -> None:
     raise CloudError("unknown", "Timeout", "no answer")
 
 
-def test_after_five_unknown_answers_it_counts_as_misconfigured(harness: Harness) -> None:
+def test_after_five_unknown_answers_a_launch_counts_as_misconfigured(harness: Harness) -> None:
     harness.fleet.errors = [CloudError("unknown", "Odd", "what?") for _ in range(MOST_ATTEMPTS)]
     harness.mailbox.tasks.clear()
     results = []
@@ -121,16 +120,16 @@ def test_a_success_ends_the_back_off(harness: Harness) -> None:
     assert [row.id for row in harness.store.read_rows() if row.id.startswith("linux/")] == []
 
 
-def test_a_termination_names_the_machine_that_it_means() -> None:
+def test_a_termination_applies_only_to_its_epoch() -> None:
     harness = Harness().leased()
     epoch = harness.slot().epoch
-    assert terminate(harness.ports, "linux-1", epoch) == "not_wanted", "it is ready"
+    assert terminate(harness.ports, "linux-1", epoch) == "not_wanted", "the slot is ready"
     harness.ask("release", reservation="r1", token=harness.token())
     harness.now += 301
     harness.tick()
     harness.tick()
     assert harness.slot().state == "terminating"
-    assert terminate(harness.ports, "linux-1", epoch - 1) == "not_wanted", "that was another one"
+    assert terminate(harness.ports, "linux-1", epoch - 1) == "not_wanted", "another epoch"
     assert harness.fleet.running == ["i-1"]
     assert [terminate(harness.ports, "linux-1", epoch) for _ in range(2)] == ["asked", "asked"]
     assert harness.fleet.running == []
@@ -174,7 +173,7 @@ def test_a_launch_that_never_began_is_empty_after_its_termination(harness: Harne
     assert harness.fleet.machines == {}
 
 
-def test_a_launch_that_died_after_the_cloud_made_its_machine_is_found_by_its_tag(harness: Harness) -> None:
+def test_the_machine_of_a_killed_launch_is_found_by_its_tag(harness: Harness) -> None:
     def die() -> None:
         harness.fleet.during_launch = lambda: None
         raise KeyboardInterrupt
@@ -191,18 +190,18 @@ def test_a_launch_that_died_after_the_cloud_made_its_machine_is_found_by_its_tag
     assert harness.slot().state == "empty"
 
 
-def test_recover_sends_what_was_lost_once_and_not_again_for_a_while(harness: Harness) -> None:
+def test_recover_sends_a_lost_message_once_in_a_while(harness: Harness) -> None:
     harness.mailbox.tasks.clear()
-    assert recover(harness.ports) == 0, "it was sent just now"
+    assert recover(harness.ports) == 0, "the message was sent just now"
     harness.now += 10
     assert [recover(harness.ports), recover(harness.ports)] == [1, 0]
     assert harness.mailbox.tasks == [("launch", ("linux-1", harness.slot().launch_id))]
 
 
-@pytest.mark.parametrize("is_put_off", [False, True])
-def test_a_clock_that_is_put_back_keeps_no_lost_launch_waiting(harness: Harness, is_put_off: bool) -> None:
-    """Neither by when it was sent last, nor by when it is due again."""
-    if is_put_off:
+@pytest.mark.parametrize("has_due_time", [False, True])
+def test_a_clock_set_back_does_not_delay_a_lost_launch(harness: Harness, has_due_time: bool) -> None:
+    """Times in the future, of the last message or of the next attempt, do not delay it."""
+    if has_due_time:
         harness.fleet.errors = [CloudError("transient", "Timeout", "no answer")]
         harness.play_tasks()
     harness.mailbox.tasks.clear()
@@ -212,27 +211,27 @@ def test_a_clock_that_is_put_back_keeps_no_lost_launch_waiting(harness: Harness,
     assert harness.slot().state == "ready"
 
 
-def test_a_clock_that_is_put_back_keeps_no_lost_termination_waiting(harness: Harness) -> None:
+def test_a_clock_set_back_does_not_delay_a_lost_termination(harness: Harness) -> None:
     harness.play_tasks()
     harness.put(
         msgspec.structs.replace(harness.slot(), state="terminating", not_before=harness.now + 60, sent_at=harness.now)
     )
-    assert recover(harness.ports) == 0, "it is put off"
+    assert recover(harness.ports) == 0, "it is not due yet"
     harness.now -= 3600
     assert [recover(harness.ports), recover(harness.ports)] == [1, 0]
     harness.play_tasks()
     assert harness.fleet.running == []
 
 
-def test_the_sweep_looks_after_what_is_on_its_way_and_all_when_asked() -> None:
+def test_the_sweep_checks_slots_in_flight_and_on_request_all() -> None:
     harness = Harness().leased()
     assert sweep(harness.ports) == 0
     assert sweep(harness.ports, all_machines=True) == 1
     assert harness.mailbox.tasks == [("check", (["linux-1"],))]
 
 
-def test_slots_that_may_have_to_be_probed_travel_in_small_batches() -> None:
-    """A probe may take its whole timeout: a hundred of them in one task would outlive the message's visibility."""
+def test_slots_to_be_probed_are_sent_in_small_batches() -> None:
+    """A probe may take its whole timeout; a hundred of them would take longer than the visibility timeout."""
     harness = Harness()
     names = [f"other-{number:02}" for number in range(25)]
     harness.put(*(a_slot(name, pool="other", state="booting", instance_id=f"i-{name}") for name in names))
@@ -242,13 +241,13 @@ def test_slots_that_may_have_to_be_probed_travel_in_small_batches() -> None:
     assert sorted(name for batch in batches for name in batch) == names
 
 
-def test_a_check_that_runs_twice_moves_once(harness: Harness) -> None:
+def test_a_check_that_runs_twice_changes_the_state_once(harness: Harness) -> None:
     begin(harness)
     assert [check(harness.ports, ["linux-1"]) for _ in range(2)] == [2, 0]
     assert harness.slot().state == "ready"
 
 
-def test_a_machine_that_is_gone_empties_its_slot_and_what_it_held_fails() -> None:
+def test_a_lost_machine_empties_its_slot_and_fails_its_reservation() -> None:
     harness = Harness().leased()
     harness.fleet.terminate(["i-1"])
     check(harness.ports, ["linux-1"])
@@ -257,7 +256,7 @@ def test_a_machine_that_is_gone_empties_its_slot_and_what_it_held_fails() -> Non
     assert harness.phase() == "failed"
 
 
-def test_a_machine_that_the_cloud_does_not_know_yet_is_not_gone(harness: Harness) -> None:
+def test_a_machine_that_is_not_listed_yet_is_not_taken_for_lost(harness: Harness) -> None:
     begin(harness)
     machines, harness.fleet.machines = harness.fleet.machines, {}
     for _ in range(5):

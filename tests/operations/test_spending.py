@@ -1,4 +1,4 @@
-"""Records of accounts: samples of balances, counts of payments and preemptions, events as sentences."""
+"""Records of accounts: samples of balances, metrics of payments and preemptions, and their events as sentences."""
 
 from typing import Any
 
@@ -21,11 +21,14 @@ CONFIG: dict[str, Any] = {
     "pools": {"linux": {"system": "x86_64-linux", "max_slots": 1}},
 }
 FULL_MINUTE = NOW - NOW % 60
-PLACE = (Placement(component="main", slot="linux-1", epoch=1, resources={}),)
+LEASES = (Placement(component="main", slot="linux-1", epoch=1, resources={}),)
 
 
-def a_rig(*, level: int = 2, began: float = FULL_MINUTE + 20) -> Harness:
-    """`old` of account lab runs since then, `new` of account ci waits; both were charged 30 s past a full minute."""
+def a_harness(*, level: int = 2, began: float = FULL_MINUTE + 20) -> Harness:
+    """Return a harness where `old` of account lab runs since `began` and `new` of account ci is pending.
+
+    Both accounts were charged 30 s after a full minute.
+    """
     harness = Harness(CONFIG)
     harness.now = FULL_MINUTE + 30
     with harness.store.transaction() as transaction:
@@ -56,19 +59,19 @@ def counts_of(harness: Harness) -> dict[tuple[str, ...], float]:
     return {key: count for key, count in counts.items() if key[0] != "leasehold_requests_total"}
 
 
-def told(harness: Harness, name: str) -> list[str]:
+def describe_events(harness: Harness, name: str) -> list[str]:
     return [describe_event(event) for event in harness.events if event.name == name]
 
 
 class TestCharges:
-    def test_what_is_paid_is_counted_by_account_and_level(self) -> None:
-        harness = a_rig()
+    def test_payments_are_counted_by_account_and_level(self) -> None:
+        harness = a_harness()
         harness.now += 8
         carry_out(harness, charged=("ci", "lab"))
         assert counts_of(harness) == {("leasehold_account_spent_total", "lab", "2"): 8}
 
-    def test_what_was_due_already_is_counted_with_it(self) -> None:
-        harness = a_rig()
+    def test_the_cost_of_an_ended_lease_is_counted_with_the_next_charge(self) -> None:
+        harness = a_harness()
         harness.now += 4
         harness.ask("release", reservation="old", token=1)
         harness.now += 4
@@ -76,7 +79,7 @@ class TestCharges:
         assert counts_of(harness) == {("leasehold_account_spent_total", "lab", "2"): 4}
 
     def test_a_charge_into_another_minute_leaves_a_sample_of_each_account(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         for seconds in (10, 15, 10, 20):
             harness.now += seconds
             carry_out(harness, charged=("ci", "lab"))
@@ -85,13 +88,13 @@ class TestCharges:
         assert harness.store.read_balances("lab") == [BalanceSample("lab", at, (0.0, 0.0, 15.0, 0.0, 0.0))]
 
     def test_a_tick_without_charges_leaves_no_sample(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         harness.now += 60
         carry_out(harness)
         assert harness.store.read_balances("ci") == []
 
     def test_a_deposed_leader_counts_and_keeps_nothing(self) -> None:
-        harness = a_rig()
+        harness = a_harness()
         with harness.store.transaction() as transaction:
             deposed = transaction.take_term("me")
             transaction.take_term("another")
@@ -106,50 +109,53 @@ class TestCharges:
 class TestPreemptions:
     @pytest.mark.parametrize("level", [2, 5])
     def test_both_sides_are_counted(self, level: int) -> None:
-        harness = a_rig(level=level)
-        preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=PLACE)
-        carry_out(harness, preempt, Assign(reservation="new", leases=PLACE, level=0))
+        harness = a_harness(level=level)
+        preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=LEASES)
+        carry_out(harness, preempt, Assign(reservation="new", leases=LEASES, level=0))
         assert counts_of(harness) == {
             ("leasehold_preemptions_total", "ci", "0"): 1,
             ("leasehold_preempted_total", "lab", str(level)): 1,
         }
 
     def test_without_a_grace_the_events_name_both_reservations_and_the_reason(self) -> None:
-        harness = a_rig()
-        preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=PLACE)
-        carry_out(harness, preempt, Assign(reservation="new", leases=PLACE, level=0))
-        assert told(harness, "reservation_pending") == [
+        harness = a_harness()
+        preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=LEASES)
+        carry_out(harness, preempt, Assign(reservation="new", leases=LEASES, level=0))
+        assert describe_events(harness, "reservation_pending") == [
             "preempted by new of account ci, which pays at level 0: it ran at level 2 and had used 0 0 10 0 0  term=1"
         ]
-        assert told(harness, "reservation_leased")[0].startswith(
+        assert describe_events(harness, "reservation_leased")[0].startswith(
             "preempted old on linux-1 at level 0: account ci pays for what they had used, 0 0 10 0 0  "
         )
 
-    def test_with_a_grace_they_name_the_deadline(self) -> None:
-        harness = a_rig(level=5)
+    def test_with_a_grace_the_events_name_the_deadline(self) -> None:
+        harness = a_harness(level=5)
         by = 1_800_000_000.0
         carry_out(
-            harness, Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=PLACE, revoke_by=by)
+            harness, Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=LEASES, revoke_by=by)
         )
-        (victim,), (newcomer,) = told(harness, "reservation_revoking"), told(harness, "reservation_claimed")
+        (victim,), (claiming,) = (
+            describe_events(harness, "reservation_revoking"),
+            describe_events(harness, "reservation_claimed"),
+        )
         assert victim == (
             "preempted by new of account ci, which pays at level 0: it ran at the free level and had used 0 0 0 0 0;"
             " its holder must release it by 2027-01-15T08:00:00Z  term=1"
         )
-        assert newcomer == (
+        assert claiming == (
             "preempts old on linux-1 at level 0: account ci pays for what they had used, 0 0 0 0 0;"
             " it is free at 2027-01-15T08:00:00Z at the latest  term=1"
         )
 
     def test_a_change_of_level_has_an_event(self) -> None:
-        harness = a_rig(level=5)
+        harness = a_harness(level=5)
         carry_out(harness, Relevel(reservation="old", source=5, to=1))
-        assert told(harness, "reservation_relevelled") == [
+        assert describe_events(harness, "reservation_relevelled") == [
             "pays at level 1 from now on, instead of the free level  term=1"
         ]
 
 
 def test_accounts_without_waiting_reservations_are_missing() -> None:
-    harness = a_rig()
+    harness = a_harness()
     view = View(harness.store.read_rows())
     assert describe_account_waits(Plan((), Waits(), None), view) == {}

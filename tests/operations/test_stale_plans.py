@@ -1,8 +1,7 @@
-"""Two schedulers at once, each with connections of its own, plan on views that are behind: the rules are kept.
+"""Two schedulers at once, each with its own connections, plan on views that lag: the rules are kept.
 
-The term would stop one of them before it wrote anything. In the first test both have it, so that the look at each
-decision on fresh rows is all that stands between a stale plan and a slot that is given twice; in the second no lock
-keeps them apart (each has its own), but the term does.
+In the first test both schedulers have the same term, so only the check of each decision on fresh rows prevents two
+leases on one slot. In the second test each has its own lock, and the term keeps them apart.
 """
 
 from functools import partial
@@ -34,11 +33,11 @@ CONFIG = {
     },
 }
 LONG = 1e9
-"""Nothing but a kick asks for a tick: neither an interval nor a look at what changed is due."""
+"""Seconds; so long that only kicks cause ticks, and no periodic tick or audit is due."""
 
 
-class Believers:
-    """Two processes that hold one term; they share one view, or each has its own, behind in its own way."""
+class TwoLeaders:
+    """Two processes with the same term; they share one view, or each has its own view that lags."""
 
     def __init__(self, open_one: Open, *, shared: bool) -> None:
         store = open_one()
@@ -56,7 +55,7 @@ class Believers:
             harness.ports.view_cache.rebuild(rows)
 
     def _make_ready(self) -> list[Slot]:
-        """Every slot runs and serves."""
+        """Make every slot ready."""
         with self.store.transaction() as transaction:
             empty = transaction.load_slots(f"linux-{number}" for number in range(1, SLOTS + 1))
             return [
@@ -79,21 +78,21 @@ class Believers:
             ]
 
     def plan_all(self) -> list[Ticked]:
-        """Each makes a plan on its view, before any of them writes."""
+        """Let each process plan on its view before any of them commits."""
         leader_term = take_leader_term(self.harnesses[0].ports, self.harnesses[0].leader)
         self.leader_term = self.harnesses[1].leader.leader_term = leader_term
         return [decide(harness.ports, harness.leader, leader_term) for harness in self.harnesses]
 
     def carry_out_at_once(self, plans: list[Ticked]) -> None:
-        """Both write; a fault of either is the test's."""
+        """Let both processes commit at the same time; no error may occur."""
         acts = [
             partial(carry_out, harness.ports, harness.leader, self.leader_term, ticked)
             for harness, ticked in zip(self.harnesses, plans, strict=True)
         ]
         assert race(*acts) == [None, None]
 
-    def tick_while_asked(self) -> None:
-        """Run every requested tick, and no other. Each skipped decision makes one more slot known."""
+    def run_requested_ticks(self) -> None:
+        """Run the requested ticks and no others; each skipped decision requests one."""
         for _ in range(SLOTS):
             for harness in self.harnesses:
                 if harness.notifier.is_rung:
@@ -101,7 +100,7 @@ class Believers:
         assert not [harness for harness in self.harnesses if harness.notifier.is_rung]
 
     def assert_no_slot_is_overfull(self) -> None:
-        """Whatever is leased on a slot fits there."""
+        """Check that the leases of each slot fit on it."""
         for used in self._used().values():
             assert used["cpus"] <= CPUS
             assert used["memory_mib"] <= MEMORY
@@ -135,16 +134,16 @@ def submit_some(harness: Harness, prefix: str, random: Random, count: int) -> li
 def test_no_slot_is_leased_twice_and_a_skipped_decision_is_planned_again_at_once(
     open_one: Open, seed: int, *, shared: bool
 ) -> None:
-    believers, random = Believers(open_one, shared=shared), Random(seed)
+    leaders, random = TwoLeaders(open_one, shared=shared), Random(seed)
     names = [
         name
-        for harness, side in zip(believers.harnesses, "ab", strict=True)
+        for harness, side in zip(leaders.harnesses, "ab", strict=True)
         for name in submit_some(harness, side, random, 7)
     ]
-    for harness in believers.harnesses:
+    for harness in leaders.harnesses:
         harness.notifier.hear()
-    plans = believers.plan_all()
-    believers.carry_out_at_once(plans)
+    plans = leaders.plan_all()
+    leaders.carry_out_at_once(plans)
 
     decided = [decision for ticked in plans for decision in ticked.plan.decisions]
     planned = [decision for decision in decided if isinstance(decision, Assign)]
@@ -152,35 +151,35 @@ def test_no_slot_is_leased_twice_and_a_skipped_decision_is_planned_again_at_once
     assert {decision.reservation for decision in planned} == set(names)
     skipped = [each for ticked in plans for each in ticked.skipped if isinstance(each.decision, Assign)]
     lost = [decision.reservation for each in skipped if isinstance(decision := each.decision, Assign)]
-    leased = [row.id for row in believers.store.find_reservations(phases=["leased"])]
+    leased = [row.id for row in leaders.store.find_reservations(phases=["leased"])]
     assert lost
     assert sorted([*leased, *lost]) == sorted(decision.reservation for decision in planned)
     assert all(" is leased" in each.reason or each.reason.endswith(("no room", "is taken")) for each in skipped)
-    believers.assert_no_slot_is_overfull()
+    leaders.assert_no_slot_is_overfull()
 
-    # Whoever lost has rung for a tick; its next plans know the rows that it lost against.
-    for harness, ticked in zip(believers.harnesses, plans, strict=True):
+    # A process with skipped decisions has requested a tick, which plans on the fresh rows.
+    for harness, ticked in zip(leaders.harnesses, plans, strict=True):
         assert harness.notifier.is_rung is bool(ticked.skipped)
-    believers.tick_while_asked()
-    assert {row.phase for row in believers.store.find_reservations(ids=names)} == {"leased"}
-    believers.assert_no_slot_is_overfull()
+    leaders.run_requested_ticks()
+    assert {row.phase for row in leaders.store.find_reservations(ids=names)} == {"leased"}
+    leaders.assert_no_slot_is_overfull()
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["on one view", "on a view each"])
 def test_without_a_lock_the_term_keeps_them_apart(open_one: Open, *, shared: bool) -> None:
-    believers, random = Believers(open_one, shared=shared), Random(0)
-    for harness in believers.harnesses:
+    leaders, random = TwoLeaders(open_one, shared=shared), Random(0)
+    for harness in leaders.harnesses:
         harness.leader.interval = 0.0
     names: list[str] = []
     for number in range(4):
-        for harness, side in zip(believers.harnesses, "ab", strict=True):
+        for harness, side in zip(leaders.harnesses, "ab", strict=True):
             names += submit_some(harness, f"{side}{number}-", random, 2)
-        results = race(*(partial(tick, harness.ports, harness.leader) for harness in believers.harnesses))
+        results = race(*(partial(tick, harness.ports, harness.leader) for harness in leaders.harnesses))
         assert all(isinstance(each, list | DeposedError) for each in results)
-        believers.assert_no_slot_is_overfull()
-    for harness in believers.harnesses:
+        leaders.assert_no_slot_is_overfull()
+    for harness in leaders.harnesses:
         tick(harness.ports, harness.leader)
-    believers.assert_no_slot_is_overfull()
-    assert {row.phase for row in believers.store.find_reservations(ids=names)} == {"leased"}
-    terms = [str(event.detail["term"]) for event in believers.harnesses[0].events if event.name == "reservation_leased"]
+    leaders.assert_no_slot_is_overfull()
+    assert {row.phase for row in leaders.store.find_reservations(ids=names)} == {"leased"}
+    terms = [str(event.detail["term"]) for event in leaders.harnesses[0].events if event.name == "reservation_leased"]
     assert terms == sorted(terms)

@@ -78,15 +78,15 @@ def _find_machines(slots: Any) -> CountingFleet:
     return fleet
 
 
-@pytest.fixture(params=["redis goes on", "redis was restarted"])
+@pytest.fixture(params=["redis keeps running", "redis was restarted"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path, redis_client: redis.Redis) -> Iterator[UpgradedCluster]:
-    """The recorded cluster. If Redis goes on, the recorded view stays valid: it names the run id of its server."""
+    """The recorded cluster. If Redis keeps running, the recorded view stays valid: it names the run id of Redis."""
     database = tmp_path / "leasehold.db"
     database.write_bytes(gzip.decompress((RECORDED / "state.db.gz").read_bytes()))
     recorded = json.loads((RECORDED / "redis.json").read_text(encoding="utf-8"))
     for key, (ttl_ms, dumped) in recorded["keys"].items():
         redis_client.restore(key, ttl_ms, base64.b64decode(dumped))
-    if request.param == "redis goes on":
+    if request.param == "redis keeps running":
         run_id = redis_client.info("server")["run_id"]
         generation = cast("bytes", redis_client.get("leasehold:view:generation")).decode()
         redis_client.set("leasehold:view:generation", generation.replace(recorded["run_id"], run_id))
@@ -100,11 +100,11 @@ def test_the_rows_are_read_as_the_older_version_read_them(cluster: UpgradedClust
     assert cluster.rows() == json.loads((RECORDED / "rows.json").read_text(encoding="utf-8"))
 
 
-def test_the_view_is_valid_if_redis_goes_on_and_is_rebuilt_if_it_was_restarted(
+def test_the_view_is_valid_if_redis_keeps_running_and_is_rebuilt_after_a_restart(
     cluster: UpgradedCluster, request: pytest.FixtureRequest
 ) -> None:
     loaded = cluster.ports.view_cache.load()
-    if "goes on" in request.node.callspec.id:
+    if "keeps running" in request.node.callspec.id:
         assert loaded is not None
         assert _list_live_rows(loaded) == _list_live_rows(View(cluster.store.read_rows()))
     else:

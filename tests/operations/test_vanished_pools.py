@@ -1,4 +1,4 @@
-"""A pool that the rules no longer list: its machines would run, and cost, for ever unless they are let go."""
+"""The machines of a pool that is not in the rules any more are terminated; otherwise they would cost money forever."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,51 +16,51 @@ OTHERS: dict[str, Any] = {"pools": {"arm": {"system": "aarch64-linux", "max_slot
 
 
 def vanish(harness: Harness) -> None:
-    """The rules list another pool only."""
+    """Apply rules with another pool only."""
     apply_rules(harness.ports, OTHERS)
 
 
 def launching(harness: Harness) -> None:
-    """The message of its launch is lost as well."""
+    """A slot is launching, and the message of its launch is lost."""
     harness.submit("r1")
     harness.tick()
     harness.mailbox.tasks.clear()
 
 
 def launched(harness: Harness) -> None:
-    """EC2 has made the machine, and the answer got lost."""
+    """EC2 has launched the machine, and the answer is lost."""
     launching(harness)
     harness.fleet.launch(harness.fleet.freeze(order_of(harness.slot()), harness.ports.rules()))
 
 
 def booting(harness: Harness) -> None:
-    """Its machine was not checked yet."""
+    """The slot is booting."""
     harness.submit("r1")
     harness.tick()
     harness.play_tasks_of("launch")
 
 
 def idle(harness: Harness) -> None:
-    """It served, and is free."""
+    """The slot is ready without a lease."""
     harness.leased()
     harness.ask("release", reservation="r1", token=harness.token())
 
 
 def draining(harness: Harness) -> None:
-    """By an operator's word."""
+    """An operator drains the slot."""
     idle(harness)
     harness.ask("drain", slot="linux-1")
 
 
 def terminating(harness: Harness) -> None:
-    """The message of its termination is lost as well."""
+    """The slot is terminating, and the message of its termination is lost."""
     draining(harness)
     harness.tick()
     harness.mailbox.tasks.clear()
 
 
 @pytest.mark.parametrize("reach", [launching, launched, booting, idle, draining, terminating])
-def test_its_machines_go_in_whatever_state_they_are(reach: Callable[[Harness], None]) -> None:
+def test_machines_of_a_removed_pool_are_terminated_in_every_state(reach: Callable[[Harness], None]) -> None:
     harness = Harness()
     reach(harness)
     vanish(harness)
@@ -69,7 +69,7 @@ def test_its_machines_go_in_whatever_state_they_are(reach: Callable[[Harness], N
     assert harness.slot().state == "empty"
 
 
-def test_what_is_leased_there_runs_on_until_its_holder_is_done() -> None:
+def test_a_lease_in_a_removed_pool_continues_until_its_release() -> None:
     harness = Harness().leased()
     vanish(harness)
     harness.settle(120)
@@ -85,7 +85,7 @@ def test_what_is_leased_there_runs_on_until_its_holder_is_done() -> None:
     assert harness.slot().state == "empty"
 
 
-def test_its_holders_hear_of_an_interruption() -> None:
+def test_a_lease_in_a_removed_pool_is_revoked_by_an_interruption() -> None:
     harness = Harness().leased()
     vanish(harness)
     harness.tick()
@@ -99,7 +99,7 @@ def test_its_holders_hear_of_an_interruption() -> None:
     assert (row.phase, row.revoke_by) == ("revoking", harness.now + 60)
 
 
-def test_one_that_failed_to_launch_is_empty_again() -> None:
+def test_a_slot_in_error_of_a_removed_pool_becomes_empty() -> None:
     harness = Harness()
     launching(harness)
     harness.fleet.errors = [CloudError("misconfigured", "InvalidAMIID.Malformed", "no such image")]
@@ -110,7 +110,7 @@ def test_one_that_failed_to_launch_is_empty_again() -> None:
     assert harness.slot().state == "empty"
 
 
-def test_a_pool_that_comes_back_launches_again() -> None:
+def test_a_pool_that_is_added_again_launches_again() -> None:
     harness = Harness()
     idle(harness)
     vanish(harness)

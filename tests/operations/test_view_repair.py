@@ -1,4 +1,4 @@
-"""The view is held against the truth, and what a tick does with a view or a plan that turned out wrong."""
+"""The comparison of the view with the database, and what a tick does with a wrong view or a stale plan."""
 
 from typing import Any
 
@@ -20,15 +20,15 @@ POOL = {"system": "x86_64-linux", "max_slots": 1, "lease_ttl": 20, "idle_scale_d
 HOLD = Hold(id="linux/quota/spot", pool="linux", kind="quota", refused_at=NOW, until=NOW + 600)
 
 
-def a_rig() -> Harness:
-    """A process that has ticked, with one leased machine, and paused just now."""
+def a_harness() -> Harness:
+    """Return a harness with one lease, right after a tick."""
     harness = Harness().leased()
     harness.tick()
     return harness
 
 
 def write_unseen(harness: Harness, *rows: Row) -> list[Row]:
-    """Rows written by a process that died before the publish."""
+    """Write rows without a publish, as a process does that is killed after its commit."""
     with harness.store.transaction() as transaction:
         return transaction.save(rows)
 
@@ -43,14 +43,14 @@ def repairs(harness: Harness, found: str) -> float:
     return harness.meter.counts["leasehold_view_repairs_total", (("found", found),)]
 
 
-def equals_sql(harness: Harness) -> bool:
-    truth = View(harness.store.read_rows())
+def equals_database(harness: Harness) -> bool:
+    stored = View(harness.store.read_rows())
     view = view_of(harness)
-    return (view.slots, view.reservations, view.holds) == (truth.slots, truth.reservations, truth.holds)
+    return (view.slots, view.reservations, view.holds) == (stored.slots, stored.reservations, stored.holds)
 
 
-def test_a_publish_that_was_lost_lately_is_found_by_the_next_periodic_tick() -> None:
-    harness = a_rig()
+def test_a_recently_lost_publish_is_found_by_the_next_periodic_tick() -> None:
+    harness = a_harness()
     write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True), HOLD)
     with harness.store.transaction() as transaction:
         row = harness.store.find_reservations(ids=["r1"])[0]
@@ -59,35 +59,35 @@ def test_a_publish_that_was_lost_lately_is_found_by_the_next_periodic_tick() -> 
     ticked = harness.tick()
     assert ticked.mended == [RepairResult(repairs=3, lag=harness.leader.interval)]
     assert repairs(harness, "look") == 3
-    assert equals_sql(harness)
+    assert equals_database(harness)
     assert harness.ports.view_cache.read_report()["view_lag"] == harness.leader.interval
 
 
-def test_a_tick_that_is_not_periodic_does_not_look() -> None:
-    harness = a_rig()
+def test_a_tick_that_is_not_periodic_does_not_search_for_lost_publishes() -> None:
+    harness = a_harness()
     write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
     assert harness.tick().mended == []
 
 
-def test_a_publish_that_is_under_way_is_no_repair() -> None:
-    harness = a_rig()
+def test_a_publish_that_may_still_arrive_does_not_count_as_a_repair() -> None:
+    harness = a_harness()
     harness.now += harness.leader.interval
     write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
     assert harness.tick().mended == [RepairResult()]
     assert repairs(harness, "look") == 0
-    assert equals_sql(harness)
+    assert equals_database(harness)
 
 
-def test_a_clock_that_was_put_back_does_not_end_the_looking() -> None:
-    harness = a_rig()
+def test_a_clock_set_back_does_not_stop_the_search() -> None:
+    harness = a_harness()
     harness.now -= 1000
     write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
     harness.tick()
-    assert equals_sql(harness)
+    assert equals_database(harness)
 
 
 def lose_long_ago(harness: Harness) -> None:
-    """An hour ago: a slot was changed, another and a hold came, a reservation ended, and nothing was published."""
+    """Change a slot, insert a slot and a back-off and end a reservation, all unpublished, and let an hour pass."""
     row = harness.store.find_reservations(ids=["r1"])[0]
     write_unseen(
         harness,
@@ -100,30 +100,30 @@ def lose_long_ago(harness: Harness) -> None:
     harness.leader.looked_at = harness.now
 
 
-def test_a_publish_that_was_lost_long_ago_is_found_by_the_audit() -> None:
-    harness = a_rig()
+def test_a_publish_lost_long_ago_is_found_by_the_audit() -> None:
+    harness = a_harness()
     lose_long_ago(harness)
     ticked = harness.tick()
     assert ticked.mended == [RepairResult(repairs=4, lag=3600)]
     assert repairs(harness, "audit") == 4
-    assert equals_sql(harness)
+    assert equals_database(harness)
     assert harness.ports.view_cache.read_reservations(["r1"])["r1"].phase == "released"
 
 
-def test_a_row_that_sql_does_not_know_is_buried_by_the_audit() -> None:
-    harness = a_rig()
+def test_the_audit_deletes_a_row_that_is_not_in_the_database() -> None:
+    harness = a_harness()
     (stored,) = write_unseen(harness, HOLD)
     harness.ports.view_cache.publish([stored, a_slot("gone-1", version=7)])
     with harness.store.transaction() as transaction:
         transaction.delete([stored])
     harness.now += harness.leader.audit_seconds
     harness.tick()
-    assert equals_sql(harness)
-    assert not harness.ports.view_cache.publish([a_slot("gone-1", version=6)]) or equals_sql(harness)
+    assert equals_database(harness)
+    assert not harness.ports.view_cache.publish([a_slot("gone-1", version=6)]) or equals_database(harness)
 
 
-def test_the_audit_comes_once_a_minute_and_with_the_first_tick_of_a_process() -> None:
-    harness = a_rig()
+def test_the_audit_runs_once_a_minute_and_in_the_first_tick_of_a_process() -> None:
+    harness = a_harness()
     found = []
     for _ in range(24):
         harness.now += 5
@@ -135,31 +135,31 @@ def test_the_audit_comes_once_a_minute_and_with_the_first_tick_of_a_process() ->
 
 @pytest.mark.parametrize("why", ["much", "ahead", "damaged"])
 def test_a_view_that_is_wrong_beyond_repair_is_rebuilt(why: str) -> None:
-    harness = a_rig()
+    harness = a_harness()
     match why:
         case "much":
             write_unseen(harness, *[a_slot(f"new-{number}", version=0) for number in range(FEW_ROWS + 1)])
         case "ahead":
-            # A database that was restored from a backup: nothing newer ever comes for this row.
+            # As after a restore of the database: no newer version of this row follows.
             harness.ports.view_cache.publish([msgspec.structs.replace(harness.slot(), version=99, cordoned=True)])
         case _:
             del harness.redis.rows["slots"]["linux-1"]
     harness.leader.looked_at = harness.now = harness.now + harness.leader.audit_seconds
-    (mended,) = harness.tick().mended
-    assert mended.rebuilt
+    (result,) = harness.tick().mended
+    assert result.rebuilt
     assert repairs(harness, "rebuild") == 1
-    assert equals_sql(harness)
+    assert equals_database(harness)
 
 
-def test_counts_and_versions_that_agree_are_left_alone() -> None:
-    harness = a_rig()
+def test_an_audit_without_differences_changes_nothing() -> None:
+    harness = a_harness()
     sequence = harness.redis.sequence
     view = view_of(harness)
     assert audit(harness.ports, view, harness.now) == (view, RepairResult())
     assert harness.redis.sequence == sequence
 
 
-def test_what_differs_is_named_by_kind() -> None:
+def test_differences_are_listed_by_kind() -> None:
     view = View([a_slot("same"), a_slot("older", version=1), a_slot("gone"), a_reservation("r1", version=2)])
     same = view.slots["same"]
     found = compare(
@@ -175,22 +175,22 @@ def test_what_differs_is_named_by_kind() -> None:
     assert (found.count, found.is_ahead) == (4, False)
 
 
-class BrokenBoard(MemoryViewCache):
+class BrokenViewCache(MemoryViewCache):
     """A view cache whose first reads fail."""
 
     failures = 0
 
     def catch_up(self) -> View | None:
-        """See Board.catch_up."""
+        """See ViewCache.catch_up."""
         if self.failures:
             self.failures -= 1
             raise ViewUnavailableError("Redis: away")
         return super().catch_up()
 
 
-def break_board(harness: Harness, failures: int) -> list[float]:
-    """Let reads fail; the pauses that are made are noted."""
-    view_cache = BrokenBoard(harness.redis, harness.clock)
+def break_view_cache(harness: Harness, failures: int) -> list[float]:
+    """Let the next reads fail; return the list of the pauses made."""
+    view_cache = BrokenViewCache(harness.redis, harness.clock)
     view_cache.failures = failures
     harness.ports.view_cache = view_cache
     pauses: list[float] = []
@@ -208,24 +208,24 @@ def load_failures(harness: Harness) -> float:
 
 
 def test_a_failed_load_is_counted_and_tried_again_with_growing_pauses() -> None:
-    harness = a_rig()
-    pauses = break_board(harness, failures=2)
+    harness = a_harness()
+    pauses = break_view_cache(harness, failures=2)
     harness.tick()
     assert pauses == list(LOAD_PAUSES[:2])
     assert load_failures(harness) == 2
 
 
-def test_a_load_that_keeps_failing_is_given_up_and_the_lock_let_go() -> None:
-    harness = a_rig()
-    break_board(harness, failures=99)
+def test_a_load_that_fails_repeatedly_raises_and_releases_the_lock() -> None:
+    harness = a_harness()
+    break_view_cache(harness, failures=99)
     with pytest.raises(ViewUnavailableError):
         harness.tick()
     assert harness.lock_holder.holder is None
 
 
-def test_no_load_is_tried_again_when_the_lock_may_be_anothers() -> None:
-    harness = a_rig()
-    pauses = break_board(harness, failures=1)
+def test_a_failed_load_is_not_repeated_when_the_lock_may_have_expired() -> None:
+    harness = a_harness()
+    pauses = break_view_cache(harness, failures=1)
     harness.ports.lock.take()
     harness.now += harness.leader.lock_seconds * 0.61
     with pytest.raises(ViewUnavailableError):
@@ -233,8 +233,8 @@ def test_no_load_is_tried_again_when_the_lock_may_be_anothers() -> None:
     assert pauses == []
 
 
-def lose(harness: Harness, change: Any) -> None:
-    """A plan that drains the slot, which `change` takes away under it."""
+def commit_stale_plan(harness: Harness, change: Any) -> None:
+    """Commit a plan that drains the slot, after `change` has changed its row."""
     leader_term = take_leader_term(harness.ports, harness.leader)
     ticked = decide(harness.ports, harness.leader, leader_term)
     plan = msgspec.structs.replace(ticked.plan, decisions=(Drain(slot="linux-1", reason="requested"),))
@@ -244,23 +244,23 @@ def lose(harness: Harness, change: Any) -> None:
     assert len(ticked.skipped) == 1
 
 
-def test_a_loser_gets_its_fresh_row_published_and_raises_one_kick_for_the_same_versions() -> None:
-    harness = a_rig()
+def test_a_skipped_decision_publishes_the_fresh_row_and_kicks_once_for_the_same_versions() -> None:
+    harness = a_harness()
     kicks = harness.notifier.kicks
 
     def drain() -> None:
         write_unseen(harness, msgspec.structs.replace(harness.slot(), state="draining"))
 
-    lose(harness, drain)
+    commit_stale_plan(harness, drain)
     assert harness.notifier.kicks == kicks + 1
-    assert equals_sql(harness)
-    lose(harness, lambda: None)
-    assert harness.notifier.kicks == kicks + 1, "the same versions wait for the interval"
-    lose(harness, drain)
+    assert equals_database(harness)
+    commit_stale_plan(harness, lambda: None)
+    assert harness.notifier.kicks == kicks + 1, "no second kick for the same versions"
+    commit_stale_plan(harness, drain)
     assert harness.notifier.kicks == kicks + 2
 
 
-def test_a_loser_whose_row_is_gone_is_gone_from_the_view_too() -> None:
+def test_a_skipped_decision_about_a_deleted_row_deletes_it_from_the_view() -> None:
     harness = Harness({"pools": {"linux": POOL}})
     harness.tick()
     kicks = harness.notifier.kicks
@@ -269,12 +269,12 @@ def test_a_loser_whose_row_is_gone_is_gone_from_the_view_too() -> None:
         with harness.store.transaction() as transaction:
             transaction.delete([harness.slot()])
 
-    lose(harness, delete)
+    commit_stale_plan(harness, delete)
     assert "linux-1" not in view_of(harness).slots
     assert harness.notifier.kicks == kicks + 1
 
 
-def test_an_outage_that_was_forgiven_is_over_though_the_plan_after_it_failed() -> None:
+def test_an_outage_is_forgiven_once_also_when_the_next_plan_fails() -> None:
     harness = Harness({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
     harness.now += 200
     decide(harness.ports, harness.leader, take_leader_term(harness.ports, harness.leader))
@@ -284,7 +284,7 @@ def test_an_outage_that_was_forgiven_is_over_though_the_plan_after_it_failed() -
     assert harness.phase() == "expired"
 
 
-def test_whoever_was_deposed_forgives_nothing() -> None:
+def test_a_deposed_leader_forgives_no_outage() -> None:
     harness = Harness({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
     before = harness.store.find_reservations(ids=["r1"])
     leader_term = take_leader_term(harness.ports, harness.leader)
@@ -297,7 +297,7 @@ def test_whoever_was_deposed_forgives_nothing() -> None:
 
 
 def test_a_deleted_row_that_the_view_never_had_is_not_published() -> None:
-    harness = a_rig()
+    harness = a_harness()
     sequence = harness.redis.sequence
     drain = Drain(slot="nowhere-1", reason="requested")
     leader_term = take_leader_term(harness.ports, harness.leader)

@@ -17,8 +17,8 @@ import pytest
 import redis
 from celery.signals import after_task_publish
 
-from leasehold.canaries import QUEUES
 from leasehold.common.clock import read_monotonic
+from leasehold.common.names import QUEUE_NAMES
 from tasks.clock import record_sends
 from tests.cli.conftest import Outcome, Run, run
 from tests.servers import open_redis, redis_server, redis_url
@@ -72,7 +72,7 @@ def worker_client(redis_url: str, open_redis: Callable[[str], redis.Redis]) -> r
     return open_redis(redis_url)
 
 
-@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("queue", QUEUE_NAMES)
 def test_a_worker_is_alive_when_it_takes_a_canary(
     queue: str, redis_url: str, worker_client: redis.Redis, ask: Ask
 ) -> None:
@@ -99,7 +99,9 @@ def test_canaries_are_sent_until_one_is_answered_from_this_host(
     assert len(taken) == 2
 
 
-def test_a_worker_on_another_host_does_not_stand_for_ours(redis_url: str, worker_client: redis.Redis, ask: Ask) -> None:
+def test_an_answer_from_a_worker_on_another_host_does_not_count(
+    redis_url: str, worker_client: redis.Redis, ask: Ask
+) -> None:
     with workers_on(worker_client, "ticks", "elsewhere"):
         found = ask("ticks", BROKER__URL=redis_url)
     assert found.status == 1
@@ -160,7 +162,7 @@ def test_beat_writes_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: A
     assert ask("beat").status == 0
 
 
-def test_a_beat_file_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:
+def test_a_beat_file_that_cannot_be_written_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         record_sends(tmp_path / "nowhere" / "beat")
 

@@ -79,7 +79,7 @@ def test_every_line_of_the_procfile_is_a_service_with_its_command(name: str) -> 
     assert PROGRAMS[name][0] == sys.executable
 
 
-def test_there_are_two_beats_and_no_other_service_of_ours_than_the_procfile_has() -> None:
+def test_compose_runs_two_beats_and_no_process_that_the_procfile_lacks() -> None:
     assert words_of(SERVICES["beat-2"]) == words_of(SERVICES["beat"])
     assert set(ours()) == {*PROGRAMS, "beat-2", "prepare", "emulator"}
 
@@ -102,7 +102,7 @@ def test_every_variable_of_the_example_is_explained_above_it() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ours()))
-def test_the_example_gives_every_service_settings_that_are_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_gives_every_service_valid_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in environment_of(SERVICES[name]).items():
         if variable.startswith(PREFIX) and variable != PATH_VARIABLE:
             monkeypatch.setenv(variable, fill_in(str(value), read_example()))
@@ -115,7 +115,7 @@ def test_the_rules_that_are_shipped_can_be_applied(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - {"prepare"}))
-def test_every_service_that_stays_has_a_health_check(name: str) -> None:
+def test_every_service_that_keeps_running_has_a_health_check(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
     assert check["test"][0] in {"CMD", "CMD-SHELL"}
     assert parse_duration(check["timeout"]) < parse_duration(check["interval"]) or name in {"redis", "postgres"}
@@ -221,7 +221,7 @@ def test_secrets_are_required_and_have_no_default() -> None:
     assert all(message for _, kind, message in variables() if kind == "?")
 
 
-def test_every_image_is_of_one_version() -> None:
+def test_every_image_names_one_version() -> None:
     foreign = {name: service["image"] for name, service in SERVICES.items() if name not in ours()}
     assert [image for image in foreign.values() if not re.search(r":v?\d+\.\d+(\.\d+)?(-|$)", image)] == []
     froms = re.findall(r"^FROM (\S+)", (COMPOSE / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -230,7 +230,7 @@ def test_every_image_is_of_one_version() -> None:
     assert re.search(r":\d+\.\d+\.\d+-", base)
 
 
-def test_what_is_mounted_is_there() -> None:
+def test_every_mounted_file_exists() -> None:
     mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", ())}
     files = {volume for volume in mounted if volume.startswith("./")}
     assert [file for file in sorted(files) if not (COMPOSE / file).exists()] == []
@@ -279,7 +279,7 @@ def test_the_image_is_locked_to_the_versions_that_are_tested() -> None:
     assert not {pin for pin in pins(COMPOSE / "requirements.lock") if pin.startswith(("moto", "sympy"))}
 
 
-def test_prometheus_asks_the_metrics_process_and_every_alert_reads_a_metric_that_there_is() -> None:
+def test_prometheus_reads_the_metrics_process_and_every_alert_uses_an_existing_metric() -> None:
     scraped = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     targets = [
         target for job in scraped["scrape_configs"] for each in job["static_configs"] for target in each["targets"]

@@ -220,7 +220,7 @@ def test_the_image_of_the_workers_has_no_emulator_and_keeps_no_pip_configuration
     assert containers.compose("exec", "-T", "emulator", *words).stdout.strip().startswith("['moto', 'sympy', ")
 
 
-def test_files_of_mode_600_are_read_and_a_stranger_is_named_by_its_uid(containers: Containers) -> None:
+def test_files_of_mode_600_are_read_and_another_user_is_reported_by_its_uid(containers: Containers) -> None:
     assert containers.compose("exec", "-T", "ticks", "id", "-u").stdout.strip() == str(containers.owner)
     words = ("run", "--rm", "--no-deps", "-T", "--user", "4321", "ticks")
     done = containers.compose(*words, status=None)
@@ -292,7 +292,7 @@ def test_an_upgrade_as_the_page_describes_replaces_every_process(containers: Con
     assert all(image.endswith(f":{new}") for image in ours.values())
 
 
-def test_what_was_leased_fails_honestly_when_the_emulator_and_its_machines_are_gone(containers: Containers) -> None:
+def test_leased_reservations_fail_when_the_emulator_and_its_machines_are_gone(containers: Containers) -> None:
     """The upgrade has replaced the emulator's container, so for Leasehold EC2 has lost all machines. A machine that is
     not found counts as lost when it is five minutes old; the reservation of the oldest machine fails first.
     """

@@ -76,7 +76,7 @@ def outcomes(*findings: Finding) -> list[str]:
         # a report slightly in the future is accepted
         (judge_ticks(-0.2, 5), "ok"),
         (judge_membership(ROW, Remembered(identity="a", term=7, token=9)), "ok"),
-        # an empty Redis is taken over
+        # an empty Redis joins the cluster of the database
         (judge_membership(ROW, Remembered()), "ok"),
         (judge_membership(ROW, Remembered(identity="b", term=1, token=1)), "failure"),
         (judge_membership(ROW, Remembered(identity="a", term=8, token=9)), "failure"),
@@ -106,8 +106,10 @@ def test_observations_become_findings(finding: Finding, outcome: str) -> None:
 def test_a_silent_queue_is_reported_with_its_length() -> None:
     assert judge_queue("launch", 0, 0.12, 5) == ok("queue launch", "answered in 0.1 s, 0 messages waiting")
     silent = judge_queue("launch", 7, None, 5)
-    assert (silent.outcome, silent.text) == ("failure", "nobody answered in 5 s, 7 messages waiting")
-    assert silent.remedy == "Start a worker: python -m tasks.worker launch (or wait until it has worked through them)."
+    assert (silent.outcome, silent.text) == ("failure", "no worker answered in 5 s, 7 messages waiting")
+    assert silent.remedy == (
+        "Start a worker: python -m tasks.worker launch (or wait until the running one has processed the messages)."
+    )
 
 
 def our_conf(**changes: Any) -> Mapping[str, Any]:
@@ -131,12 +133,12 @@ def test_our_own_settings_of_celery_are_safe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
         ({"broker_transport_options": {"visibility_timeout": 240}}, "visibility_timeout 240 is not above twice"),
         ({"task_time_limit": None}, "visibility_timeout 300"),
-        ({"accept_content": ["json", "pickle"]}, "something else than JSON"),
-        ({"task_serializer": "pickle"}, "something else than JSON"),
+        ({"accept_content": ["json", "pickle"]}, "other formats than JSON"),
+        ({"task_serializer": "pickle"}, "other formats than JSON"),
         ({"task_acks_late": False}, "task_acks_late is False, not True"),
         ({"task_reject_on_worker_lost": True}, "task_reject_on_worker_lost"),
         ({"task_create_missing_queues": True}, "task_create_missing_queues"),
@@ -144,14 +146,14 @@ def test_our_own_settings_of_celery_are_safe() -> None:
         ({"result_backend": "redis://"}, "result_backend"),
     ],
 )
-def test_an_unsafe_setting_of_celery_fails(changes: dict[str, Any], said: str) -> None:
+def test_an_unsafe_setting_of_celery_fails(changes: dict[str, Any], text: str) -> None:
     found = judge_celery(our_conf(**changes), "5.6.3", "5.7.0")
     assert found.outcome == "failure"
-    assert said in found.text
+    assert text in found.text
 
 
-def test_versions_that_lose_workers_are_warned_of() -> None:
-    """Celery 5.7 ends when Redis goes away while it has a message; older kombus reconnect and consume nothing."""
+def test_versions_that_lose_workers_cause_a_warning() -> None:
+    """Celery 5.7 ends if it loses Redis while it has a message; a kombu before 5.7 reconnects and consumes nothing."""
     assert outcomes(judge_celery(our_conf(), "5.7.0", "5.7.0"), judge_celery(our_conf(), "5.6.3", "5.6.2")) == [
         "warning",
         "warning",
@@ -189,13 +191,13 @@ def test_outcomes_are_counted() -> None:
     ("current", "relation", "remedy"),
     [("0001", "older", "Run `leasehold migrate`"), ("0003", "newer", "Upgrade Leasehold on this host")],
 )
-def test_of_two_schemas_the_older_one_is_named_with_what_mends_it(current: str, relation: str, remedy: str) -> None:
+def test_an_older_and_a_newer_schema_have_different_remedies(current: str, relation: str, remedy: str) -> None:
     found = judge_schema(current, "0002")
     assert f"{relation} than this program" in found.text
     assert found.remedy.startswith(remedy)
 
 
-def test_the_finding_on_clocks_names_each_process_and_the_hosts_to_mend() -> None:
+def test_the_finding_on_clocks_names_each_process_and_the_hosts_to_correct() -> None:
     offsets = [
         ProcessOffset("beat", "alpha", 0.1),
         ProcessOffset("launch", "beta", 21.0),
@@ -209,7 +211,7 @@ def test_the_finding_on_clocks_names_each_process_and_the_hosts_to_mend() -> Non
     assert found.remedy.startswith("Let beta, gamma follow a time service (NTP: chrony,")
 
 
-def test_a_foreign_redis_and_an_older_database_have_the_remedy_of_each() -> None:
+def test_a_foreign_redis_and_an_older_database_are_different_failures() -> None:
     foreign = judge_membership(ROW, Remembered(identity="b"))
     assert foreign.text == "Redis belongs to cluster b, the database to cluster a"
     older = judge_membership(ROW, Remembered(identity="a", term=8, token=9))

@@ -76,12 +76,12 @@ def test_a_write_is_tried_and_nothing_of_it_stays(database_url: str, look: Look)
     assert count_answers(database_url) == 0
 
 
-def test_a_full_disk_is_found_and_beat_is_not_blamed(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_found_and_the_remedy_of_late_ticks_does_not_name_beat(sqlite_url: str, tmp_path: Path) -> None:
     status, findings = examine_on_full_disk(tmp_path, sqlite_url)
     assert status == 1
     assert findings["database"]["outcome"] == "ok"
     assert findings[WRITES]["outcome"] == "failure"
-    assert "Make room on the database's disk" in findings[WRITES]["remedy"]
+    assert "Free space on the database's disk" in findings[WRITES]["remedy"]
     assert findings["ticks"]["outcome"] == "failure"
     assert "beat" not in findings["ticks"]["remedy"]
     assert count_answers(sqlite_url) == 0
@@ -108,7 +108,7 @@ def reader_url(postgresql_server: PostgresServer, postgresql_url: str) -> Iterat
         connection.execute("DROP ROLE onlooker")
 
 
-def test_a_user_that_may_only_read_is_warned_and_no_failure_is_claimed(reader_url: str, look: Look) -> None:
+def test_a_user_that_may_only_read_causes_a_warning_and_no_failure(reader_url: str, look: Look) -> None:
     findings = look(reader_url)
     assert (findings["database"].outcome, findings[WRITES].outcome) == ("ok", "warning")
     assert "could not be tried as this user" in findings[WRITES].text

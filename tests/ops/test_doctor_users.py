@@ -33,13 +33,13 @@ def test_the_workers_user_needs_no_right_to_config(roles: RedisWithRoles) -> Non
         **{f"redis {aspect}": "ok" for aspect in ASPECTS},
     }
     assert found["redis memory"].text.startswith("maxmemory-policy noeviction")
-    assert found["redis access"].text == "as user leasehold; nobody is served without a password"
+    assert found["redis access"].text == "as user leasehold; no client is served without a password"
     assert roles.read_refusals() == []
 
 
-def test_a_user_of_the_url_s_query_is_a_user(roles: RedisWithRoles) -> None:
+def test_a_user_may_be_given_in_the_query_of_the_url(roles: RedisWithRoles) -> None:
     url = f"redis://127.0.0.1:{roles.server.port}/0?username=leasehold&password=leasehold-password"
-    assert look(url)["redis access"].text == "as user leasehold; nobody is served without a password"
+    assert look(url)["redis access"].text == "as user leasehold; no client is served without a password"
 
 
 def test_a_missing_right_is_a_warning_with_the_necessary_question(roles: RedisWithRoles) -> None:
@@ -62,7 +62,7 @@ def test_a_missing_right_is_a_warning_with_the_necessary_question(roles: RedisWi
 
 
 def test_a_default_user_without_a_password_is_a_warning_in_spite_of_other_users(redis_url: str) -> None:
-    """A client without a user name is let in, in spite of the ACL."""
+    """Redis serves a client without a user name although the ACL defines other users."""
     with make_redis(redis_url) as administrator:
         administrator.acl_setuser(
             "some", enabled=True, passwords=["+secret"], commands=["+@all", "-config"], keys=["*"]
@@ -73,7 +73,6 @@ def test_a_default_user_without_a_password_is_a_warning_in_spite_of_other_users(
             administrator.acl_deluser("some")
     assert access.outcome == "warning"
     assert access.text == (
-        "whoever reaches it needs no password, and where it listens could not be read as this user:"
-        " some may not use CONFIG"
+        "clients need no password, and its addresses could not be read as this user: some may not use CONFIG"
     )
     assert "ask an administrator: does it listen on loopback only (`CONFIG GET bind`)?" in access.remedy

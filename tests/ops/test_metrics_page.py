@@ -8,41 +8,24 @@ from leasehold.common.clock import ProcessOffset
 from scheduler.store.memory import MemoryStore
 from scheduler.view.metric_table import METRICS
 from scheduler.view.redis_meter import Tally
-from workers.metrics import collect
+from workers.metrics import Sources, collect
 from workers.queue_watch import WaitingMessages
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
-
-
-class NothingCounted:
-    """A meter without counts."""
-
-    def read(self) -> Tally:
-        return Tally({}, {})
-
-    def read_report(self) -> dict[str, float]:
-        return {"view_lag": 0.0}
-
-
-class EmptyQueues:
-    """A broker with empty queues."""
-
-    def read(self) -> dict[str, WaitingMessages]:
-        return {"ticks": WaitingMessages(0, 0.0)}
-
-
-class RightClocks:
-    """Hosts with correct clocks."""
-
-    def read(self) -> list[ProcessOffset]:
-        return [ProcessOffset("beat", "alpha", 0.0)]
 
 
 def list_gauges() -> set[tuple[str, str]]:
     store = MemoryStore(lambda: 1.0)
     with store.transaction() as transaction:
         transaction.note_tick(transaction.take_term("me"), 1.0)
-    families = collect(store, NothingCounted(), NothingCounted(), EmptyQueues(), RightClocks())
+    sources = Sources(
+        store,
+        lambda: Tally({}, {}),
+        lambda: {"view_lag": 0.0},
+        lambda: {"ticks": WaitingMessages(0, 0.0)},
+        lambda: [ProcessOffset("beat", "alpha", 0.0)],
+    )
+    families = collect(sources)
     return {(family.name, family.type) for family in families if family.type == "gauge"}
 
 

@@ -18,9 +18,9 @@ import pytest
 import redis
 
 from leasehold import Client
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import Unavailable
 from scheduler.view.connection import make_redis
-from tasks.queues import QUEUE_NAMES
 from tests.cli.conftest import Run, run
 from tests.redis_roles import RedisWithRoles, read_rules
 from tests.system.conftest import RULES
@@ -80,7 +80,7 @@ FOREIGN: Final = [
     *((role, "PUBLISH leasehold:notice:x {}") for role in ROLES[1:]),
     *((role, "SUBSCRIBE leasehold:notice:x") for role in ("producer", "monitor", "metrics", "host")),
     ("reader", "PSUBSCRIBE *"),
-    # Workers obey commands on this channel.
+    # Workers execute the commands of this channel.
     *((role, "PUBLISH /0.celery.pidbox {}") for role in ("producer", "reader", "metrics", "host")),
     *((role, "PSUBSCRIBE /0.celeryev/*") for role in ("producer", "reader", "metrics", "host")),
     *((role, "EVAL return(1) 0") for role in ("producer", "reader", "metrics", "host")),
@@ -172,8 +172,8 @@ def test_every_role_has_the_rights_for_its_work(stack: StackWithRoles, client: C
     page = wait_for(lambda: fetch(metrics, "metrics"), "the metrics")
     assert 'leasehold_up{part="redis"} 1.0' in page
     assert 'leasehold_ticks_total{result="success"}' in page
-    wait_for(lambda: len(fetch_json(flower, "api/workers?refresh=1") or {}) == 5, "Flower to hear of all workers")
-    wait_for(lambda: fetch_json(flower, "api/tasks"), "Flower to hear of tasks")
+    wait_for(lambda: len(fetch_json(flower, "api/workers?refresh=1") or {}) == 5, "Flower to list all workers")
+    wait_for(lambda: fetch_json(flower, "api/tasks"), "Flower to list tasks")
     assert {each["name"] for each in fetch_json(flower, "api/queues/length")["active_queues"]} >= {"ticks"}
 
     assert stack.roles.read_refusals() == []
@@ -213,7 +213,7 @@ def test_flower_serves_no_page_but_its_health_without_the_password(stack: StackW
         assert answer.read() == b"OK"
 
 
-def test_the_doctor_as_the_workers_user_finds_all_well_and_is_refused_nothing(
+def test_the_doctor_as_the_workers_user_finds_no_fault_and_needs_no_further_right(
     stack: StackWithRoles, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in stack.environment.items():
@@ -222,7 +222,7 @@ def test_the_doctor_as_the_workers_user_finds_all_well_and_is_refused_nothing(
     found = run("doctor", "--no-aws", "--json", "--timeout", "15")
     findings = json.loads(found.out)["findings"]
     assert [each for each in findings if each["outcome"] != "ok"] == [
-        {"check": "aws", "outcome": "skipped", "text": "not asked for", "remedy": ""}
+        {"check": "aws", "outcome": "skipped", "text": "not requested", "remedy": ""}
     ]
     assert (found.status, stack.roles.read_refusals()) == (0, [])
 
@@ -240,19 +240,18 @@ def test_a_host_has_the_rights_for_its_work(stack: StackWithRoles, roles: RedisW
             hosts.heartbeat("lab-1", "m1")
             return (stack.slots("lab")[0].last_seen or 0) > registered
 
-        wait_for(beat_and_look, "a heartbeat to be heard")
+        wait_for(beat_and_look, "a heartbeat to be recorded")
         stack.ask("cordon", {"slot": "lab-1"})
         wait_for(lambda: hints.wait(1), "a push")
         hints.close()
         assert hosts.leases("lab-1", "m1").cordoned
         assert hosts.leave("lab-1", "m1").state == "draining"
-    # It reads the offset of cluster time once. In Redis 6.2 a user with a right to SET its heartbeats cannot get a key
-    # with a right to read only.
+    # The host reads the offset of cluster time once, and is refused: Redis 6.2 has no rights to only read a key.
     assert set(stack.roles.read_refusals()) <= {("host", "command", "get")}
 
 
 @pytest.mark.parametrize(("role", "words"), FOREIGN, ids=" ".join)
-def test_a_role_is_refused_what_is_not_its_own(role: str, words: str, roles: RedisWithRoles) -> None:
+def test_a_command_outside_a_roles_work_is_refused(role: str, words: str, roles: RedisWithRoles) -> None:
     with make_redis(roles.url(role)) as connection, pytest.raises(redis.exceptions.NoPermissionError):
         connection.execute_command(*words.split())
     roles.read_refusals()
@@ -267,8 +266,8 @@ def test_a_login_needs_a_name_and_a_password(roles: RedisWithRoles) -> None:
             connection.ping()
 
 
-def test_a_restart_brings_back_what_was_written_in_transactions_too(tmp_path: Path) -> None:
-    """Redis replays its append-only file as the default user, and in transactions obeys this user's rights."""
+def test_a_restart_restores_writes_of_transactions_too(tmp_path: Path) -> None:
+    """Redis replays its append-only file as the default user, and checks this user's rights in transactions."""
     roles = RedisWithRoles(tmp_path / "redis")
     try:
         with make_redis(roles.url("leasehold")) as connection, connection.pipeline(transaction=True) as transaction:
@@ -297,11 +296,15 @@ def test_a_missing_right_of_a_client_is_reported_in_one_line(roles: RedisWithRol
 @pytest.mark.parametrize(
     ("role", "words", "line"),
     [
-        ("monitor", ["status"], "user monitor may not read the lengths of the queues; Redis at {server} says: "),
-        ("metrics", ["status"], "user metrics may not read the leader lock; Redis at {server} says: "),
-        ("monitor", ["list"], "user monitor may not read the view; Redis at {server} says: "),
-        ("metrics", ["alive", "ticks"], "user metrics may not send to the queue ticks; Redis at {server} says: "),
-        ("metrics", ["release", "x"], "user metrics may not send to the queue reservations; Redis at {server} says: "),
+        ("monitor", ["status"], "user monitor may not read the lengths of the queues; Redis at {server} answers: "),
+        ("metrics", ["status"], "user metrics may not read the leader lock; Redis at {server} answers: "),
+        ("monitor", ["list"], "user monitor may not read the view; Redis at {server} answers: "),
+        ("metrics", ["alive", "ticks"], "user metrics may not send to the queue ticks; Redis at {server} answers: "),
+        (
+            "metrics",
+            ["release", "x"],
+            "user metrics may not send to the queue reservations; Redis at {server} answers: ",
+        ),
         ("stranger", ["list"], "user stranger may not use Redis at {server}: invalid username-password pair"),
         (None, ["list"], "user default may not use Redis at {server}: Authentication required."),
     ],
@@ -313,8 +316,8 @@ def test_a_command_names_the_user_that_redis_refuses_and_what_it_may_not_do(
     server = f"redis://127.0.0.1:{roles.server.port}/0"
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", server if role is None else roles.url(role))
     found = run(*words, *(["--timeout", "0.5"] if words[0] in {"alive", "release"} else []))
-    (said,) = found.err.splitlines()
-    assert said.startswith(f"leasehold: {line.format(server=server)}")
+    (printed,) = found.err.splitlines()
+    assert printed.startswith(f"leasehold: {line.format(server=server)}")
     assert found.status != 0
     roles.read_refusals()
 
@@ -325,7 +328,7 @@ def test_every_role_of_the_file_is_tried() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_gets_each_right_by_name_and_the_words_of_redis_6_2_alone(role: str) -> None:
+def test_a_role_gets_each_right_by_name_and_in_the_syntax_of_redis_6_2(role: str) -> None:
     words = read_rules()[role]
     # In 6.2 a new user has all channels, after which "&" is an error; in 7 it has none.
     assert words[:2] == ["on", "resetchannels"]

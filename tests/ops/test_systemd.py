@@ -57,7 +57,7 @@ def test_a_name_that_the_procfile_lacks_is_one_line_and_status_2(name: str, pref
     assert done.stderr == f"leasehold: the Procfile has no process {name}\n"
 
 
-def test_its_environment_is_the_installation_s() -> None:
+def test_a_process_gets_the_environment_of_the_installation() -> None:
     settings = dict(each.split("=", 1) for each in re.findall(r"^Environment=(.*)$", UNIT, re.MULTILINE))
     assert settings["PATH"].startswith(f"{PREFIX}/bin:")
     assert settings["LEASEHOLD_CONFIG"] == "/etc/leasehold/leasehold.toml"
@@ -74,7 +74,7 @@ def verify(unit: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_systemd_finds_no_fault_in_it(tmp_path: Path) -> None:
+def test_systemd_finds_no_fault_in_the_template(tmp_path: Path) -> None:
     done = verify(UNIT, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     # systemd reports faults on standard error.

@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 
 from leasehold import Client
 from leasehold.client.transport import RequestTransport
+from leasehold.common.names import TICKS
 from leasehold.errors import Unavailable
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import ViewUnavailableError
@@ -19,7 +20,7 @@ from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tasks.app import make_app
-from tasks.queues import TICKS, list_queues
+from tasks.queues import list_queues
 from tests.servers import redis_server, redis_url
 from tests.system.processes import PATIENCE, Process, wait_for
 from tests.system.stack import ROOT, a_pool
@@ -103,7 +104,7 @@ def test_a_whole_worker_serves_a_client_over_tls(make_url: MakeUrl, tmp_path: Pa
             assert [row.phase for row in store.find_reservations()] == ["cancelled"]
             # The kick was sent over TLS too.
             with make_redis(url) as broker:
-                wait_for(lambda: broker.llen(TICKS), "the tick that it asked for")
+                wait_for(lambda: broker.llen(TICKS), "the requested tick")
         finally:
             worker.stop()
     assert "certificate" not in worker.read_log()
@@ -112,7 +113,7 @@ def test_a_whole_worker_serves_a_client_over_tls(make_url: MakeUrl, tmp_path: Pa
 @pytest.mark.parametrize(
     ("trust", "host"), [("stranger", "127.0.0.1"), (None, "127.0.0.1"), ("authority", "localhost")]
 )
-def test_a_server_that_is_not_known_is_a_line_wherever_we_connect(
+def test_every_client_refuses_an_untrusted_certificate_in_one_line(
     trust: str | None, host: str, make_url: MakeUrl
 ) -> None:
     url = make_url(trust, host)

@@ -15,7 +15,7 @@ def list_files() -> set[str]:
     return {str(path.relative_to(ROOT)) for path in found if path.is_file() and "__pycache__" not in path.parts}
 
 
-def test_the_wheel_holds_every_file_of_the_packages_and_what_up_and_demo_need(tmp_path: Path) -> None:
+def test_the_wheel_contains_every_file_of_the_packages_and_those_that_up_and_demo_need(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=100)
     (wheel,) = tmp_path.glob("*.whl")

@@ -26,7 +26,7 @@ class Recorder:
         self._cluster = cluster = player.cluster
         player.make_mark = lambda: len(self.history)
         self._answer, self._open = cluster.dispatcher.launch, cluster.store.transaction
-        cluster.dispatcher.launch = self._note_answer
+        cluster.dispatcher.launch = self._note_answer  # type: ignore[method-assign]
         cluster.store.transaction = self._transaction  # type: ignore[method-assign,assignment]
 
     def note_tick(self, seen: Seen) -> None:

@@ -77,8 +77,8 @@ class TestStatements:
         looked_up += [statements.leases.load, statements.leases.forget, statements.leases.on_slots]
         looked_up += [
             statements.leases.confirm.statement,
-            statements.kept.find_answers,
-            statements.kept.delete_outgoing,
+            statements.find_answers,
+            statements.delete_outgoing,
         ]
         for statement in looked_up:
             scanned = [line for line in explain_plan(sqlite, statement) if line.startswith("SCAN")]

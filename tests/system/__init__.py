@@ -1,1 +1,1 @@
-"""The real thing: Celery workers, Redis, SQLite and the EC2 emulator, as processes of their own."""
+"""Tests of a whole stack: Celery workers, Redis, SQLite and the EC2 emulator, each as a process."""

@@ -1,7 +1,4 @@
-"""Bad messages by the thousand, from a seed: each says how it has to be accounted for.
-
-`answer`: refused on the list that it names. `line`: named in a line of the log, by its id where it has one.
-"""
+"""A generator of bad messages. Each message states where its refusal has to appear: in an answer or in the log."""
 
 import base64
 import json
@@ -10,8 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Literal
 
+from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.model.command_schemas import WISHES
-from tasks.queues import QUEUE_NAMES, RESERVATIONS, task_name
 
 Account = Literal["answer", "line", "count"]
 Kind = Literal["wrong shape", "huge", "unknown task", "forged token", "replayed token", "forged id"]
@@ -19,14 +16,14 @@ JUNK: Final[list[Any]] = [
     *(None, True, False, 0, -1, 1.5, 10**400, float("nan"), float("inf"), "", " ", "\0", "\ud800", "x" * 5000),
     *([], {}, [[]], [{}], {"a": {"b": []}}, [1, 2, 3], {"": ""}, "null", "$(id)", "../../x", "'; DROP TABLE slots; --"),
 ]
-"""Whatever JSON can hold, and what people put into it."""
+"""Values of every JSON type, with extremes and strings that attack shells, paths and SQL."""
 
 
 @dataclass(frozen=True)
 class BadMessage:
-    """What is pushed onto the list of a queue, and how it is accounted for.
+    """A message for the list of a queue, and where its refusal has to appear.
 
-    `answer`: an answer at `address`; `line`: a log line with `id`; `count`: a log line, for it has no id.
+    `account`: `answer`: an answer at `address`; `line`: a log line with `id`; `count`: a log line without an id.
     """
 
     queue: str
@@ -38,12 +35,12 @@ class BadMessage:
 
     @property
     def address(self) -> str:
-        """Where its answer is put."""
+        """The reply address."""
         return f"leasehold:reply:{self.id}"
 
 
 def an_envelope(queue: str, task: str, body: object, name: str) -> dict[str, Any]:
-    """A task message as kombu puts it onto a Redis list; `body` as JSON in base64."""
+    """Return a task message as kombu writes it to a Redis list; `body` becomes JSON in base64."""
     return {
         "body": base64.b64encode(json.dumps(body).encode()).decode(),
         "content-encoding": "utf-8",
@@ -59,8 +56,10 @@ def an_envelope(queue: str, task: str, body: object, name: str) -> dict[str, Any
 
 
 class Generator:
-    """Makes bad messages. `target` is a reservation that is leased on `slot`, `token` its present token, `earlier` one
-    that it had before, `pool` a pool that there is.
+    """Makes bad messages.
+
+    `target`: a reservation with a lease on `slot`; `token`: its current token; `earlier`: a previous token of it;
+    `pool`: an existing pool.
     """
 
     def __init__(self, seed: int, *, target: str, token: int, earlier: int, pool: str, slot: str) -> None:
@@ -70,7 +69,7 @@ class Generator:
         self._seed = seed
         self._kinds: list[tuple[int, Kind, Callable[[str], BadMessage]]] = [
             (12, "wrong shape", self._bad_reservation),
-            (6, "wrong shape", self._bad_word),
+            (6, "wrong shape", self._bad_command),
             (4, "forged token", self._forged_token),
             (4, "replayed token", self._replayed_token),
             (5, "forged id", self._forged_id),
@@ -88,12 +87,12 @@ class Generator:
         ]
 
     def make(self, count: int) -> list[BadMessage]:
-        """So many of them, of all kinds."""
+        """Return `count` messages of all kinds."""
         chosen = self._random.choices(self._kinds, [weight for weight, _, _ in self._kinds], k=count)
         return [replace(make(self._new_id()), kind=kind) for _, kind, make in chosen]
 
     def make_huge(self) -> list[BadMessage]:
-        """A few that are as large or as deep as messages get."""
+        """Return a few messages of extreme size or depth."""
         many = [{"id": f"huge-{number}", "pool": self._pool} for number in range(10_001)]
         deep: Any = []
         for _ in range(300):
@@ -105,7 +104,7 @@ class Generator:
             {"items": many},
             {"items": [{"wrong": number} for number in range(10_000)]},
         ]
-        found = [self._ask("submit", document, self._new_id(), "huge") for document in documents]
+        found = [self._request("submit", document, self._new_id(), "huge") for document in documents]
         names = [self._new_id() for _ in range(3)]
         envelopes = [an_envelope(RESERVATIONS, task_name(RESERVATIONS, "submit"), [[deep], {}, {}], names[0])]
         for name, body in ((names[1], deeper.encode()), (names[2], b'[["' + b"x" * 26_000_000 + b'"], {}, {}]')):
@@ -130,14 +129,14 @@ class Generator:
     def _message(self, queue: str, task: str, body: object, name: str, account: Account, what: str) -> BadMessage:
         return BadMessage(queue, json.dumps(an_envelope(queue, task, body, name)), account, name, what)
 
-    def _ask(self, verb: str, document: dict[str, Any], name: str, what: str) -> BadMessage:
+    def _request(self, verb: str, document: dict[str, Any], name: str, what: str) -> BadMessage:
         full = {**document, "request": name, "reply_to": f"leasehold:reply:{name}"}
         return self._message(
             RESERVATIONS, task_name(RESERVATIONS, verb), [[full], {}, {}], name, "answer", f"{what} {verb}"
         )
 
     def _spoiled(self, name: str) -> dict[str, Any]:
-        """A reservation's document with one thing wrong in it."""
+        """Return the document of a reservation with one fault in it."""
         good: dict[str, Any] = {"id": name, "pool": self._pool}
         junk = self._junk()
         spoil: dict[str, Any] = self._pick(
@@ -160,40 +159,40 @@ class Generator:
         return good | spoil
 
     def _bad_reservation(self, name: str) -> BadMessage:
-        return self._ask("submit", self._spoiled(name), name, "bad")
+        return self._request("submit", self._spoiled(name), name, "bad")
 
-    def _bad_word(self, name: str) -> BadMessage:
-        # Of one that nobody knows it is true that it is absent: nothing is refused, or changed.
+    def _bad_command(self, name: str) -> BadMessage:
+        # `absent` about an unknown reservation is true, so it would not be refused.
         verb = self._pick(*(each for each in WISHES if each not in {"submit", "absent"}))
         key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
         junk = self._junk()
-        return self._ask(verb, self._pick({}, {key: junk}, {key: self._target, "colour": junk}), name, "bad")
+        return self._request(verb, self._pick({}, {key: junk}, {key: self._target, "colour": junk}), name, "bad")
 
     def _forged_token(self, name: str) -> BadMessage:
         verb = self._pick("release", "renew", "confirm", "fail", "surrender", "decline", "suspend", "resume")
         token = self._pick(
             None, 0, -1, self._token + 1, self._token - 1, self._token + 10**6, 2**63, 10**400, str(self._token), 0.5
         )
-        return self._ask(verb, {"reservation": self._target, "token": token}, name, "forged token")
+        return self._request(verb, {"reservation": self._target, "token": token}, name, "forged token")
 
     def _forged_id(self, name: str) -> BadMessage:
-        # Of one that nobody knows it is true that it is absent: nothing is refused, or changed.
+        # `absent` about an unknown reservation is true, so it would not be refused.
         verb = self._pick(*(each for each in WISHES if each not in {"submit", "absent"}))
         key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
         more = {"priority": 3} if verb == "priority" else {}
-        # Of another kind of row, or nearly a known one.
+        # The id of a row of another kind, or one similar to a known id.
         other = self._slot if key == "reservation" else self._target
         near = [self._target.upper(), f"{self._target} ", f"{self._target}\0", f"{self._target}.0", f"./{self._target}"]
-        forged = self._pick(f"nobody-{name}", other, self._pool, "reservations", str(self._token), *near)
-        return self._ask(verb, {key: forged, **more}, name, "forged id")
+        forged = self._pick(f"unknown-{name}", other, self._pool, "reservations", str(self._token), *near)
+        return self._request(verb, {key: forged, **more}, name, "forged id")
 
     def _replayed_token(self, name: str) -> BadMessage:
-        """What its holder said before it was leased anew: the token was good then."""
+        """Return a request of the previous holder; its token was valid before the reservation was leased again."""
         verb = self._pick("release", "renew", "confirm", "fail", "surrender", "decline", "suspend")
-        return self._ask(verb, {"reservation": self._target, "token": self._earlier}, name, "replayed token")
+        return self._request(verb, {"reservation": self._target, "token": self._earlier}, name, "replayed token")
 
     def _huge(self, name: str) -> BadMessage:
-        """Some hundred kilobytes of nothing."""
+        """Return a request of some hundred kilobytes."""
         text, number = "x" * 300_000, self._pick(10**4000, -(10**4000), 2**64)
         document: dict[str, Any] = self._pick(
             {"id": text, "pool": self._pool},
@@ -207,12 +206,12 @@ class Generator:
             {"items": [{}] * 10_001},
             {"items": [text]},
         )
-        return self._ask("submit", document, name, "huge")
+        return self._request("submit", document, name, "huge")
 
     def _bad_list(self, name: str) -> BadMessage:
         items = [self._pick(self._spoiled(f"{name}.{number}"), self._junk()) for number in range(3)]
         bad: Any = self._pick(items, [], {}, "all", 7, [items])
-        return self._ask("submit", {"items": bad, **self._pick({}, {}, {"id": name})}, name, "bad list")
+        return self._request("submit", {"items": bad, **self._pick({}, {}, {"id": name})}, name, "bad list")
 
     def _nothing_like_a_document(self, name: str) -> BadMessage:
         junk = self._pick(*(each for each in JUNK if not isinstance(each, dict)))
@@ -298,7 +297,7 @@ class Generator:
         body = self._pick(
             *(7, None, True, "text", [], {}, [1], [[], {}], [[], {}, {}, {}], ["abc", {}, {}], [{}, {}, {}]),
             *([[], [], {}], [[], None, {}], [[], {}, []], [[], {}, 7], {"task": "x", "args": []}),
-            # What kombu takes for a value of Python's.
+            # kombu decodes these as values of Python types.
             *([[{"__type__": "uuid", "__value__": "7"}], {}, {}], [[{"__type__": "datetime", "__value__": 7}], {}, {}]),
             *([[], {}, {"callbacks": [link]}], [[], {}, {"errbacks": [link]}], [[], {}, {"chord": link}]),
         )

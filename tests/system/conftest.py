@@ -1,4 +1,4 @@
-"""One stack for all tests of this folder; what its processes wrote is shown with a test that fails."""
+"""One stack for all tests of this folder; the report of a failed test contains the logs of its processes."""
 
 from collections.abc import Generator, Iterator
 
@@ -12,7 +12,7 @@ STACK = pytest.StashKey[Stack]()
 RULES = {
     "pools": {
         "linux": a_pool(),
-        # A slot that is always ready, so that a lease on it waits for nothing but a tick.
+        # One slot is always ready, so that a lease on it needs only a tick.
         "warm": a_pool(system="warm-linux", min_slots=1, max_slots=1, max_leases_per_slot=100),
     }
 }
@@ -20,7 +20,7 @@ RULES = {
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """The running stack, with the pools of RULES. It ends with the last test here: it takes a part of a core."""
+    """The running stack with the pools of RULES. It ends after the last test of this folder, because it uses CPU."""
     with Stack(tmp_path_factory.mktemp("stack"), RULES) as running:
         request.config.stash[STACK] = running
         wait_for(lambda: [each for each in running.slots("warm") if each.state == "ready"], "the warm slot")

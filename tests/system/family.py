@@ -1,6 +1,6 @@
-"""`python -m tests.system.family`: a process with a child in its group, as a worker has, that starts in no time.
+"""`python -m tests.system.family`: a process that starts fast and has a child in its group, as a worker has.
 
-It says so when both run. SIGTERM ends it and leaves the child behind.
+It prints a line when both run. SIGTERM ends it, but not its child.
 """
 
 import signal

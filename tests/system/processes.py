@@ -1,4 +1,4 @@
-"""Processes of a test stack: each with a log of its own, ended by its pid."""
+"""Processes of a test stack; each has its own log."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ from typing import Final, TypeVar
 from tests.guarding import Guarded
 
 PATIENCE: Final = 40.0
-"""Seconds that a test waits for a condition at most: far more than it takes, on a busy machine too."""
+"""Seconds until the wait for a condition fails; far more than it takes, also on a busy machine."""
 STOP_SECONDS: Final = 15.0
 
 Found = TypeVar("Found")
 
 
 def wait_for(find: Callable[[], Found | None], what: str, patience: float = PATIENCE) -> Found:
-    """What `find` gives as soon as it gives something true; asserts that it does in time."""
+    """Call `find` until it returns a true value and return that. Fail after `patience` seconds."""
     deadline = time.monotonic() + patience
     pause = Event()
     while not (found := find()):
@@ -30,22 +30,23 @@ def wait_for(find: Callable[[], Found | None], what: str, patience: float = PATI
 
 
 class Process:
-    """One process: `python -m MODULE ARGUMENTS`, in a session of its own, so that all of it can be ended;
-    it ends with the tests, however they end.
+    """A process: `python -m MODULE ARGUMENTS`.
+
+    It has its own session, so that its children can be killed with it. It ends with the tests, however they end.
     """
 
-    def __init__(self, name: str, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
-        self.name, self._words, self._environment = name, words, environment
+    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        self.name, self._arguments, self._environment = name, arguments, environment
         self._folder, self.log = folder, folder / f"{name}.log"
         self._first_byte = self.log.stat().st_size if self.log.exists() else 0
-        """Where its own words begin: one of the same name may have run before it."""
+        """Where its output begins; an earlier process of the same name may have written to the same log."""
         self.start()
 
     def start(self) -> None:
-        """Start it, or start it again after it was killed."""
+        """Start the process, also after it was killed."""
         with self.log.open("ab") as log:
             self._process = Guarded(
-                [sys.executable, "-m", *self._words],
+                [sys.executable, "-m", *self._arguments],
                 env=dict(self._environment),
                 cwd=self._folder,
                 stdout=log,
@@ -54,30 +55,30 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The process that runs now."""
+        """The pid of the running process."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it ended by itself, its work done."""
+        """Whether the process has ended with status 0."""
         return self._process.poll() == 0
 
     def await_end(self) -> int:
-        """Its status, when it has ended by itself."""
+        """Wait until the process ends and return its status."""
         return self._process.wait(PATIENCE)
 
     def ask_to_end(self) -> None:
-        """Send it SIGTERM."""
+        """Send SIGTERM to the process."""
         if self.is_alive:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Ask it to end, and end it with its children when it takes too long."""
+        """Send SIGTERM, and kill the process with its children if it does not end in time."""
         self.ask_to_end()
         try:
             self._process.wait(STOP_SECONDS)
@@ -85,11 +86,11 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """End it and its children at once, as a crash of the machine does."""
+        """Kill the process and its children, as a crash of the machine does."""
         os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def read_log(self, characters: int = 4000) -> str:
-        """Its last words, also those from before it was started again."""
-        said = self.log.read_bytes()[self._first_byte :] if self.log.exists() else b""
-        return said.decode(errors="replace")[-characters:]
+        """Return the end of its log, including the output before a restart."""
+        output = self.log.read_bytes()[self._first_byte :] if self.log.exists() else b""
+        return output.decode(errors="replace")[-characters:]

@@ -1,4 +1,4 @@
-"""`python -m tests.system.small_stack FOLDER`: prints the processes that it has started, and runs until it is ended."""
+"""`python -m tests.system.small_stack FOLDER`: print the pids of the started processes, and run until a signal."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.system.stack import ROOT, Stack
 
 
 class SmallStack(Stack):
-    """Redis, and a process with a child: all that is to be seen here is that they end."""
+    """A stack of Redis and a process with a child, to test that they end."""
 
     def _start(self) -> None:
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -21,7 +21,7 @@ class SmallStack(Stack):
 
 
 def main(folder: Path) -> None:
-    """Start it, and a PostgreSQL."""
+    """Start the stack and a PostgreSQL server."""
     server = start_own_postgresql()
     try:
         with SmallStack(folder, {}) as stack:

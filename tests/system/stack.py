@@ -1,4 +1,4 @@
-"""A whole stack for tests: Redis, SQLite, the emulator, and the workers of the Procfile, with short times."""
+"""A whole stack for tests: Redis, SQLite, the EC2 emulator and the workers of the Procfile, with short intervals."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from celery import Celery
 from redis import Redis
 
 from leasehold.common.clock import read_offsets
+from leasehold.common.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
@@ -20,7 +21,6 @@ from scheduler.store.migrating import migrate
 from scheduler.view.connection import make_redis
 from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
-from tasks.queues import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from tasks.signing import sign_with
 from tests.clocks.shift import Shifts
 from tests.servers import start_own_redis
@@ -31,7 +31,7 @@ from workers.settings import Settings, read_settings
 
 RESEND_SECONDS: Final = 2.0
 CLOCK_PATIENCE: Final = 100.0
-"""Longer than what a process that has ended wrote about its clock is kept."""
+"""Seconds; longer than Redis keeps the clock offset of a process that has ended."""
 ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = "ami-04681a1dbd79675a5"
 
@@ -39,7 +39,7 @@ Answer = dict[str, Any]
 
 
 def a_pool(**changes: Any) -> dict[str, Any]:
-    """A pool of small spot machines that is let go soon."""
+    """Return a pool of small spot machines that are terminated soon after they are idle."""
     return {
         "system": "x86_64-linux",
         "max_slots": 3,
@@ -51,7 +51,7 @@ def a_pool(**changes: Any) -> dict[str, Any]:
 
 
 class Stack:
-    """Everything between a producer and EC2. Started by `with`; each part may be killed and started again."""
+    """Everything between a producer and EC2. `with` starts and stops it; a test may kill and restart each part."""
 
     emulator_options: tuple[str, ...] = ()
 
@@ -63,14 +63,14 @@ class Stack:
         self._settings = settings
         self.processes: dict[str, Process] = {}
         self.shifts = Shifts(folder / "clocks")
-        """By how much the clock of each process is off; the emulator's is always right."""
+        """The offset of the wall clock of each process; the emulator has none."""
 
     def __enter__(self) -> Self:
         self.redis_server = self.start_redis()
         try:
             self._start()
         except BaseException as error:
-            # Ctrl-C and the time limit of pytest too: the processes would stay.
+            # This includes Ctrl-C and the time limit of pytest, so that no process stays behind.
             if not isinstance(error, KeyboardInterrupt):
                 self._show_logs()
             self.stop()
@@ -81,16 +81,16 @@ class Stack:
         self.stop()
 
     def start_redis(self) -> RedisServer:
-        """The Redis of this stack."""
+        """Start the Redis of this stack."""
         return start_own_redis(self.folder / "redis")
 
     def redis_url(self, role: str) -> str:
-        """Where a process of this role (`leasehold`, `monitor`, `metrics`) finds Redis."""
+        """Return the URL of Redis for a process of this role (`leasehold`, `monitor`, `metrics`)."""
         return self.redis_server.url
 
     def _start(self) -> None:
         self.emulator_url = self._start_emulator()
-        # The tests of a stack may take longer than EC2 shows a machine that has ended.
+        # The tests may take longer than EC2 shows a terminated machine.
         self._control("settings", {"forget_seconds": 100_000}, method="PUT")
         self.environment = self._make_environment()
         self.settings = self._read_settings()
@@ -120,24 +120,24 @@ class Stack:
             process.stop()
         self.redis_server.stop()
 
-    def start(self, name: str, *words: str) -> Process:
-        """Start one more process: `python -m WORDS`."""
-        process = Process(name, words, self.shifts.environment(name, self.environment), self.folder)
+    def start(self, name: str, *arguments: str) -> Process:
+        """Start one more process: `python -m ARGUMENTS`."""
+        process = Process(name, arguments, self.shifts.environment(name, self.environment), self.folder)
         self.processes[name] = process
         return process
 
     def _start_emulator(self) -> str:
         log = f"--call-log={self.folder / 'calls.jsonl'}"
-        words = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
-        words.append("--interruption-queue=notices")
-        words += self.emulator_options
-        emulator = Process("emulator", words, os.environ, self.folder)
+        arguments = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
+        arguments.append("--interruption-queue=notices")
+        arguments += self.emulator_options
+        emulator = Process("emulator", arguments, os.environ, self.folder)
         self.processes["emulator"] = emulator
-        said = wait_for(lambda: emulator.read_log() if "http://" in emulator.read_log() else None, "the emulator")
-        return said.split()[-1]
+        log_text = wait_for(lambda: emulator.read_log() if "http://" in emulator.read_log() else None, "the emulator")
+        return log_text.split()[-1]
 
     def _make_environment(self) -> dict[str, str]:
-        ours = {
+        settings = {
             "BROKER__URL": self.redis_url("leasehold"),
             "DATABASE__URL": self._database_url,
             "AWS__ENDPOINT_URL": self.emulator_url,
@@ -160,7 +160,7 @@ class Stack:
             **kept,
             "PYTHONPATH": str(ROOT),
             "AWS_EC2_METADATA_DISABLED": "true",
-            **{f"LEASEHOLD_{name}": value for name, value in ours.items()},
+            **{f"LEASEHOLD_{name}": value for name, value in settings.items()},
             "LEASEHOLD_CONFIG": str(self.folder / "leasehold.toml"),
         }
 
@@ -176,15 +176,15 @@ class Stack:
         return read_settings(document)
 
     def apply(self, rules: Mapping[str, Any]) -> None:
-        """Make these the rules in force."""
+        """Apply these rules."""
         apply_rules(self.services.ports, rules)
 
     def send(self, verb: str, document: object, **options: Any) -> None:
-        """Send one message and wait for nothing."""
+        """Send one message without waiting for an answer."""
         self.app.send_task(task_name(RESERVATIONS, verb), args=[document], **options)
 
     def ask(self, verb: str, document: Mapping[str, Any], patience: float = PATIENCE) -> Answer:
-        """Send a request until it is answered, as a client does."""
+        """Send a request repeatedly until it is answered, as a client does, and return the answer."""
         request = document.get("request", uuid4().hex)
         address = f"leasehold:reply:{uuid4().hex}"
         full = {"request": request, "reply_to": address, **document}
@@ -198,11 +198,11 @@ class Stack:
         return answer
 
     def submit(self, name: str, **changes: Any) -> Answer:
-        """Ask for one lease in pool `linux`."""
+        """Submit a reservation for one lease in the pool `linux`."""
         return self.ask("submit", {"id": name, "pool": "linux", **changes})
 
     def await_canary(self, queue: str, patience: float = PATIENCE) -> None:
-        """Until the worker of this queue consumes."""
+        """Wait until the worker of this queue answers a canary."""
         address = f"leasehold:reply:{uuid4().hex}"
 
         def send_and_look() -> Any:
@@ -214,7 +214,7 @@ class Stack:
         wait_for(send_and_look, f"the canary of {queue}", patience)
 
     def await_right_clocks(self) -> None:
-        """Until every process has measured that its wall clock is right again."""
+        """Wait until every process has recorded that its wall clock is right."""
 
         def are_right() -> bool:
             stored = cast("dict[bytes, bytes]", self.redis.hgetall("leasehold:clocks"))
@@ -223,15 +223,15 @@ class Stack:
         wait_for(are_right, "the clocks to be right", CLOCK_PATIENCE)
 
     def find(self, name: str) -> Reservation:
-        """A reservation as SQL has it."""
+        """Return a reservation from the database."""
         return self.services.ports.store.find_reservations(ids=[name])[0]
 
     def slots(self, pool: str = "linux") -> list[Slot]:
-        """The slots of a pool as SQL has them."""
+        """Return the slots of a pool from the database."""
         return [slot for slot in self.services.ports.store.find_slots() if slot.pool == pool]
 
     def await_phase(self, names: Iterable[str], phase: str) -> list[Reservation]:
-        """The reservations, once all of them are in this phase."""
+        """Wait until all these reservations are in this phase and return them."""
         wanted = list(names)
 
         def look() -> list[Reservation] | None:
@@ -241,34 +241,34 @@ class Stack:
         return wait_for(look, f"{len(wanted)} reservations ({wanted[0]} …) to be {phase}")
 
     def await_empty(self, pool: str = "linux") -> None:
-        """Until no slot of the pool holds a machine."""
+        """Wait until all slots of the pool are empty."""
         wait_for(lambda: all(slot.state == "empty" for slot in self.slots(pool)), f"empty slots in {pool}")
 
     def instances(self, *states: str) -> list[dict[str, Any]]:
-        """The emulator's instances in one of these states; any, if none is given."""
+        """Return the emulator's instances in these states (default: in any state)."""
         found = self._control("state")["instances"]
         return [each for each in found if not states or each["state"] in states]
 
     def launched(self) -> int:
-        """How many machines EC2 gave, replays of the same request not counted, by its call log."""
+        """Return the number of machines that EC2 launched, from its call log; repeated requests do not count."""
         calls = self._control("calls")["calls"]
         return sum(
             each["action"] == "RunInstances" and each["status"] == 200 and not each["replayed"] for each in calls
         )
 
     def calls(self, action: str) -> list[dict[str, Any]]:
-        """EC2's own log of the calls of one kind."""
+        """Return the calls of this action from the call log of the emulator."""
         return [each for each in self._control("calls")["calls"] if each["action"] == action]
 
     def let_happen(self, what: str, *machines: str, **more: Any) -> list[dict[str, Any]]:
-        """Let EC2 `interrupt` or `lose` these machines, or recommend to `rebalance` them; what it writes down."""
+        """Let EC2 `interrupt`, `lose` or `rebalance` these machines; return the events that it records."""
         events: list[dict[str, Any]] = self._control(what, {"instances": machines, **more})["events"]
         return events
 
     def histories(self, pool: str) -> list[dict[str, Any]]:
-        """The lives of all machines that EC2 still describes of a pool, by its own log."""
-        ours = {each["id"] for each in self.instances() if each["tags"].get("leasehold:pool") == pool}
-        return [life for life in self._control("history")["instances"] if life["id"] in ours]
+        """Return the history of each machine of a pool that EC2 still describes."""
+        ids = {each["id"] for each in self.instances() if each["tags"].get("leasehold:pool") == pool}
+        return [each for each in self._control("history")["instances"] if each["id"] in ids]
 
     def _control(self, path: str, order: object = None, method: str | None = None) -> dict[str, Any]:
         url = f"{self.emulator_url}/_leasehold/{path}"
@@ -279,7 +279,7 @@ class Stack:
             return found
 
     def read_logs(self) -> str:
-        """The last words of every process."""
+        """Return the end of the log of every process."""
         return "\n".join(f"--- {name}\n{process.read_log()}" for name, process in self.processes.items())
 
     def _show_logs(self) -> None:
@@ -287,7 +287,7 @@ class Stack:
 
 
 def make_dispatcher(app: Celery, settings: Settings) -> CeleryDispatcher:
-    """The dispatcher of the test itself, as the workers have it."""
+    """Return a dispatcher for the process of the test, like that of a worker."""
     return CeleryDispatcher(
         app,
         tick_seconds=settings.ticks.interval,

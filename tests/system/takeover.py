@@ -1,4 +1,4 @@
-"""Killing a leader at its work: a scheduler that dies while it holds the lock, and another one that is there."""
+"""Kill the leader while it holds the lock and a second scheduler runs."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ SECOND: Final = "ticks-second"
 
 @contextmanager
 def second_scheduler(stack: Stack) -> Iterator[Process]:
-    """A second host's scheduler beside the first, as long as the block lasts."""
+    """Run a second scheduler beside the first within this block."""
     second = stack.start(SECOND, "tasks.worker", "ticks")
     try:
         wait_for(lambda: "ready." in second.read_log(), "the second scheduler")
@@ -26,9 +26,9 @@ def second_scheduler(stack: Stack) -> Iterator[Process]:
 
 
 def kill_holder(stack: Stack, second: Process) -> float:
-    """Kill the first scheduler while it holds the lock; seconds that the dead one's lock lasts on.
+    """Kill the first scheduler while it holds the lock; return the seconds until this lock expires.
 
-    The second one stands still meanwhile, so that it is the first that has the lock, and goes on in the next moment.
+    The second scheduler is stopped meanwhile, so that the first one takes the lock; it continues right afterwards.
     """
     first = stack.processes["ticks"]
     os.killpg(second.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Quota accounts through real processes: a paid reservation preempts free work, at its surrender or its deadline."""
+"""Quota accounts on real processes: a paid reservation preempts free work and gets its slot."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(180)
 POOL = "budget-lab"
 HOSTS = ("budget-1", "budget-2")
 GRACE = 6.0
-"""Seconds: far longer than it takes to let go, far shorter than a test waits."""
+"""Seconds; far longer than a surrender takes, and far shorter than the timeout of a wait."""
 SPENT, SAVED = ("spent-1", "spent-2"), ("saved-1", "saved-2")
 SHARED: dict[str, Any] = {
     "scheduler": {"system": {POOL: {"queue": "quota", "preemption_grace": GRACE}}},
@@ -27,7 +27,7 @@ SHARED: dict[str, Any] = {
 
 @pytest.fixture
 def shared(stack: Stack) -> Iterator[Stack]:
-    """The stack with two hosts that two accounts share; without them afterwards."""
+    """The stack with two hosts that two accounts share. Both are removed afterwards."""
     stack.apply(SHARED)
     for name in HOSTS:
         assert stack.ask("register", {"slot": name, "pool": POOL, "machine": f"m-{name}"})["ok"]
@@ -38,42 +38,42 @@ def shared(stack: Stack) -> Iterator[Stack]:
 
 
 def submit(stack: Stack, names: tuple[str, ...], account: str) -> None:
-    """One lease for each of them, for as long as nobody takes it."""
+    """Submit reservations for one lease each, without a ttl."""
     items = [{"id": name, "pool": POOL, "account": account, "ttl": 0} for name in names]
     assert stack.ask("submit", {"items": items})["ok"]
 
 
-def revoked_of(stack: Stack) -> list[Reservation] | None:
-    """The spender's, once both are to give their places back."""
+def find_revoked(stack: Stack) -> list[Reservation] | None:
+    """Return the reservations of the account `spending` when both are revoked, else None."""
     rows = stack.services.ports.store.find_reservations(ids=SPENT)
     return rows if all(row.phase == "revoking" for row in rows) else None
 
 
 def release(stack: Stack, row: Reservation) -> None:
-    """Its holder is done."""
+    """Release the reservation as its holder does."""
     assert stack.ask("release", {"reservation": row.id, "token": row.token})["ok"]
 
 
 def history(stack: Stack, slot: str) -> list[tuple[str, str]]:
-    """Who got this slot and who no longer had it, in the order in which that was committed."""
+    """Return (event, reservation) for each begin and end of a lease on this slot, in the order of commits."""
     store, found = stack.services.ports.store, []
     for name in (*SPENT, *SAVED):
-        on_it = False
+        is_on_slot = False
         for event in store.read_events(EventFilter(reservation=name)):
             if event.name == "reservation_leased":
-                on_it = event.detail.get("slots") == [slot]
-            if on_it and event.name in {"reservation_leased", "reservation_pending", "reservation_released"}:
+                is_on_slot = event.detail.get("slots") == [slot]
+            if is_on_slot and event.name in {"reservation_leased", "reservation_pending", "reservation_released"}:
                 found.append((event.number, event.name, name))
-    return [(name, who) for _, name, who in sorted(found)]
+    return [(event, reservation) for _, event, reservation in sorted(found)]
 
 
-def test_the_saver_preempts_and_no_place_is_ever_held_by_two(shared: Stack) -> None:
+def test_a_paid_reservation_preempts_and_no_slot_has_two_leases_at_once(shared: Stack) -> None:
     submit(shared, SPENT, "spending")
     victims = shared.await_phase(SPENT, "leased")
     assert [row.leases[0].level for row in victims] == [5, 5]
 
     submit(shared, SAVED, "saving")
-    quick, stubborn = wait_for(lambda: revoked_of(shared), "the notices")
+    quick, stubborn = wait_for(lambda: find_revoked(shared), "the notices")
     assert {quick.revoke_reason, stubborn.revoke_reason} == {"preempted"}
     scheduler, term = shared.processes["ticks"], shared.services.ports.store.load_leader_term().term
     scheduler.kill()
@@ -87,8 +87,8 @@ def test_the_saver_preempts_and_no_place_is_ever_held_by_two(shared: Stack) -> N
     assert [row.leases[0].level for row in savers] == [0, 0]
     assert (by_slot[stubborn.leases[0].slot].leased_at or 0) >= (stubborn.revoke_by or 0)
     assert shared.ask("renew", {"reservation": stubborn.id, "token": stubborn.token})["phase"] == "pending"
-    told = shared.services.ports.store.read_events(EventFilter(reservation=stubborn.id, name="reservation_revoking"))
-    assert [event.detail["by"] for event in told] == [by_slot[stubborn.leases[0].slot].id]
+    events = shared.services.ports.store.read_events(EventFilter(reservation=stubborn.id, name="reservation_revoking"))
+    assert [event.detail["by"] for event in events] == [by_slot[stubborn.leases[0].slot].id]
 
     for row in savers:
         release(shared, row)
@@ -96,10 +96,10 @@ def test_the_saver_preempts_and_no_place_is_ever_held_by_two(shared: Stack) -> N
         assert row.token > max(stubborn.token, quick.token)
         release(shared, row)
     for name in HOSTS:
-        turns = history(shared, name)
-        assert len(turns) == 6
+        changes = history(shared, name)
+        assert len(changes) == 6
         assert all(
             (before == "reservation_leased") != (after == "reservation_leased")
-            for (before, _), (after, _) in pairwise(turns)
+            for (before, _), (after, _) in pairwise(changes)
         )
-        assert all(first[1] == second[1] for first, second in zip(turns[::2], turns[1::2], strict=True))
+        assert all(first[1] == second[1] for first, second in zip(changes[::2], changes[1::2], strict=True))

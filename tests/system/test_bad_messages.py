@@ -1,4 +1,4 @@
-"""10,000 bad messages on all five queues: each is refused by name, and correct requests are served in between."""
+"""10,000 bad messages on all five queues: each is refused with a reason, and correct requests are served meanwhile."""
 
 import re
 from collections import Counter
@@ -9,9 +9,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from leasehold.common.names import QUEUE_NAMES, RESERVATIONS
 from scheduler.model.reservations import Reservation
 from scheduler.operations.commands.intake import MOST_ITEMS
-from tasks.queues import QUEUE_NAMES, RESERVATIONS
 from tests.system.bad_messages import BadMessage, Generator, Kind
 from tests.system.processes import wait_for
 from tests.system.stack import RESEND_SECONDS, Answer, Stack
@@ -22,15 +22,15 @@ LEAST_OF_A_KIND = 100
 BATCHES = 20
 SEED = 20_261_121
 LONG = 120.0
-"""Seconds that a batch may take: a hundred times what it takes on a machine that has nothing else to do."""
+"""Timeout of a batch in seconds; a hundred times what it takes on an idle machine."""
 ROUNDS = 5
 REFUSALS = {"message.refused", "task.refused", "request.refused", "task.foreign_address"}
-OUR_ID = re.compile(r"task_id=(bad-\d+-\d+)\b")
+MESSAGE_ID = re.compile(r"task_id=(bad-\d+-\d+)\b")
 ACTION = re.compile(r"action=([a-z_.]+)")
-TROUBLE = re.compile(r"\[(?:error|critical) *\]|Traceback|exited prematurely")
+FAILURE = re.compile(r"\[(?:error|critical) *\]|Traceback|exited prematurely")
 
 
-def test_each_is_refused_by_name_and_the_good_ones_between_them_are_served(stack: Stack) -> None:
+def test_each_bad_message_is_refused_and_correct_requests_are_served(stack: Stack) -> None:
     earlier, target = _lease_twice(stack)
     stored = set(_list_stored(stack))
     pids = {queue: stack.processes[queue].pid for queue in QUEUE_NAMES}
@@ -41,10 +41,10 @@ def test_each_is_refused_by_name_and_the_good_ones_between_them_are_served(stack
     sent: list[BadMessage] = []
     for number in range(BATCHES):
         batch = generator.make(MESSAGES // BATCHES)
-        _send_around_a_good_one(stack, batch, f"good-{number}")
+        _send_with_good_request(stack, batch, f"good-{number}")
         sent += batch
     huge = generator.make_huge()
-    _send_around_a_good_one(stack, huge, "good-last")
+    _send_with_good_request(stack, huge, "good-last")
 
     kinds = Counter(message.kind for message in sent)
     assert set(kinds) == set(get_args(Kind))
@@ -57,23 +57,23 @@ def test_each_is_refused_by_name_and_the_good_ones_between_them_are_served(stack
     assert {queue: stack.processes[queue].pid for queue in QUEUE_NAMES} == pids
     assert stack.find("target").token == target.token
     rows = [*stack.await_phase(sorted(good), "leased"), stack.find("target")]
-    words = [{"reservation": row.id, "token": row.token} for row in rows]
-    assert stack.ask("release", {"items": words})["ok"]
+    releases = [{"reservation": row.id, "token": row.token} for row in rows]
+    assert stack.ask("release", {"items": releases})["ok"]
 
 
-def test_a_task_runs_under_its_own_time_limits_whatever_limits_its_message_has(stack: Stack) -> None:
-    # Refusing ten thousand items takes a worker much longer than these limits, and writes nothing.
+def test_time_limits_in_a_message_do_not_apply_to_its_task(stack: Stack) -> None:
+    # A worker needs much longer than these limits to refuse this number of items, and writes nothing.
     address = f"leasehold:reply:{uuid4().hex}"
-    question = {"request": uuid4().hex, "reply_to": address, "items": [{"system": 7}] * MOST_ITEMS}
+    request = {"request": uuid4().hex, "reply_to": address, "items": [{"system": 7}] * MOST_ITEMS}
     begin = stack.processes[RESERVATIONS].log.stat().st_size
-    stack.send("submit", question, time_limit=0.1, soft_time_limit=0.1)
+    stack.send("submit", request, time_limit=0.1, soft_time_limit=0.1)
     found = wait_for(lambda: stack.redis.blpop([address], timeout=RESEND_SECONDS), "the answer", LONG)
     assert len(msgspec.json.decode(found[1])["results"]) == MOST_ITEMS
     assert "time limit" not in _read_from(stack, RESERVATIONS, begin).lower()
 
 
 def _lease_twice(stack: Stack) -> tuple[Reservation, Reservation]:
-    """The target as its first holder had it and as its present one has it: the first one's token was good once."""
+    """Lease the target, requeue it and lease it again; return its first and its second row."""
     stack.ask("submit", {"id": "target", "pool": "warm", "ttl": 0})
     (earlier,) = stack.await_phase(["target"], "leased")
     assert stack.ask("suspend", {"reservation": "target", "token": earlier.token})["ok"]
@@ -87,14 +87,14 @@ def _list_stored(stack: Stack) -> list[str]:
     return [row.id for row in stack.services.ports.store.find_reservations(limit=100_000)]
 
 
-def _send_around_a_good_one(stack: Stack, batch: Sequence[BadMessage], name: str) -> None:
-    """All of it at once, the good one in the middle; until that one and all that named a list are answered."""
+def _send_with_good_request(stack: Stack, batch: Sequence[BadMessage], name: str) -> None:
+    """Send the batch with a correct request in its middle; wait for all answers and check them."""
     half = len(batch) // 2
-    question = {"request": uuid4().hex, "reply_to": f"leasehold:reply:{uuid4().hex}", "id": name, "pool": "warm"}
+    request = {"request": uuid4().hex, "reply_to": f"leasehold:reply:{uuid4().hex}", "id": name, "pool": "warm"}
     _push(stack, batch[:half])
-    stack.send("submit", question)
+    stack.send("submit", request)
     _push(stack, batch[half:])
-    assert _await_answer(stack, question)["ok"]
+    assert _await_answer(stack, request)["ok"]
     _await_refusals(stack, batch)
 
 
@@ -105,23 +105,24 @@ def _push(stack: Stack, batch: Sequence[BadMessage]) -> None:
         pipeline.execute()
 
 
-def _await_answer(stack: Stack, question: dict[str, str]) -> Answer:
-    """Its answer; sent again until there is one, as a client does."""
+def _await_answer(stack: Stack, request: dict[str, str]) -> Answer:
+    """Return the answer; resend the request until there is one, as a client does."""
 
     def look() -> Any:
-        found = stack.redis.blpop([question["reply_to"]], timeout=RESEND_SECONDS)
+        found = stack.redis.blpop([request["reply_to"]], timeout=RESEND_SECONDS)
         if not found:
-            stack.send("submit", question)
+            stack.send("submit", request)
         return found
 
-    _, body = wait_for(look, f"the answer to {question['id']}", LONG)
+    _, body = wait_for(look, f"the answer to {request['id']}", LONG)
     answer: Answer = msgspec.json.decode(body)
     return answer
 
 
 def _await_refusals(stack: Stack, batch: Sequence[BadMessage]) -> None:
-    """Each that named a list is answered there, with a refusal that says what was wrong. As a client does, this
-    sends again what was not answered: a database that is busy for too long delays, and answers expire.
+    """Check that each message with a reply address gets a refusal with a reason there.
+
+    Messages without an answer are sent again, as a client does: a busy database delays answers, and answers expire.
     """
     waiting = {message.address: message for message in batch if message.account == "answer"}
     for _ in range(ROUNDS):
@@ -136,17 +137,19 @@ def _await_refusals(stack: Stack, batch: Sequence[BadMessage]) -> None:
 
 
 def _await_end(stack: Stack, *queues: str) -> None:
-    """Until all that was sent was taken off these queues, and no worker has any of it. Nobody waits for an empty
-    queue, or for workers that have nothing: beat sends on, and reading notices of EC2 is always under way.
+    """Wait until the workers have taken and finished all bad messages of these queues.
+
+    The queues need not be empty and the workers not idle, because beat continues to send messages.
     """
     for queue in queues:
         stack.await_canary(queue, LONG)
-    wait_for(lambda: not _find_under_way(stack), "an end of what workers have", LONG)
+    wait_for(lambda: not _find_running(stack), "the workers to finish the bad messages", LONG)
 
 
-def _find_under_way(stack: Stack) -> list[str]:
-    """Messages of ours that a worker has. What a worker had that was killed by an earlier test stays noted there for
-    as long as the visibility timeout.
+def _find_running(stack: Stack) -> list[str]:
+    """Return the bad messages that a worker has not acknowledged.
+
+    Messages of a worker that an earlier test killed stay in the same key until the visibility timeout.
     """
     tags = [tag.decode() for tag in stack.redis.hkeys("unacked") if isinstance(tag, bytes)]
     return [tag for tag in tags if tag.startswith("bad-")]
@@ -175,17 +178,17 @@ def _read_from(stack: Stack, queue: str, begin: int) -> str:
 
 
 def _check_lines(log: str, sent: Sequence[BadMessage]) -> None:
-    """Each of the others has its line; nothing went wrong besides."""
+    """Check that each message without an answer has a log line, and that the log contains no error."""
     lines = log.splitlines()
-    assert [line[:500] for line in lines if TROUBLE.search(line)] == []
-    named = {found[1]: line for line in lines if (found := OUR_ID.search(line))}
+    assert [line[:500] for line in lines if FAILURE.search(line)] == []
+    named = {found[1]: line for line in lines if (found := MESSAGE_ID.search(line))}
     missing = [message for message in sent if message.account == "line" and message.id not in named]
     assert not missing, f"{len(missing)} without a line, like {missing[0].what}: {missing[0].text[:2000]}"
-    # A slot that nobody knows is not wanted, and that is what its line says.
+    # A launch or termination of an unknown slot is skipped; its log line is not a refusal.
     refused = {message.id for message in sent if message.account == "line" and message.what != "forged slot"}
     assert {name: named[name] for name in refused if _action(named[name]) not in REFUSALS} == {}
-    nameless = sum(_action(line) == "message.refused" and not OUR_ID.search(line) for line in lines)
-    assert nameless == sum(message.account == "count" for message in sent), Counter(map(_action, lines))
+    without_id = sum(_action(line) == "message.refused" and not MESSAGE_ID.search(line) for line in lines)
+    assert without_id == sum(message.account == "count" for message in sent), Counter(map(_action, lines))
 
 
 def _action(line: str) -> str:

@@ -1,4 +1,4 @@
-"""A producer's own Celery task gets the lease and the end, on the producer's own queue."""
+"""Callbacks arrive as Celery tasks on the queue of the producer."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from tests.system.stack import Stack
 pytestmark = pytest.mark.timeout(120)
 QUEUE = "a-producers-queue"
 CALLBACKS = {
-    "on_lease": {"task": "their.project.started", "queue": QUEUE},
-    "on_end": {"task": "their.project.ended", "queue": QUEUE},
+    "on_lease": {"task": "producer.project.started", "queue": QUEUE},
+    "on_end": {"task": "producer.project.ended", "queue": QUEUE},
 }
 
 
-def test_both_callbacks_arrive_with_the_notice(stack: Stack) -> None:
+def test_both_callbacks_arrive_with_the_facts_of_the_lease(stack: Stack) -> None:
     stack.ask("submit", {"id": "called-back", "pool": "warm", **CALLBACKS})
     (row,) = stack.await_phase(["called-back"], "leased")
     stack.ask("release", {"reservation": "called-back", "token": row.token})
     started, ended = _receive(stack, 2)
-    assert [started[0], ended[0]] == ["their.project.started", "their.project.ended"]
+    assert [started[0], ended[0]] == ["producer.project.started", "producer.project.ended"]
     (lease,) = started[1]["leases"]
     machine = next(slot for slot in stack.slots("warm") if slot.id == lease["slot"])
     assert (started[1]["event"], started[1]["reservation"]) == ("leased", "called-back")
@@ -32,7 +32,7 @@ def test_both_callbacks_arrive_with_the_notice(stack: Stack) -> None:
 
 
 def _receive(stack: Stack, count: int) -> list[tuple[str, dict[str, Any]]]:
-    """(task, its argument) of the messages on the producer's queue, as its own worker would take them."""
+    """Return (task, argument) of the next messages on the queue, read as the producer's worker would."""
     found = []
     with Connection(str(stack.settings.broker_url)) as connection, connection.SimpleQueue(QUEUE) as queue:
         for _ in range(count):

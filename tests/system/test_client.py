@@ -1,4 +1,4 @@
-"""The client against the whole stack: waits that are longer than the ttl, and a lease whose slot the view lost."""
+"""The client with a whole stack: waits that are longer than the ttl, and a lease whose slot is not in the view."""
 
 import os
 import subprocess
@@ -18,18 +18,18 @@ TTL = 2.0
 
 
 def await_older_than_its_ttl(stack: Stack, name: str) -> None:
-    """Return when it has waited for longer than its ttl; fails when it ends before."""
+    """Wait until the reservation is pending for longer than its ttl; fail if it ends before."""
 
     def is_old() -> bool:
         rows = stack.services.ports.store.find_reservations(ids=[name])
         assert all(row.phase == "pending" for row in rows), rows
         return any(time.time() - row.created_at > 2 * TTL for row in rows)
 
-    wait_for(is_old, "a wait that is longer than the ttl")
+    wait_for(is_old, "a pending reservation older than its ttl")
 
 
 def test_a_lease_is_waited_for_longer_than_its_ttl(stack: Stack) -> None:
-    """Priority 0 waits on hold: the reservation is pending for as long as this test needs it."""
+    """Priority 0 puts the reservation on hold, so it is pending until the test changes the priority."""
     with Client(stack.redis_server.url) as client:
         holding: list[tuple[str, bool]] = []
 
@@ -55,13 +55,13 @@ def test_the_command_waits_for_longer_than_the_ttl(stack: Stack) -> None:
     ):
         await_older_than_its_ttl(stack, "patient-command")
         client.priority("patient-command", 1)
-        said, _ = process.communicate(timeout=60)
-        assert (process.returncode, said.decode().split()[:4]) == (0, ["patient-command", "leased", "on", "warm-1"])
+        output, _ = process.communicate(timeout=60)
+        assert (process.returncode, output.decode().split()[:4]) == (0, ["patient-command", "leased", "on", "warm-1"])
         client.cancel("patient-command")
 
 
-def test_a_holder_gets_its_machine_though_the_view_lost_the_slot(stack: Stack) -> None:
-    """The view's audit writes the row again after a minute at the latest; the holder does not wait for that."""
+def test_a_holder_gets_its_machine_although_the_view_lacks_the_slot(stack: Stack) -> None:
+    """The audit of the view restores the row within a minute; the holder does not wait for that."""
     (slot,) = stack.slots("warm")
     with Client(stack.redis_server.url) as client:
         client.reserve(id="joined", pool="warm")

@@ -1,6 +1,6 @@
-"""Wrong clocks, with real processes: each program's wall clock is off by something else, then the whole host jumps.
+"""Wrong clocks on real processes: the wall clock of each program has another offset, then the whole host jumps.
 
-Leases are held meanwhile by a command on EC2 and by one on a host of a static pool.
+Meanwhile a command on EC2 and one on a static host hold leases.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from leasehold.common.names import CANARY, task_name
 from scheduler.view.redis_meter import RedisMeter
-from tasks.queues import CANARY, task_name
 from tests.system.conftest import RULES
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack, a_pool
@@ -21,7 +21,7 @@ SERVERS: Final = ("reservations", "ticks", "launch", "health", "terminate", "bea
 CLIENTS: Final = ("holder", "lab-holder", "agent")
 PROGRAMS: Final = (*SERVERS, *CLIENTS)
 STEPS: Final[Mapping[str, Mapping[str, float]]] = {
-    # Each of these alone stopped or slowed the service while expiry went by the wall clocks of hosts.
+    # When messages expired by wall clocks, each of these offsets alone stopped or slowed the service.
     "apart": {
         "launch": 21,
         "ticks": 11,
@@ -49,17 +49,17 @@ STEPS: Final[Mapping[str, Mapping[str, float]]] = {
     "right again": dict.fromkeys(PROGRAMS, 0.0),
 }
 ALONE: Final[tuple[tuple[str, float], ...]] = (
-    ("launch", 21),  # nothing was launched
-    ("ticks", 11),  # nothing was scheduled
-    ("terminate", 21),  # machines stayed
+    ("launch", 21),  # no machine was launched
+    ("ticks", 11),  # no tick ran
+    ("terminate", 21),  # no machine was terminated
     ("health", 5),  # every check expired, and machines became ready late
-    ("beat", -5),  # every tick expired that was not asked for by a message
-    ("beat", 600),  # one machine came and went all the same; the fleet did not settle with other clocks off, too
+    ("beat", -5),  # every periodic tick expired; only kicks caused ticks
+    ("beat", 600),  # the fleet did not settle when other clocks were wrong too
     # The fleet never settled:
     ("health", 600),
     ("launch", -600),
 )
-"""One program's clock is off, all others are right; beside each is what it did while expiry went by wall clocks."""
+"""(program, offset in seconds); comments: the effect when messages expired by wall clocks."""
 LAB: Final[dict[str, Any]] = {
     "system": "lab-clock",
     "provider": "static",
@@ -70,7 +70,7 @@ LAB: Final[dict[str, Any]] = {
 
 @pytest.fixture
 def skewed(stack: Stack) -> Iterator[Stack]:
-    """The stack with pools of one place each, one of hosts, and a pool whose machines come and go."""
+    """The stack with a pool of one slot, a pool whose machines are terminated at once, and a static pool."""
     one = {"max_slots": 1, "max_leases_per_slot": 1}
     pools = {
         "one": a_pool(system="one", **one),
@@ -92,14 +92,14 @@ def skewed(stack: Stack) -> Iterator[Stack]:
 
 
 def hold(stack: Stack, name: str, reservation: str, pool: str) -> Process:
-    """Hold a lease with a command that ends well when its file is there, and is killed when the lease is lost."""
-    words = ["leasehold.cli", "run", "--id", reservation, "--pool", pool, "--ttl", str(TTL), "--wait", "60", "--"]
+    """Hold a lease with a command that ends when its file exists and is killed when the lease is lost."""
+    arguments = ["leasehold.cli", "run", "--id", reservation, "--pool", pool, "--ttl", str(TTL), "--wait", "60", "--"]
     command = f"until [ -e {stack.folder}/{name}-may-end ]; do sleep 0.1; done"
-    return stack.start(name, *words, "sh", "-c", command)
+    return stack.start(name, *arguments, "sh", "-c", command)
 
 
 def await_renewals(stack: Stack, *reservations: str) -> None:
-    """Return when each lease has been renewed for longer than its ttl; fails when one ends or is revoked."""
+    """Wait until each lease has been renewed for longer than its ttl; fail when one ends or is revoked."""
     before = {name: stack.find(name).expires_at or 0.0 for name in reservations}
 
     def are_renewed() -> bool:
@@ -110,7 +110,7 @@ def await_renewals(stack: Stack, *reservations: str) -> None:
     wait_for(are_renewed, f"{reservations} to be renewed for a ttl")
 
 
-def test_leases_hold_and_the_fleet_settles_while_clocks_are_apart_and_the_host_jumps(skewed: Stack) -> None:
+def test_leases_are_kept_and_the_fleet_settles_with_wrong_clocks(skewed: Stack) -> None:
     stack = skewed
     agent = "leasehold.cli host run clock-1 --pool lab --machine m1 --cpus 4 --state"
     stack.start("agent", *agent.split(), str(stack.folder / "clock-host"))
@@ -127,10 +127,10 @@ def test_leases_hold_and_the_fleet_settles_while_clocks_are_apart_and_the_host_j
         (leased,) = stack.await_phase([brief], "leased")
         assert stack.ask("release", {"reservation": brief, "token": leased.token})["ok"], step
         await_renewals(stack, "clock-held", "clock-lab-held")
-        # One machine, one lease: nobody else has got what is held.
+        # The next reservation of each pool still waits, so the slots were not leased twice.
         stack.await_phase(["clock-next", "clock-lab-next"], "pending")
         assert [stack.find(row.id).token for row in (held, lab_held)] == [held.token, lab_held.token], step
-        # Machines that no lease needs go away, by any clock.
+        # Idle machines are terminated.
         stack.await_empty("brief")
     for name in ("holder", "lab-holder"):
         (stack.folder / f"{name}-may-end").touch()
@@ -143,14 +143,14 @@ def test_leases_hold_and_the_fleet_settles_while_clocks_are_apart_and_the_host_j
 
 @pytest.fixture(scope="module")
 def right_afterwards(stack: Stack) -> Iterator[Stack]:
-    """The stack; its clocks are right again when the tests of this file are over."""
+    """The stack; its clocks are right again after the tests of this file."""
     yield stack
     stack.shifts.set_all(PROGRAMS, 0.0)
     stack.await_right_clocks()
 
 
 @pytest.mark.parametrize(("program", "seconds"), ALONE)
-def test_a_lease_comes_and_its_machine_goes_while_the_clock_of_one_program_is_off(
+def test_a_machine_is_launched_and_terminated_while_one_clock_is_wrong(
     right_afterwards: Stack, program: str, seconds: float
 ) -> None:
     stack, name = right_afterwards, f"alone-{program}-{seconds:g}"
@@ -169,7 +169,7 @@ def test_a_lease_comes_and_its_machine_goes_while_the_clock_of_one_program_is_of
 
 
 def await_messages(stack: Stack, program: str) -> None:
-    """Until messages that expire within seconds reach the worker `program`, or come from beat."""
+    """Wait until the worker `program` takes messages that expire within seconds, or beat sends such messages."""
     address = f"leasehold:reply:{uuid4().hex}"
     before = count_ticks(stack)
 
@@ -178,17 +178,17 @@ def await_messages(stack: Stack, program: str) -> None:
         return stack.redis.blpop([address], timeout=2)
 
     if program == "beat":
-        # Nothing but beat asks for ticks of a fleet at rest.
+        # Without changes only beat causes ticks.
         wait_for(lambda: count_ticks(stack) >= before + 3, "the ticks that beat asks for")
     else:
         wait_for(send_and_look, f"a message that the worker {program} does not take for expired")
 
 
 def count_ticks(stack: Stack) -> float:
-    """How many ticks there were."""
+    """Return the number of ticks so far."""
     return sum(RedisMeter(stack.redis).read().counters.get("leasehold_ticks_total", {}).values())
 
 
 def machines_of_linux(stack: Stack) -> list[dict[str, Any]]:
-    """The machines of the pool `linux` that EC2 still runs."""
+    """Return the running machines of the pool `linux`."""
     return [each for each in stack.instances("pending", "running") if each["tags"]["leasehold:pool"] == "linux"]

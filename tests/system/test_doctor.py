@@ -1,4 +1,4 @@
-"""`leasehold doctor` on a stack that runs: all is well; and when one thing is broken, that one fails."""
+"""`leasehold doctor` on a running stack: every check passes, and when one part is broken, its check fails."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tests.system.stack import Stack
 
 __all__ = ["run"]
 
-NOBODY: Final = "redis://127.0.0.1:1/0"
+NO_REDIS: Final = "redis://127.0.0.1:1/0"
 QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 
 
@@ -39,15 +39,15 @@ class Report:
 
 
 class Doctor:
-    """The command, with the surroundings of the stack's processes and the rules that are in force there."""
+    """The command, with the environment of the stack's processes and the current rules of the stack."""
 
     def __init__(self, run: Run, patch: pytest.MonkeyPatch) -> None:
         self.run, self._patch = run, patch
 
-    def examine(self, *words: str, **changes: str) -> Report:
+    def examine(self, *arguments: str, **changes: str) -> Report:
         for name, value in changes.items():
             self._patch.setenv(f"LEASEHOLD_{name}", value)
-        found = self.run("doctor", "--json", *words)
+        found = self.run("doctor", "--json", *arguments)
         assert found.err == ""
         return Report(found.status, json.loads(found.out))
 
@@ -61,12 +61,14 @@ def doctor(stack: Stack, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(name, value)
     monkeypatch.setenv("LEASEHOLD_CONFIG", str(rules))
     monkeypatch.setenv("LEASEHOLD_FLOWER__BASIC_AUTH", "operator:secret")
-    # What DryRun of an end is tried on.
+    # The check of TerminateInstances (DryRun) needs a machine.
     wait_for(lambda: [each for each in stack.slots("warm") if each.state == "ready"], "the warm slot")
     return Doctor(run, monkeypatch)
 
 
-def test_on_a_whole_stack_everything_is_well_and_nothing_is_launched_or_ended(stack: Stack, doctor: Doctor) -> None:
+def test_on_a_running_stack_every_check_passes_and_nothing_is_launched_or_terminated(
+    stack: Stack, doctor: Doctor
+) -> None:
     before = stack.instances("running"), stack.launched()
     found = doctor.examine("--timeout", "15")
     assert (found.status, found.state, found.list_checks("failure"), found.list_checks("warning")) == (0, "ok", [], [])
@@ -81,15 +83,15 @@ def test_with_everything_down_it_reports_that_and_ends(doctor: Doctor, tmp_path:
     found = doctor.examine(
         "--timeout",
         "1",
-        BROKER__URL=NOBODY,
+        BROKER__URL=NO_REDIS,
         DATABASE__URL=f"sqlite:///{tmp_path}/none.db",
         AWS__ENDPOINT_URL="http://127.0.0.1:1",
     )
     assert (found.status, found.list_checks("failure")) == (1, ["redis", "database", "aws identity"])
 
 
-def test_without_redis_redis_fails_and_what_hangs_on_it_is_skipped(doctor: Doctor) -> None:
-    found = doctor.examine("--no-aws", BROKER__URL=NOBODY)
+def test_without_redis_its_check_fails_and_dependent_checks_are_skipped(doctor: Doctor) -> None:
+    found = doctor.examine("--no-aws", BROKER__URL=NO_REDIS)
     assert (found.status, found.list_checks("failure")) == (1, ["redis"])
     assert {f"queue {queue}" for queue in QUEUES} <= set(found.list_checks("skipped"))
     assert found.findings["ticks"]["outcome"] == "ok"
@@ -119,10 +121,10 @@ def test_the_wrong_clock_of_a_worker_is_named_with_its_host(stack: Stack, doctor
         stack.shifts.set("launch", 0)
         stack.await_right_clocks()
     assert (found.status, found.list_checks("failure")) == (1, ["clocks"])
-    seen, host = found.findings["clocks"], socket.gethostname()
+    finding, host = found.findings["clocks"], socket.gethostname()
     sentence = rf"launch on {re.escape(host)}: the wall clock is 2[01]\.\d\d s ahead of cluster time"
-    assert re.fullmatch(sentence, seen["text"])
-    assert f"Let {host} follow a time service" in seen["remedy"]
+    assert re.fullmatch(sentence, finding["text"])
+    assert f"Let {host} follow a time service" in finding["remedy"]
     wait_for(lambda: not measures_it(), "the launch worker to measure its clock again")
 
 
@@ -134,7 +136,7 @@ def test_a_database_without_tables_fails(doctor: Doctor, tmp_path: Path) -> None
 
 
 def test_a_database_without_rules_fails(doctor: Doctor, tmp_path: Path) -> None:
-    """It is another cluster's, too: Redis belongs to the database of the stack."""
+    """Its cluster differs too, because Redis belongs to the database of the stack."""
     migrate(f"sqlite:///{tmp_path}/empty.db")
     found = doctor.examine("--no-aws", "--timeout", "15", DATABASE__URL=f"sqlite:///{tmp_path}/empty.db")
     assert (found.status, found.list_checks("failure")) == (1, ["cluster", "rules"])
@@ -152,7 +154,7 @@ def test_a_redis_that_evicts_fails(stack: Stack, doctor: Doctor) -> None:
 
 @contextmanager
 def fault(stack: Stack, **rule: object) -> Iterator[None]:
-    """The emulator answers with this."""
+    """Let the emulator answer with this fault within the block."""
     for body in ([rule], []):
         address = f"{stack.emulator_url}/_leasehold/faults"
         request = urllib.request.Request(address, msgspec.json.encode(body), method="PUT")  # noqa: S310 - loopback
@@ -170,15 +172,15 @@ def fault(stack: Stack, **rule: object) -> Iterator[None]:
         ("DescribeInstanceStatus", ["aws look"]),
     ],
 )
-def test_what_aws_does_not_permit_fails(action: str, failing: list[str], stack: Stack, doctor: Doctor) -> None:
+def test_a_call_that_aws_does_not_permit_fails(action: str, failing: list[str], stack: Stack, doctor: Doctor) -> None:
     with fault(stack, code="UnauthorizedOperation", action=action, message="not you"):
         found = doctor.examine("--timeout", "15")
     assert (found.status, found.list_checks("failure")) == (1, failing)
     assert "UnauthorizedOperation: not you" in found.findings[failing[0]]["text"]
 
 
-def test_only_what_these_credentials_are_to_be_allowed_is_tried(stack: Stack, doctor: Doctor) -> None:
-    """Each worker has a role of its own: the one that looks may not launch."""
+def test_only_the_named_permissions_are_checked(stack: Stack, doctor: Doctor) -> None:
+    """Each worker may have its own role; the role of the health worker must not launch."""
     with fault(stack, code="UnauthorizedOperation", action="RunInstances"):
         found = doctor.examine("--may", "look", "--timeout", "15")
     assert found.status == 0
@@ -186,7 +188,7 @@ def test_only_what_these_credentials_are_to_be_allowed_is_tried(stack: Stack, do
     assert tried == ["aws identity", "aws look", "aws interruptions"]
 
 
-def test_a_queue_of_interruptions_that_is_not_there_fails(stack: Stack, doctor: Doctor) -> None:
+def test_a_missing_queue_of_interruptions_fails(stack: Stack, doctor: Doctor) -> None:
     sqs = boto3.client(
         "sqs",
         region_name="us-east-1",
@@ -201,7 +203,7 @@ def test_a_queue_of_interruptions_that_is_not_there_fails(stack: Stack, doctor: 
     assert (gone.status, gone.list_checks("failure")) == (1, ["aws interruptions"])
 
 
-def test_a_file_that_differs_from_the_rules_in_force_is_warned_of(doctor: Doctor, tmp_path: Path) -> None:
+def test_a_file_that_differs_from_the_current_rules_is_a_warning(doctor: Doctor, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text('[pools.other]\nsystem = "x"\nmax_slots = 1\nec2.image = "ami-1"\n', encoding="utf-8")
     found = doctor.examine("--no-aws", "--timeout", "15", CONFIG=str(other))
@@ -209,10 +211,8 @@ def test_a_file_that_differs_from_the_rules_in_force_is_warned_of(doctor: Doctor
     assert "differs from" in found.findings["rules"]["text"]
 
 
-def test_it_is_readable_and_without_colours_where_no_terminal_is(
-    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEASEHOLD_BROKER__URL", NOBODY)
+def test_the_output_has_no_colours_without_a_terminal(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", NO_REDIS)
     found = doctor.run("doctor", "--no-aws", "--timeout", "0.5")
     assert found.status == 1
     assert "\x1b" not in found.out
@@ -220,7 +220,7 @@ def test_it_is_readable_and_without_colours_where_no_terminal_is(
     assert "→ Start Redis" in found.out.splitlines()[1]
 
 
-def test_the_words_are_checked(doctor: Doctor) -> None:
+def test_the_arguments_are_checked(doctor: Doctor) -> None:
     found = doctor.run("doctor", "--may", "fly")
     assert (found.status, found.out) == (2, "")
     assert "expected one of launch, look, terminate, got 'fly'" in found.complaints[0]

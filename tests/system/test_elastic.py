@@ -1,6 +1,4 @@
-"""Elastic parts through real processes: granted, taken back by notice and deadline, lost; and what an essential one
-takes with it when its machine goes.
-"""
+"""Elastic instances on real processes: grants, revocations with a deadline, and lost machines of either kind."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -11,7 +9,7 @@ import pytest
 from leasehold import Client
 from leasehold.client.lease import Lease
 from leasehold.client.lease_changes import Change
-from leasehold.client.submitting import ComponentFields
+from leasehold.client.reservation_fields import ComponentFields
 from scheduler.model.reservations import Reservation
 from scheduler.ports import EventFilter
 from tests.system.conftest import RULES
@@ -19,15 +17,15 @@ from tests.system.processes import PATIENCE, wait_for
 from tests.system.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(180)
-HALL, FLEET = "stretch-hall", "stretch-fleet"
-HOSTS = tuple(f"stretch-{number}" for number in range(1, 4))
+LAB, FLEET = "elastic-lab", "elastic-fleet"
+HOSTS = tuple(f"elastic-{number}" for number in range(1, 4))
 GRACE = 4.0
-"""Seconds: longer than it takes to let go, shorter than a test waits."""
-PARTED: dict[str, Any] = {
-    "scheduler": {"system": {HALL: {"preemption_grace": GRACE}, FLEET: {"restart_delay": 1}}},
+"""Seconds; longer than a surrender takes, and shorter than the timeout of a wait."""
+ELASTIC_RULES: dict[str, Any] = {
+    "scheduler": {"system": {LAB: {"preemption_grace": GRACE}, FLEET: {"restart_delay": 1}}},
     "pools": {
         **RULES["pools"],
-        HALL: {"system": HALL, "provider": "static", "offline_timeout": 600},
+        LAB: {"system": LAB, "provider": "static", "offline_timeout": 600},
         FLEET: a_pool(
             system=FLEET,
             max_slots=4,
@@ -40,184 +38,189 @@ PARTED: dict[str, Any] = {
 }
 
 
-def parts(more: int) -> list[ComponentFields]:
-    """One essential instance, and this number of elastic ones."""
+def components(more: int) -> list[ComponentFields]:
+    """Return one essential instance and this number of elastic instances."""
     return [{"name": "core"}, {"name": "more", "count": more, "kind": "elastic"}]
 
 
 @pytest.fixture(scope="module")
-def parted(stack: Stack) -> Iterator[Stack]:
-    """The stack with a pool of hosts and one of spot machines, a place on each; empty again afterwards."""
-    stack.apply(PARTED)
+def elastic_stack(stack: Stack) -> Iterator[Stack]:
+    """The stack with a pool of static hosts and a pool of spot machines; one lease fits on each machine."""
+    stack.apply(ELASTIC_RULES)
     for name in HOSTS:
-        assert stack.ask("register", {"slot": name, "pool": HALL, "machine": f"m-{name}"})["ok"]
+        assert stack.ask("register", {"slot": name, "pool": LAB, "machine": f"m-{name}"})["ok"]
     yield stack
     for row in stack.services.ports.store.find_reservations(phases=["pending", "leased", "revoking"]):
-        if row.request.pool in {HALL, FLEET}:
+        if row.request.pool in {LAB, FLEET}:
             stack.ask("cancel", {"reservation": row.id})
     assert stack.ask("remove", {"items": [{"slot": name} for name in HOSTS]})["ok"]
-    stack.apply({**PARTED, "pools": {**PARTED["pools"], FLEET: {**PARTED["pools"][FLEET], "idle_scale_down": 0.5}}})
+    stack.apply(
+        {
+            **ELASTIC_RULES,
+            "pools": {**ELASTIC_RULES["pools"], FLEET: {**ELASTIC_RULES["pools"][FLEET], "idle_scale_down": 0.5}},
+        }
+    )
     stack.await_empty(FLEET)
     stack.apply(RULES)
 
 
-def newcomer(stack: Stack, name: str) -> Reservation:
-    """Somebody who needs a place in the hall, as he is once he was given one or has a claim on one."""
-    assert stack.ask("submit", {"id": name, "pool": HALL, "ttl": 0})["ok"]
-    return wait_for(lambda: row if (row := stack.find(name)).leases else None, "a claim")
+def submit_and_await(stack: Stack, name: str) -> Reservation:
+    """Submit a reservation for a static host; return its row when it has a lease or a claim."""
+    assert stack.ask("submit", {"id": name, "pool": LAB, "ttl": 0})["ok"]
+    return wait_for(lambda: row if (row := stack.find(name)).leases else None, "a lease or a claim")
 
 
-def stretch(stack: Stack, name: str) -> Reservation:
-    """A reservation with an essential and an elastic instance, each on a machine of its own, once it holds both."""
-    wish = {"id": name, "pool": FLEET, "ttl": 0, "restart_policy": "on_failure", "components": parts(1)}
-    assert stack.ask("submit", wish)["ok"]
-    return complete(stack, name, 0)
+def hold_elastic(stack: Stack, name: str) -> Reservation:
+    """Submit a reservation with an essential and an elastic instance; return its row when both are leased."""
+    request = {"id": name, "pool": FLEET, "ttl": 0, "restart_policy": "on_failure", "components": components(1)}
+    assert stack.ask("submit", request)["ok"]
+    return await_both(stack, name, 0)
 
 
-def complete(stack: Stack, name: str, token: int) -> Reservation:
-    """The reservation, once it holds both under tokens after this one."""
+def await_both(stack: Stack, name: str, token: int) -> Reservation:
+    """Return the reservation when both instances have leases with tokens above `token`."""
 
     def look() -> Reservation | None:
         row = stack.find(name)
         return row if [each.token > token for each in row.leases] == [True, True] and row.phase == "leased" else None
 
-    return wait_for(look, f"both parts of {name}")
+    return wait_for(look, f"both leases of {name}")
 
 
 def machine_of(stack: Stack, row: Reservation, component: str) -> str:
-    """The EC2 instance of one of its leases."""
+    """Return the EC2 instance of the lease of this component."""
     slot = next(lease.slot for lease in row.leases if lease.component == component)
     return next(str(each.instance_id) for each in stack.slots(FLEET) if each.id == slot)
 
 
-def told(stack: Stack, name: str) -> list[str]:
-    """What became of it so far, but for what begins every story."""
+def list_events(stack: Stack, name: str) -> list[str]:
+    """Return the events of the reservation after the first three (submitted, leased, granted)."""
     events = stack.services.ports.store.read_events(EventFilter(reservation=name))
     return [event.name.removeprefix("reservation_") for event in events][3:]
 
 
 def read(lease: Lease, skipped: int, count: int) -> list[Change]:
-    """The next changes, after those that were read before."""
+    """Return the next `count` changes of the lease after the first `skipped`."""
     return list(islice(lease.changes(timeout=PATIENCE), skipped, skipped + count))
 
 
-def turns(stack: Stack, slot: str, names: tuple[str, ...]) -> list[str]:
-    """Who got this slot and who no longer had it, in the order in which that was committed, by the events."""
+def list_changes(stack: Stack, slot: str, names: tuple[str, ...]) -> list[str]:
+    """Return "RESERVATION +" or "RESERVATION -" for each begin and end of a lease on this slot, in order of commits."""
     found: list[tuple[int, str]] = []
     for name in names:
         held: list[str] = []
         for event in stack.services.ports.store.read_events(EventFilter(reservation=name)):
             detail: dict[str, Any] = dict(event.detail)
-            what, mine = event.name.removeprefix("reservation_"), detail.get("slot") == slot
-            if what == "leased" and slot in detail["slots"]:
-                held, mine = ["core"], True
-            elif what == "granted" and mine:
+            kind, is_here = event.name.removeprefix("reservation_"), detail.get("slot") == slot
+            if kind == "leased" and slot in detail["slots"]:
+                held, is_here = ["core"], True
+            elif kind == "granted" and is_here:
                 held = [*held, detail["component"]]
-            elif what == "revoked" and mine and "deadline" not in detail:
+            elif kind == "revoked" and is_here and "deadline" not in detail:
                 held = [each for each in held if each != detail["component"]]
-            elif what in {"pending", "released", "failed"} and held:
-                held, mine = [], True
+            elif kind in {"pending", "released", "failed"} and held:
+                held, is_here = [], True
             else:
                 continue
-            if mine:
+            if is_here:
                 found.append((event.number, f"{name} {'+' if held else '-'}"))
-    return [turn for _, turn in sorted(found)]
+    return [change for _, change in sorted(found)]
 
 
-def test_a_part_is_asked_back_for_a_newcomer_who_gets_its_place_when_it_is_given_up_or_the_time_is_over(
-    parted: Stack,
+def test_an_elastic_instance_is_revoked_for_a_pending_reservation_until_surrender_or_deadline(
+    elastic_stack: Stack,
 ) -> None:
-    names = ("stretched", "patient", "impatient")
-    with Client(parted.redis_server.url) as client:
-        with client.lease(id="stretched", pool=HALL, components=parts(2), wait=PATIENCE) as lease:
+    names = ("elastic", "claimant", "second-claimant")
+    with Client(elastic_stack.redis_server.url) as client:
+        with client.lease(id="elastic", pool=LAB, components=components(2), wait=PATIENCE) as lease:
             first = read(lease, 0, 2)
             assert [(each.kind, each.component, each.deadline) for each in first] == [
                 ("granted", "more.0", None),
                 ("granted", "more.1", None),
             ]
-            claimed = newcomer(parted, "patient")
-            assert (claimed.phase, [each.state for each in claimed.leases]) == ("pending", ["claimed"])
+            pending = submit_and_await(elastic_stack, "claimant")
+            assert (pending.phase, [each.state for each in pending.leases]) == ("pending", ["claimed"])
             (warned,) = read(lease, 2, 1)
             assert (warned.kind, warned.component) == ("revoking", "more.1")
             assert warned.deadline is not None
-            assert parted.find("patient").phase == "pending"
+            assert elastic_stack.find("claimant").phase == "pending"
             lease.surrender("more.1")
-            (patient,) = parted.await_phase(["patient"], "leased")
-            assert (patient.leased_at or 0) < warned.deadline
-            assert [each.slot for each in patient.leases] == [warned.placement.slot]
+            (claimant,) = elastic_stack.await_phase(["claimant"], "leased")
+            assert (claimant.leased_at or 0) < warned.deadline
+            assert [each.slot for each in claimant.leases] == [warned.placement.slot]
             assert [(each.kind, each.component) for each in read(lease, 3, 1)] == [("revoked", "more.1")]
 
-            newcomer(parted, "impatient")
+            submit_and_await(elastic_stack, "second-claimant")
             (warned,) = read(lease, 4, 1)
             assert (warned.kind, warned.component) == ("revoking", "more.0")
-            (impatient,) = parted.await_phase(["impatient"], "leased")
-            assert (impatient.leased_at or 0) >= (warned.deadline or 0)
+            (second,) = elastic_stack.await_phase(["second-claimant"], "leased")
+            assert (second.leased_at or 0) >= (warned.deadline or 0)
             assert [(each.kind, each.component) for each in read(lease, 5, 1)] == [("revoked", "more.0")]
 
-            assert parted.ask("release", {"reservation": patient.id, "token": patient.token})["ok"]
+            assert elastic_stack.ask("release", {"reservation": claimant.id, "token": claimant.token})["ok"]
             assert [(each.kind, each.component) for each in read(lease, 6, 1)] == [("granted", "more.0")]
             assert not lease.lost.is_set()
-        assert parted.ask("release", {"reservation": impatient.id, "token": impatient.token})["ok"]
-    assert parted.find("stretched").token == lease.token
+        assert elastic_stack.ask("release", {"reservation": second.id, "token": second.token})["ok"]
+    assert elastic_stack.find("elastic").token == lease.token
     for slot in HOSTS:
-        told = turns(parted, slot, names)
-        assert told
-        assert [each.split()[1] for each in told] == ["+", "-"] * (len(told) // 2)
-        assert [each.split()[0] for each in told[::2]] == [each.split()[0] for each in told[1::2]]
+        changes = list_changes(elastic_stack, slot, names)
+        assert changes
+        assert [each.split()[1] for each in changes] == ["+", "-"] * (len(changes) // 2)
+        assert [each.split()[0] for each in changes[::2]] == [each.split()[0] for each in changes[1::2]]
 
 
-def test_a_holder_that_shrinks_by_itself_makes_room_and_is_given_no_more_of_that_component(parted: Stack) -> None:
+def test_a_surrendered_instance_frees_its_slot_and_is_not_granted_again(elastic_stack: Stack) -> None:
     with (
-        Client(parted.redis_server.url) as client,
-        client.lease(id="shrinking", pool=HALL, components=parts(2), wait=PATIENCE) as lease,
+        Client(elastic_stack.redis_server.url) as client,
+        client.lease(id="shrinking", pool=LAB, components=components(2), wait=PATIENCE) as lease,
     ):
         first, second = read(lease, 0, 2)
         lease.surrender(second.component)
         (gone,) = read(lease, 2, 1)
         assert (gone.kind, gone.component, gone.deadline) == ("revoked", "more.1", None)
-        row = newcomer(parted, "moving-in")
-        (row,) = parted.await_phase(["moving-in"], "leased")
+        row = submit_and_await(elastic_stack, "next")
+        (row,) = elastic_stack.await_phase(["next"], "leased")
         assert [each.slot for each in row.leases] == [gone.placement.slot]
-        assert parted.ask("release", {"reservation": row.id, "token": row.token})["ok"]
-        released = parted.services.ports.store.now()
-        wait_for(lambda: parted.services.ports.store.load_leader_term().ticked_at > released, "a tick")
+        assert elastic_stack.ask("release", {"reservation": row.id, "token": row.token})["ok"]
+        released = elastic_stack.services.ports.store.now()
+        wait_for(lambda: elastic_stack.services.ports.store.load_leader_term().ticked_at > released, "a tick")
         held = [each.component for each in lease.placements]
         assert held == ["core", first.component]
-    assert told(parted, "shrinking") == ["granted", "revoked", "released"]
+    assert list_events(elastic_stack, "shrinking") == ["granted", "revoked", "released"]
 
 
-def test_an_essential_part_on_an_interrupted_machine_takes_the_whole_back_to_the_queue_and_elsewhere(
-    parted: Stack,
+def test_an_interrupted_essential_instance_requeues_the_whole_reservation(
+    elastic_stack: Stack,
 ) -> None:
-    row = stretch(parted, "noticed")
+    row = hold_elastic(elastic_stack, "interrupted")
     core, more = row.leases
-    parted.let_happen("interrupt", machine_of(parted, row, "core"))
-    parted.await_phase(["noticed"], "revoking")
-    assert parted.ask("surrender", {"reservation": "noticed", "token": row.token})["ok"]
-    again = complete(parted, "noticed", max(core.token, more.token))
+    elastic_stack.let_happen("interrupt", machine_of(elastic_stack, row, "core"))
+    elastic_stack.await_phase(["interrupted"], "revoking")
+    assert elastic_stack.ask("surrender", {"reservation": "interrupted", "token": row.token})["ok"]
+    again = await_both(elastic_stack, "interrupted", max(core.token, more.token))
     assert core.slot not in {each.slot for each in again.leases}
     assert (again.restarts, again.component_restarts, again.interruptions) == (0, None, 1)
-    assert told(parted, "noticed") == ["revoking", "pending", "leased", "granted"]
-    assert parted.ask("release", {"reservation": "noticed", "token": again.token})["ok"]
+    assert list_events(elastic_stack, "interrupted") == ["revoking", "pending", "leased", "granted"]
+    assert elastic_stack.ask("release", {"reservation": "interrupted", "token": again.token})["ok"]
 
 
-def test_a_part_whose_machine_goes_without_notice_is_restarted_by_policy_and_counted(parted: Stack) -> None:
-    """An essential one restarts the whole reservation; an elastic one is replaced, and the rest continues."""
-    row = stretch(parted, "robbed")
-    parted.let_happen("lose", machine_of(parted, row, "core"))
-    again = complete(parted, "robbed", max(each.token for each in row.leases))
-    assert told(parted, "robbed") == ["failed", "pending", "leased", "granted"]
+def test_an_instance_whose_machine_is_lost_is_restarted_by_policy_and_counted(elastic_stack: Stack) -> None:
+    """A lost essential instance restarts the whole reservation. A lost elastic instance is replaced alone."""
+    row = hold_elastic(elastic_stack, "lost")
+    elastic_stack.let_happen("lose", machine_of(elastic_stack, row, "core"))
+    again = await_both(elastic_stack, "lost", max(each.token for each in row.leases))
+    assert list_events(elastic_stack, "lost") == ["failed", "pending", "leased", "granted"]
     assert (again.restarts, again.component_restarts) == (1, {"core": 1})
 
     core, more = again.leases
-    parted.let_happen("lose", machine_of(parted, again, "more"))
+    elastic_stack.let_happen("lose", machine_of(elastic_stack, again, "more"))
 
     def look() -> Reservation | None:
-        found = parted.find("robbed")
+        found = elastic_stack.find("lost")
         return found if found.leases[1:] and found.leases[1].token > more.token else None
 
-    mended = wait_for(look, "a replacement")
-    assert (mended.token, mended.leased_at, mended.leases[0]) == (again.token, again.leased_at, core)
-    assert (mended.restarts, mended.component_restarts) == (1, {"core": 1, "more": 1})
-    assert told(parted, "robbed")[4:] == ["revoked", "granted"]
-    assert parted.ask("release", {"reservation": "robbed", "token": again.token})["ok"]
+    replaced = wait_for(look, "a replacement")
+    assert (replaced.token, replaced.leased_at, replaced.leases[0]) == (again.token, again.leased_at, core)
+    assert (replaced.restarts, replaced.component_restarts) == (1, {"core": 1, "more": 1})
+    assert list_events(elastic_stack, "lost")[4:] == ["revoked", "granted"]
+    assert elastic_stack.ask("release", {"reservation": "lost", "token": again.token})["ok"]

@@ -1,16 +1,16 @@
-"""A worker that is stopped while EC2 does not answer ends in time, and its work is done later."""
+"""A worker that is stopped while EC2 does not answer ends in time, and its launch is repeated later."""
 
 import os
 import signal
 
 import pytest
 
-from tasks.queues import LAUNCH
+from leasehold.common.names import LAUNCH
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack
 from tests.system.test_lost_messages import stopped
 
-# A start, a stop and a launch, each within the patience of `wait_for`.
+# Enough for a start, a stop and a launch, each within the timeout of `wait_for`.
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -27,13 +27,13 @@ def worker(stack: Stack) -> Process:
 def test_a_worker_that_waits_for_ec2_stops_within_its_grace_and_its_launch_is_sent_again(
     stack: Stack, worker: Process, number: signal.Signals
 ) -> None:
-    """EC2 has taken the call and does not answer it."""
+    """EC2 has received the call and does not answer."""
     name = f"hanging-{number.name.lower()}"
     stack.await_canary(LAUNCH)
     before = stack.launched()
     with stopped(stack.processes["emulator"].pid):
         stack.submit(name)
-        wait_for(lambda: is_launching(stack), "a launch that is under way")
+        wait_for(lambda: is_launching(stack), "a running launch")
         os.kill(worker.pid, number)
         wait_for(lambda: not worker.is_alive, f"the end of the worker after {number.name}")
     log = worker.read_log(20_000)
@@ -48,5 +48,5 @@ def test_a_worker_that_waits_for_ec2_stops_within_its_grace_and_its_launch_is_se
 
 
 def is_launching(stack: Stack) -> bool:
-    """A worker holds the message of a launch."""
+    """Return whether a worker has an unacknowledged message of a launch."""
     return any(b"leasehold.launch.slot" in body for body in stack.redis.hvals("unacked"))

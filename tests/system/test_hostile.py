@@ -1,4 +1,4 @@
-"""Hostile senders against a stack in `access.mode = signed`, with its real workers: nothing of others changes."""
+"""Hostile requests to a stack of real workers with `access.mode = signed`: nothing of other principals changes."""
 
 import base64
 import json
@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from leasehold.client.client import Client
+from leasehold.common.names import RESERVATIONS, task_name
 from leasehold.common.signing import format_key_line, read_key, sign_headers
 from leasehold.errors import Refused
 from scheduler.model.accounts import Account
@@ -17,7 +18,6 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.operations.principals import add_principal
 from scheduler.ports import StoredPrincipal
-from tasks.queues import RESERVATIONS, task_name
 from tests.operations.hostile import KEY, Item, list_attempts
 from tests.system.bad_messages import an_envelope
 from tests.system.processes import wait_for
@@ -34,27 +34,27 @@ PATIENCE = 60.0
 
 
 class SignedStack(Stack):
-    """A stack in which `shop` holds a lease and waits for another, and the host lab-1 serves."""
+    """A stack where the principal `shop` has a lease and pending reservations, and the host lab-1 is ready."""
 
     def _read_settings(self) -> Settings:
-        """This process itself sends without signatures: its kicks are refused, and the next tick does their work."""
+        """Read settings without access control. Kicks of this process are unsigned, so only periodic ticks run."""
         return super()._read_settings().model_copy(update={"access": AccessSettings()})
 
     def _await_workers(self) -> None:
-        """The first lease waits for all of them; canaries of this process are not signed."""
+        """Do nothing: canaries of this process are not signed, and the first lease waits for all workers."""
 
     def add(self, name: str, role: Role, *accounts: str) -> StoredPrincipal:
-        """A new principal."""
+        """Add a principal."""
         return add_principal(self.services.ports.store, {"name": name, "role": role, "accounts": [*accounts]})
 
     def client(self, principal: StoredPrincipal | None) -> Client:
-        """A client that signs as this principal; None: one that does not sign."""
+        """Return a client that signs as this principal; None: a client that does not sign."""
         cluster = self.services.ports.store.read_cluster().identity
         line = None if principal is None else format_key_line(principal.name, principal.key, cluster)
         return Client(self.redis_url("leasehold"), key=line, timeout=PATIENCE)
 
     def set_up(self) -> None:
-        """What others own."""
+        """Add the principals, the host and the reservations that the hostile requests name."""
         self.shop = self.add("shop", "producer", "shop")
         self.rival = self.add("rival", "producer", "rival")
         self.operator, self.lab = self.add("ops", "operator"), self.add("lab-1", "host")
@@ -64,7 +64,7 @@ class SignedStack(Stack):
             "reader": self.add("eyes", "reader"),
         }
         with self.client(self.operator) as client:
-            # A worker learns of new principals within a second.
+            # Workers read new principals within a second.
             wait_for(lambda: _is_accepted(lambda: client.account("shop", balance=[5, 5])), "the principals")
             client.account("rival")
         with self.client(self.lab) as client:
@@ -78,7 +78,7 @@ class SignedStack(Stack):
             client.wait("leased", timeout=PATIENCE)
 
     def rows(self) -> dict[str, tuple[Any, ...]]:
-        """What there is, and of each thing what a command could change; marks of the stack's own ticks do not count."""
+        """Return id -> the fields of the row that a command could change; fields that ticks change are left out."""
         return {row.id: _show(row) for row in self.services.ports.store.read_rows() if not _is_hold(row)}
 
 
@@ -112,8 +112,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SignedStack]:
 
 
 def ask_all(client: Client, attempts: list[tuple[str, Item]]) -> list[tuple[str, Item, list[Item]]]:
-    """Each attempt with the answers to its documents. Those of one verb are on their way together."""
-    # Requests with one id have one place for their answers: one after the other.
+    """Send the hostile requests; return each with the answers to its documents. Requests of one verb go together."""
+    # Requests with the same id share a reply address, so they are sent one after the other.
     answered = [(verb, item, [client._wire.ask(verb, item, PATIENCE)]) for verb, item in attempts if "request" in item]
     for verb in dict.fromkeys(verb for verb, _ in attempts):
         items = [item for name, item in attempts if name == verb and "request" not in item]
@@ -124,8 +124,9 @@ def ask_all(client: Client, attempts: list[tuple[str, Item]]) -> list[tuple[str,
 
 @pytest.mark.parametrize("role", ["producer", "host", "reader", None], ids=str)
 def test_no_hostile_attempt_changes_anything(stack: SignedStack, role: Role | None) -> None:
-    """Guessed tokens 1 to 1000 in one message, ids of others, their accounts, slots, requests; a sender without a
-    principal tries all of it, too.
+    """The requests name ids, accounts, slots and requests of others and guess tokens from 1 to 1000.
+
+    They are sent by each role and without a signature.
     """
     sender = None if role is None else stack.others[role]
     (leased,) = stack.services.ports.store.find_reservations(ids=["leased"])
@@ -145,8 +146,8 @@ def test_no_hostile_attempt_changes_anything(stack: SignedStack, role: Role | No
     assert stack.rows() == before
 
 
-def test_a_replayed_message_does_not_act_twice(stack: SignedStack) -> None:
-    """Captured on its way and pushed again: it gets its stored answer, and what came later stays."""
+def test_a_replayed_message_is_not_executed_twice(stack: SignedStack) -> None:
+    """A captured message that is sent again gets its stored answer, and later changes stay."""
     address = f"leasehold:reply:{uuid4().hex}"
     task = task_name(RESERVATIONS, "priority")
     document = {"request": uuid4().hex, "reply_to": address, "reservation": "waiting", "priority": 0}
@@ -180,8 +181,8 @@ def test_a_replayed_message_does_not_act_twice(stack: SignedStack) -> None:
         client.resume("waiting")
 
 
-def test_only_the_host_itself_is_heard(stack: SignedStack) -> None:
-    """A plain heartbeat, and one that another host signed, do not count; the next one of the host does."""
+def test_only_heartbeats_signed_by_the_host_count(stack: SignedStack) -> None:
+    """An unsigned heartbeat and one signed by another host do not count; the next one of the host does."""
 
     def last_seen() -> float | None:
         return stack.services.ports.store.find_slots(ids=["lab-1"])[0].last_seen
@@ -195,9 +196,9 @@ def test_only_the_host_itself_is_heard(stack: SignedStack) -> None:
         client.hosts.heartbeat("lab-1", "m1")
         wait_for(lambda: count("unsigned"), "the plain heartbeat to be refused")
         client.hosts.heartbeat("lab-2", "m1")
-        stolen = stack.redis.get("leasehold:heartbeat:lab-2")
-        assert stolen is not None
-        stack.redis.set("leasehold:heartbeat:lab-1", stolen, ex=86400)
+        captured = stack.redis.get("leasehold:heartbeat:lab-2")
+        assert captured is not None
+        stack.redis.set("leasehold:heartbeat:lab-1", captured, ex=86400)
     wait_for(lambda: count("signature"), "the heartbeat of another host to be refused")
     assert last_seen() == before
     with stack.client(stack.lab) as client:

@@ -1,4 +1,4 @@
-"""Static hosts with real processes: agents, workers, Redis and SQLite; hosts are stopped, and so are we."""
+"""Static hosts on real processes: agents, workers, Redis and SQLite. Hosts and workers are stopped."""
 
 import json
 import os
@@ -19,12 +19,12 @@ LAB: dict[str, Any] = a_pool(system="lab-linux", provider="static", offline_time
 for _key in ("max_slots", "idle_scale_down", "ec2"):
     del LAB[_key]
 FLOOD = 50
-"""Messages that wait, of a hundred documents each."""
+"""Messages in the queue, of a hundred documents each."""
 
 
 @pytest.fixture(scope="module")
 def lab(stack: Stack) -> Iterator[Stack]:
-    """The stack with a pool for hosts."""
+    """The stack with a static pool."""
     stack.apply({"pools": {**RULES["pools"], "lab": LAB}})
     yield stack
     stack.apply(RULES)
@@ -32,13 +32,13 @@ def lab(stack: Stack) -> Iterator[Stack]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """The host's slot: one of its own for each test."""
+    """The slot of the host; each test has its own."""
     return str(request.node.name).removeprefix("test_")
 
 
 @pytest.fixture
 def host(lab: Stack, name: str) -> Iterator[Process]:
-    """An agent that has registered; forgotten afterwards."""
+    """An agent that has registered. Its slot is removed afterwards."""
     agent = start_agent(lab, name)
     wait_for(lambda: find_slot(lab, name), "the host")
     yield agent
@@ -50,73 +50,73 @@ def host(lab: Stack, name: str) -> Iterator[Process]:
 
 
 def start_agent(lab: Stack, slot: str, machine: str = "m1", cpus: int = 4) -> Process:
-    """The agent as an operator starts it, with its log."""
-    words = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
-    words += ["--state", str(lab.folder / "host-state")]
-    return lab.start(f"agent-{slot}-{machine}", *words)
+    """Start the agent as an operator does."""
+    arguments = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
+    arguments += ["--state", str(lab.folder / "host-state")]
+    return lab.start(f"agent-{slot}-{machine}", *arguments)
 
 
-def told(agent: Process, event: str) -> list[dict[str, Any]]:
+def list_records(agent: Process, event: str) -> list[dict[str, Any]]:
     """Return the agent's log records of this kind."""
     lines = [json.loads(line) for line in agent.read_log(100_000).splitlines() if line.startswith("{")]
     return [line for line in lines if line["event"] == event]
 
 
 def find_slot(lab: Stack, name: str) -> Any:
-    """The host's row, if there is one."""
+    """Return the row of the slot, or None."""
     return next((slot for slot in lab.slots("lab") if slot.id == name), None)
 
 
 def reserve(lab: Stack, name: str, **fields: Any) -> None:
-    """Ask for a place in the lab, for as long as the test takes."""
+    """Submit a reservation for one CPU in the pool `lab`, without a ttl."""
     assert lab.ask("submit", {"id": name, "pool": "lab", "resources": {"cpus": 1}, "ttl": 0, **fields})["ok"]
 
 
 def event_names(lab: Stack, name: str) -> list[str]:
-    """What happened to a reservation, limits of its cores aside."""
+    """Return the events of a reservation, without changes of its core limit."""
     events = lab.services.ports.store.read_events(EventFilter(reservation=name))
     return [event.name.removeprefix("reservation_") for event in events if event.name != "reservation_cores"]
 
 
-def test_its_life(lab: Stack, host: Process, name: str) -> None:
-    """Leased and told so by a push, stopped past its timeout, restarted elsewhere in time, back, left."""
+def test_a_host_registers_is_offline_returns_and_leaves(lab: Stack, host: Process, name: str) -> None:
+    """A host gets a lease by a push, is stopped for longer than its timeout, comes back and leaves."""
     slot = find_slot(lab, name)
     assert (slot.state, slot.machine, slot.resources["cpus"]) == ("ready", "m1", 4)
     reserve(lab, "life-1", restart_policy="on_failure")
     lab.await_phase(["life-1"], "leased")
-    (lease,) = wait_for(lambda: told(host, "leased"), "the push")
+    (lease,) = wait_for(lambda: list_records(host, "leased"), "the push")
     assert (lease["reservation"], lease["token"]) == ("life-1", lab.find("life-1").token)
 
     os.kill(host.pid, signal.SIGSTOP)
-    # It fails, is restarted, and waits: there is no other host.
+    # The reservation fails, is restarted and waits, because there is no other host.
     lab.await_phase(["life-1"], "pending")
     assert event_names(lab, "life-1") == ["submitted", "leased", "failed", "pending"]
     assert find_slot(lab, name).state == "ready"
 
     os.kill(host.pid, signal.SIGCONT)
     lab.await_phase(["life-1"], "leased")
-    wait_for(lambda: len(told(host, "leased")) == 2, "the second lease")
+    wait_for(lambda: len(list_records(host, "leased")) == 2, "the second lease")
 
     host.ask_to_end()
-    wait_for(lambda: find_slot(lab, name).state == "draining", "it to drain")
+    wait_for(lambda: find_slot(lab, name).state == "draining", "the slot to drain")
     row = lab.find("life-1")
     assert lab.ask("release", {"reservation": row.id, "token": row.token})["ok"]
-    wait_for(lambda: host.has_succeeded, "its end")
+    wait_for(lambda: host.has_succeeded, "the agent's end")
     assert find_slot(lab, name).state == "empty"
 
 
-def test_another_machine_under_its_name_is_refused(lab: Stack, host: Process, name: str) -> None:
-    stranger = start_agent(lab, name, "m2")
-    wait_for(lambda: not stranger.is_alive, "the stranger's end")
-    del lab.processes[stranger.name]
+def test_another_machine_under_the_same_name_is_refused(lab: Stack, host: Process, name: str) -> None:
+    other = start_agent(lab, name, "m2")
+    wait_for(lambda: not other.is_alive, "the second agent's end")
+    del lab.processes[other.name]
     expected = f'leasehold: machine: expected the machine that {name} belongs to, or that it is removed, got "m2"'
-    assert stranger.read_log().splitlines() == [expected]
+    assert other.read_log().splitlines() == [expected]
     assert find_slot(lab, name).machine == "m1"
     assert host.is_alive
 
 
 def test_an_outage_of_the_schedulers_fails_no_host(lab: Stack, host: Process, name: str) -> None:
-    """Longer than the hosts' timeout: the schedulers, and those who take note of heartbeats, are down."""
+    """The scheduler and the reader of heartbeats are down for longer than the timeout of hosts."""
     reserve(lab, "outage-1")
     lab.await_phase(["outage-1"], "leased")
     slot = find_slot(lab, name)
@@ -137,15 +137,15 @@ def test_an_outage_of_the_schedulers_fails_no_host(lab: Stack, host: Process, na
     release(lab, "outage-1")
 
 
-def test_a_full_queue_does_not_make_it_look_dead(lab: Stack, host: Process, name: str) -> None:
-    """No worker takes requests, and thousands wait. The host's heartbeats still count, for several timeouts."""
+def test_a_full_queue_does_not_make_a_host_offline(lab: Stack, host: Process, name: str) -> None:
+    """No worker takes requests, and thousands wait. The heartbeats of the host still count, for several timeouts."""
     reserve(lab, "flood-1")
     lab.await_phase(["flood-1"], "leased")
     slot = find_slot(lab, name)
     lab.processes["reservations"].stop()
     for _ in range(FLOOD):
-        lab.send("renew", {"request": "flood", "items": [{"reservation": "nobody"}] * 100})
-    wait_for(lambda: find_slot(lab, slot.id).last_seen > slot.last_seen + 2 * TIMEOUT, "heartbeats to be heard")
+        lab.send("renew", {"request": "flood", "items": [{"reservation": "unknown"}] * 100})
+    wait_for(lambda: find_slot(lab, slot.id).last_seen > slot.last_seen + 2 * TIMEOUT, "heartbeats to be recorded")
     assert event_names(lab, "flood-1") == ["submitted", "leased"]
     lab.processes["reservations"].start()
     lab.await_canary("reservations")
@@ -158,30 +158,30 @@ def test_a_flushed_redis_fails_no_host(lab: Stack, host: Process, name: str) -> 
     lab.await_phase(["on-a-flushed-redis"], "leased")
     slot = find_slot(lab, name)
     lab.redis.flushall()
-    wait_for(lambda: find_slot(lab, slot.id).last_seen > slot.last_seen + 2 * TIMEOUT, "heartbeats to be heard")
+    wait_for(lambda: find_slot(lab, slot.id).last_seen > slot.last_seen + 2 * TIMEOUT, "heartbeats to be recorded")
     assert event_names(lab, "on-a-flushed-redis") == ["submitted", "leased"]
     assert host.is_alive
     release(lab, "on-a-flushed-redis")
 
 
 def start_work(lab: Stack, slot: str, name: str) -> Process:
-    """A process of this lease that waits for its end, as its holder starts it."""
-    words = f"leasehold.cli host exec {name} --slot {slot} --machine m1".split()
-    return lab.start(f"work-of-{name}", *words, "--state", str(lab.folder / "host-state"), "--", "sleep", "600")
+    """Start a process of this lease that sleeps, as its holder does."""
+    arguments = f"leasehold.cli host exec {name} --slot {slot} --machine m1".split()
+    return lab.start(f"work-of-{name}", *arguments, "--state", str(lab.folder / "host-state"), "--", "sleep", "600")
 
 
 def await_cores(agent: Process, work: Process, name: str, cores: float, cpus: set[int]) -> None:
-    """Until the agent says so, and the system too: the process may run on these cpus alone."""
+    """Wait until the agent reports this limit and the process may run on exactly these CPUs."""
 
     def is_limited() -> bool:
-        known = [each["cores"] for each in told(agent, "limited") if each["reservation"] == name]
+        known = [each["cores"] for each in list_records(agent, "limited") if each["reservation"] == name]
         return known[-1:] == [cores] and os.sched_getaffinity(work.pid) == cpus
 
     wait_for(is_limited, f"{cores} cores for {name}")
 
 
-def test_a_limit_of_cores_follows_the_leases_on_the_host_and_is_set_in_the_system(lab: Stack, name: str) -> None:
-    """Alone a lease of one cpu may use both of the host; beside a second one each has its own; then all again."""
+def test_the_limit_of_cores_follows_the_leases_of_the_host(lab: Stack, name: str) -> None:
+    """A lease of one CPU may use both CPUs of the host while it is alone, and one while there is a second lease."""
     allowed = sorted(os.sched_getaffinity(0))
     first, second = {allowed[0]}, {allowed[1 % len(allowed)]}
     agent = start_agent(lab, name, cpus=2)
@@ -199,7 +199,7 @@ def test_a_limit_of_cores_follows_the_leases_on_the_host_and_is_set_in_the_syste
 
     release(lab, "cores-2")
     await_cores(agent, work, "cores-1", 2, first | second)
-    wait_for(lambda: os.sched_getaffinity(other.pid) == set(allowed), "no limit for who has no lease")
+    wait_for(lambda: os.sched_getaffinity(other.pid) == set(allowed), "no limit without a lease")
     release(lab, "cores-1")
     for process in (agent, work, other):
         process.kill()
@@ -208,5 +208,5 @@ def test_a_limit_of_cores_follows_the_leases_on_the_host_and_is_set_in_the_syste
 
 
 def release(lab: Stack, name: str) -> None:
-    """The holder is done."""
+    """Release the reservation as its holder does."""
     assert lab.ask("release", {"reservation": name, "token": lab.find(name).token})["ok"]

@@ -1,4 +1,4 @@
-"""A static host and an EC2 pool serve one queue of requests that fit both, whatever fails of either."""
+"""A static host and an EC2 pool serve one queue of requests that fit on both, while the host or EC2 fails."""
 
 import json
 import os
@@ -34,7 +34,7 @@ CLOUD = {f"mixed-cloud-{number}" for number in (1, 2, 3)}
 
 @pytest.fixture
 def mixed(stack: Stack) -> Iterator[Stack]:
-    """The stack with both pools; without them, and with an EC2 that refuses nothing, afterwards."""
+    """The stack with both pools. They are removed afterwards, and EC2 refuses nothing."""
     stack.apply({"pools": {**RULES["pools"], **POOLS}})
     yield stack
     refuse(stack, None)
@@ -47,9 +47,9 @@ def mixed(stack: Stack) -> Iterator[Stack]:
 
 @pytest.fixture
 def host(mixed: Stack) -> Iterator[Process]:
-    """A host of four cpus, registered by its agent."""
-    words = "leasehold.cli host run mixed-host --pool mixed-lab --machine m1 --cpus 4 --json"
-    agent = mixed.start("agent-mixed", *words.split())
+    """A static host of four CPUs, registered by its agent."""
+    arguments = "leasehold.cli host run mixed-host --pool mixed-lab --machine m1 --cpus 4 --json"
+    agent = mixed.start("agent-mixed", *arguments.split())
     wait_for(lambda: mixed.slots("mixed-lab"), "the host")
     yield agent
     agent.kill()
@@ -57,7 +57,7 @@ def host(mixed: Stack) -> Iterator[Process]:
 
 
 def refuse(stack: Stack, code: str | None) -> None:
-    """From now on EC2 refuses every launch with this code; None: no more."""
+    """Let EC2 refuse every launch with this code from now on; None: refuse nothing."""
     faults = [{"code": code, "status": 400, "type": OFFERING}] if code else []
     url = f"{stack.emulator_url}/_leasehold/faults"
     with urlopen(Request(url, data=json.dumps(faults).encode(), method="PUT"), timeout=10) as answer:  # noqa: S310 (loopback)
@@ -65,30 +65,30 @@ def refuse(stack: Stack, code: str | None) -> None:
 
 
 def await_waiting(stack: Stack, code: str, count: int) -> None:
-    """Until so many of ours wait with this code."""
+    """Wait until exactly `count` reservations of this test wait, all with this code."""
 
     def look() -> bool:
         waiting = stack.services.ports.view_cache.read_report().get("waiting", {})
         return [waiting[name][0] for name in NAMES if name in waiting] == [code] * count
 
-    wait_for(look, f"{count} that wait with {code}")
+    wait_for(look, f"{count} reservations with the waiting code {code}")
 
 
 def submit(stack: Stack, names: list[str]) -> None:
-    """Requests of two cpus, which the host and the cloud could serve alike."""
-    wishes = [{"id": name, "system": SYSTEM, "resources": {"cpus": 2}, "ttl": 0} for name in names]
-    assert stack.ask("submit", {"items": [{**each, "restart_policy": "on_failure"} for each in wishes]})["ok"]
+    """Submit reservations of two CPUs, which fit on the host and on EC2."""
+    requests = [{"id": name, "system": SYSTEM, "resources": {"cpus": 2}, "ttl": 0} for name in names]
+    assert stack.ask("submit", {"items": [{**each, "restart_policy": "on_failure"} for each in requests]})["ok"]
 
 
 def find_hold(stack: Stack, kind: str) -> Hold:
-    """What holds launches, once no launch is under way."""
+    """Return the launch back-off of this kind, after the launches under way have been answered."""
     wait_for(lambda: not [slot for slot in stack.slots("mixed-cloud") if slot.state == "launching"], "the answers")
     rows = stack.services.ports.store.read_rows()
     return next(row for row in rows if isinstance(row, Hold) and row.kind == kind and row.pool == "mixed-cloud")
 
 
 def restart_scheduler(stack: Stack, kind: str, code: str | None) -> Hold:
-    """Another process leads from now on, and EC2 answers with this code; the hold that was there before."""
+    """Restart the scheduler and let EC2 refuse with this code; return the back-off that held before."""
     store, ticks = stack.services.ports.store, stack.processes["ticks"]
     ticks.stop()
     held, term = find_hold(stack, kind), store.load_leader_term().term
@@ -100,12 +100,12 @@ def restart_scheduler(stack: Stack, kind: str, code: str | None) -> Hold:
 
 
 def slots_of(stack: Stack, names: list[str]) -> set[str]:
-    """Where these are leased."""
+    """Return the slots with leases of these reservations."""
     return {lease.slot for row in stack.services.ports.store.find_reservations(ids=names) for lease in row.leases}
 
 
 @pytest.mark.timeout(300)
-def test_both_serve_one_queue_and_all_are_served_in_the_end(mixed: Stack, host: Process) -> None:
+def test_a_host_and_ec2_serve_one_queue_and_all_reservations_are_leased_in_the_end(mixed: Stack, host: Process) -> None:
     submit(mixed, NAMES[:4])
     mixed.await_phase(NAMES[:4], "leased")
     assert slots_of(mixed, NAMES[:4]) == {"mixed-host", "mixed-cloud-1"}

@@ -1,4 +1,4 @@
-"""Spot interruptions through real processes: EC2's notice goes by EventBridge and SQS, and the holder hears of it."""
+"""Spot interruptions on real processes: EC2's notice arrives by EventBridge and SQS, and the holder is notified."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ from tests.system.stack import Stack, a_pool
 pytestmark = pytest.mark.timeout(120)
 POOL = "spot"
 SHORT = 1.0
-"""A grace that is over long before the two minutes."""
+"""A grace in seconds, far shorter than the two minutes of EC2."""
 
 
 def some_rules(**scheduler: Any) -> dict[str, Any]:
@@ -28,26 +28,27 @@ def some_rules(**scheduler: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _spot(stack: Stack) -> Iterator[None]:
-    """A pool of spot machines; in the end EC2 has launched as many as slots booted, and every one of them is gone, by
-    our word or by an interruption.
+    """Apply a pool of spot machines.
+
+    Afterwards check that EC2 launched one machine for each boot, and that all were terminated or interrupted.
     """
     stack.apply(some_rules())
-    before = {life["id"] for life in stack.histories(POOL)}
+    before = {each["id"] for each in stack.histories(POOL)}
     (last,) = stack.services.ports.store.read_events(EventFilter(newest=True, limit=1))
     yield
     for row in stack.services.ports.store.find_reservations(phases=["pending", "leased", "revoking"]):
         if row.request.pool == POOL:
             stack.ask("cancel", {"reservation": row.id})
     stack.await_empty(POOL)
-    lives = [life for life in stack.histories(POOL) if life["id"] not in before]
-    assert {life["cause"] for life in lives} <= {"call", "interrupted"}
+    machines = [each for each in stack.histories(POOL) if each["id"] not in before]
+    assert {each["cause"] for each in machines} <= {"call", "interrupted"}
     booted = stack.services.ports.store.read_events(EventFilter(after=last.number, name="slot_booting"))
-    assert len(lives) == sum((event.slot or "").startswith(POOL) for event in booted) > 0
+    assert len(machines) == sum((event.slot or "").startswith(POOL) for event in booted) > 0
     stack.apply(RULES)
 
 
 def lease(stack: Stack, **fields: Any) -> tuple[Reservation, Slot]:
-    """A reservation that is leased, and its slot."""
+    """Submit a reservation; return it with its slot when it is leased."""
     name = f"spot-{uuid4().hex[:8]}"
     assert stack.ask("submit", {"id": name, "pool": POOL, **fields})["ok"]
     (row,) = stack.await_phase([name], "leased")
@@ -58,7 +59,7 @@ def slot_of(stack: Stack, row: Reservation) -> Slot:
     return next(slot for slot in stack.slots(POOL) if slot.id == row.leases[0].slot)
 
 
-def test_a_holder_that_lets_go_before_the_deadline_is_leased_elsewhere_with_a_new_token(stack: Stack) -> None:
+def test_a_surrendered_reservation_is_leased_on_another_slot_with_a_new_token(stack: Stack) -> None:
     row, slot = lease(stack)
     channel = stack.redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
     channel.subscribe(f"leasehold:notice:{row.id}")
@@ -68,15 +69,15 @@ def test_a_holder_that_lets_go_before_the_deadline_is_leased_elsewhere_with_a_ne
     # EventBridge dates its events to the second.
     deadline = int(warned["deadline"] - INTERRUPTION_SECONDS) + INTERRUPTION_SECONDS
     assert (revoking.revoke_by, revoking.reason, revoking.token) == (deadline, "slot_interrupted", row.token)
-    heard: list[dict[str, Any]] = []
+    notices: list[dict[str, Any]] = []
 
     def listen() -> bool:
         message = channel.get_message(timeout=1)
-        heard.extend([msgspec.json.decode(message["data"])] if message else [])
-        return bool(heard) and heard[-1]["event"] == "revoking"
+        notices.extend([msgspec.json.decode(message["data"])] if message else [])
+        return bool(notices) and notices[-1]["event"] == "revoking"
 
     wait_for(listen, "the notice")
-    assert (heard[-1]["reason"], heard[-1]["deadline"]) == ("slot_interrupted", deadline)
+    assert (notices[-1]["reason"], notices[-1]["deadline"]) == ("slot_interrupted", deadline)
     channel.close()
     assert stack.ask("surrender", {"reservation": row.id, "token": row.token})["ok"]
     (again,) = stack.await_phase([row.id], "leased")
@@ -97,15 +98,15 @@ def test_a_lease_of_the_client_has_its_revocation_deadline_and_reason(stack: Sta
     assert stack.find(lease.id).phase == "released"
 
 
-def test_one_that_is_ignored_ends_with_the_machine(stack: Stack) -> None:
-    """The holder loses its lease when the machine is gone, and is served again with its place in the queue."""
+def test_an_ignored_revocation_ends_with_the_machine(stack: Stack) -> None:
+    """The lease ends with the machine. The reservation is leased again and keeps its age in the queue."""
     row, slot = lease(stack)
     (warned,) = stack.let_happen("interrupt", str(slot.instance_id), deadline=SHORT)
     again = wait_for(lambda: found if (found := stack.find(row.id)).token > row.token else None, "another lease")
     assert slot_of(stack, again).instance_id != slot.instance_id
     assert (again.created_at, again.interruptions) == (row.created_at, 1)
-    told = EventFilter(slot=slot.id, name="slot_interrupted", newest=True, limit=1)
-    (interrupted,) = stack.services.ports.store.read_events(told)
+    last = EventFilter(slot=slot.id, name="slot_interrupted", newest=True, limit=1)
+    (interrupted,) = stack.services.ports.store.read_events(last)
     assert interrupted.detail == {"epoch": slot.epoch, "gone_at": int(warned["deadline"])}
 
 
@@ -122,14 +123,14 @@ def test_a_grace_ends_the_lease_before_the_deadline(stack: Stack, grace: float) 
     assert slot_of(stack, again).id != slot.id
 
 
-def test_one_that_does_not_want_to_be_requeued_fails(stack: Stack) -> None:
+def test_with_on_interruption_fail_the_reservation_fails(stack: Stack) -> None:
     row, slot = lease(stack, on_interruption="fail")
     stack.let_happen("interrupt", str(slot.instance_id))
     (failed,) = stack.await_phase([row.id], "failed")
     assert failed.reason == "slot_interrupted"
 
 
-def test_a_hint_lets_the_lease_run_on_and_puts_nothing_more_there(stack: Stack) -> None:
+def test_a_rebalance_recommendation_keeps_the_lease_and_the_slot_takes_no_new_one(stack: Stack) -> None:
     row, slot = lease(stack)
     stack.let_happen("rebalance", str(slot.instance_id))
     draining = wait_for(lambda: found if (found := slot_of(stack, row)).state == "draining" else None, "the drain")

@@ -1,4 +1,4 @@
-"""Two schedulers: whoever dies at its work is followed by the other, and terms only grow."""
+"""Two schedulers: when the leader is killed, the other one takes over, and terms only increase."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ from tests.system.takeover import kill_holder, second_scheduler
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_a_leader_that_dies_with_the_lock_in_its_hand_is_followed_by_another(stack: Stack) -> None:
+def test_a_leader_killed_with_the_lock_is_replaced_by_another(stack: Stack) -> None:
     with second_scheduler(stack) as second:
         before = stack.services.ports.store.load_leader_term()
         kill_holder(stack, second)
-        assert stack.submit("after-the-king", pool="warm")["ok"]
-        (row,) = stack.await_phase(["after-the-king"], "leased")
+        assert stack.submit("after-the-kill", pool="warm")["ok"]
+        (row,) = stack.await_phase(["after-the-kill"], "leased")
         after = stack.services.ports.store.load_leader_term()
         assert after.term > before.term
         assert after.holder != before.holder
@@ -38,15 +38,15 @@ def test_two_schedulers_share_the_work_and_serve_everything(stack: Stack) -> Non
             assert stack.submit(name, pool="warm")["ok"]
             terms.append(stack.services.ports.store.load_leader_term().term)
         rows = stack.await_phase(names, "leased")
-        # Each of them is a new holder whenever the other one ticked last.
+        # A scheduler takes a new term whenever the other one ticked last.
         wait_for(lambda: stack.services.ports.store.load_leader_term().term > terms[0], "a change of leaders")
         answer = stack.ask("release", {"items": [{"reservation": row.id, "token": row.token} for row in rows]})
     assert answer["ok"]
     assert terms == sorted(terms)
 
 
-def test_a_leader_that_stood_still_between_plan_and_commit_writes_nothing(stack: Stack) -> None:
-    """Another one led meanwhile: the plan of the old one is refused, its term is over."""
+def test_a_leader_paused_between_plan_and_commit_writes_nothing(stack: Stack) -> None:
+    """Another scheduler led meanwhile, so the commit of the old leader is refused because of its term."""
     folder, store = stack.folder / "points", stack.services.ports.store
     stack.processes["ticks"].stop()
     hosts = [start_with_points(stack, folder, name) for name in ("ticks-one", "ticks-two")]
@@ -54,15 +54,15 @@ def test_a_leader_that_stood_still_between_plan_and_commit_writes_nothing(stack:
         for host in hosts:
             wait_for(lambda host=host: "ready." in host.read_log(), "a scheduler")  # type: ignore[misc]
         give_order(folder, "between_plan_and_commit", "stop")
-        assert stack.submit("stood-still", pool="warm")["ok"]
-        (stopped,) = wait_for(lambda: list(folder.glob("between_plan_and_commit.*")), "a leader that stands still")
+        assert stack.submit("paused", pool="warm")["ok"]
+        (stopped,) = wait_for(lambda: list(folder.glob("between_plan_and_commit.*")), "a paused leader")
         planned_in = store.load_leader_term()
-        (row,) = stack.await_phase(["stood-still"], "leased")
+        (row,) = stack.await_phase(["paused"], "leased")
         assert store.load_leader_term().term > planned_in.term
         os.kill(int(stopped.suffix[1:]), signal.SIGCONT)
         wait_for(lambda: any("deposed" in host.read_log(100_000) for host in hosts), "a leader that was deposed")
-        assert store.find_reservations(ids=["stood-still"]) == [row]
-        events = store.read_events(EventFilter(reservation="stood-still"))
+        assert store.find_reservations(ids=["paused"]) == [row]
+        events = store.read_events(EventFilter(reservation="paused"))
         assert [event.name for event in events] == ["reservation_submitted", "reservation_leased"]
     finally:
         for host in hosts:
@@ -74,7 +74,7 @@ def test_a_leader_that_stood_still_between_plan_and_commit_writes_nothing(stack:
 
 
 def start_with_points(stack: Stack, folder: Path, name: str) -> Process:
-    """A scheduler on a host of its own, that stands still where it is ordered to."""
-    told = {**stack.environment, FOLDER: str(folder), HOST: name}
-    stack.processes[name] = Process(name, ["tests.chaos.worker", "ticks"], told, stack.folder)
+    """Start a scheduler as on another host; it pauses at the point that the test names."""
+    environment = {**stack.environment, FOLDER: str(folder), HOST: name}
+    stack.processes[name] = Process(name, ["tests.chaos.worker", "ticks"], environment, stack.folder)
     return stack.processes[name]

@@ -1,4 +1,4 @@
-"""A message lost, a worker killed, a Redis gone: each costs a delay, and nothing is done twice or forgotten."""
+"""A lost message, a killed worker or an unreachable Redis causes a delay; nothing is done twice or forgotten."""
 
 import base64
 import json
@@ -13,17 +13,17 @@ import pytest
 
 from leasehold import Client
 from leasehold.client.models import Reservation
+from leasehold.common.names import RESERVATIONS
 from scheduler.model.transitions import ENDED
 from scheduler.ports import EventFilter
-from tasks.queues import RESERVATIONS
 from tests.system.processes import PATIENCE, wait_for
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.timeout(180)
 
 
-class Asking(threading.Thread):
-    """A producer that asks for one reservation and waits for its answer."""
+class Producer(threading.Thread):
+    """A producer that submits one reservation and waits for its answer."""
 
     def __init__(self, stack: Stack, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -32,14 +32,14 @@ class Asking(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """As any producer does."""
+        """Submit the reservation."""
         with Client(self._stack.redis_server.url, timeout=2 * PATIENCE) as client:
             self.answers.append(client.reserve(id=self.name, pool="warm"))
 
 
 @contextmanager
 def database_locked(stack: Stack) -> Iterator[None]:
-    """Nobody else can write within this block: a task that is to change something waits at its first statement."""
+    """Lock the database within this block: a task that writes waits at its first statement."""
     with sqlite3.connect(stack.folder / "leasehold.db", isolation_level=None) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -49,7 +49,7 @@ def database_locked(stack: Stack) -> Iterator[None]:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process answers no message within this block."""
+    """Stop the process within this block, so that it answers no message."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -58,7 +58,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def await_taken(stack: Stack) -> None:
-    """Until a worker has a message of the queue `reservations` that it has not acknowledged."""
+    """Wait until a worker has an unacknowledged message of the queue `reservations`."""
     wait_for(
         lambda: any(b"leasehold.reservations.submit" in body for body in stack.redis.hvals("unacked")),
         "a request that is under way",
@@ -67,15 +67,15 @@ def await_taken(stack: Stack) -> None:
 
 @contextmanager
 def awaiting_start(stack: Stack) -> Iterator[None]:
-    """The end of this block waits until the intake has begun with a task, as its event tells."""
+    """Wait at the end of this block until the intake has sent the event that a task started."""
     with closing(stack.redis.pubsub(ignore_subscribe_messages=True)) as channel:  # type: ignore[no-untyped-call]
         channel.psubscribe("*celeryev/*")
         channel.get_message(timeout=5)
         yield
-        wait_for(lambda: _tells_of_start(channel.get_message(timeout=1)), "the start of the task")
+        wait_for(lambda: _is_start_of_task(channel.get_message(timeout=1)), "the start of the task")
 
 
-def _tells_of_start(message: dict[str, bytes] | None) -> bool:
+def _is_start_of_task(message: dict[str, bytes] | None) -> bool:
     if message is None:
         return False
     found = json.loads(base64.b64decode(json.loads(message["data"])["body"]))
@@ -87,57 +87,57 @@ def is_stored(stack: Stack, name: str) -> bool:
     return bool(stack.services.ports.store.find_reservations(ids=[name]))
 
 
-def lose_the_message(stack: Stack, name: str) -> Asking:
-    """It vanishes from the queue before any worker has seen it."""
+def lose_the_message(stack: Stack, name: str) -> Producer:
+    """Delete the message from the queue before a worker takes it."""
     stack.processes[RESERVATIONS].kill()
-    asking = Asking(stack, name)
+    producer = Producer(stack, name)
     wait_for(lambda: stack.redis.llen(RESERVATIONS), "the message")
     stack.redis.delete(RESERVATIONS)
-    return asking
+    return producer
 
 
-def kill_before_the_commit(stack: Stack, name: str) -> Asking:
-    """The worker has the message, and dies before anything of it is written."""
+def kill_before_the_commit(stack: Stack, name: str) -> Producer:
+    """Kill the worker after it took the message and before it writes to the database."""
     with database_locked(stack):
-        asking = Asking(stack, name)
+        producer = Producer(stack, name)
         await_taken(stack)
         stack.processes[RESERVATIONS].kill()
     assert not is_stored(stack, name)
-    return asking
+    return producer
 
 
-def kill_between_commit_and_answer(stack: Stack, name: str) -> Asking:
-    """It is written; the worker dies before it has published, kicked and answered: Redis stands still."""
+def kill_between_commit_and_answer(stack: Stack, name: str) -> Producer:
+    """Kill the worker after the commit and before it publishes, kicks and answers, while Redis is stopped."""
     with database_locked(stack):
         with awaiting_start(stack):
-            asking = Asking(stack, name)
+            producer = Producer(stack, name)
         os.kill(stack.redis_server.pid, signal.SIGSTOP)
     try:
         wait_for(lambda: is_stored(stack, name), "the commit")
         stack.processes[RESERVATIONS].kill()
     finally:
         os.kill(stack.redis_server.pid, signal.SIGCONT)
-    assert asking.answers == []
-    return asking
+    assert producer.answers == []
+    return producer
 
 
 @pytest.mark.parametrize("damage", [lose_the_message, kill_before_the_commit, kill_between_commit_and_answer])
-def test_the_client_gets_its_one_answer_and_nothing_is_doubled(
-    stack: Stack, damage: Callable[[Stack, str], Asking]
+def test_the_client_gets_one_answer_and_the_request_is_executed_once(
+    stack: Stack, damage: Callable[[Stack, str], Producer]
 ) -> None:
     name = damage.__name__.replace("_", "-")
-    asking = damage(stack, name)
+    producer = damage(stack, name)
     stack.processes[RESERVATIONS].start()
-    asking.join(2 * PATIENCE)
-    assert [(row.id, row.phase in {"pending", "leased"}) for row in asking.answers] == [(name, True)]
+    producer.join(2 * PATIENCE)
+    assert [(row.id, row.phase in {"pending", "leased"}) for row in producer.answers] == [(name, True)]
     (row,) = stack.await_phase([name], "leased")
     events = stack.services.ports.store.read_events(EventFilter(reservation=name))
     assert [event.name for event in events] == ["reservation_submitted", "reservation_leased"]
     assert stack.ask("release", {"reservation": name, "token": row.token})["ok"]
 
 
-def test_a_worker_survives_the_end_of_its_redis_while_it_holds_a_message(stack: Stack) -> None:
-    """Celery 5.7.0 exits here ('NoneType' object has no attribute 'hostname'): why the lock stays on 5.6.3."""
+def test_a_worker_survives_a_restart_of_redis_while_it_has_a_message(stack: Stack) -> None:
+    """Celery 5.7.0 exits here ('NoneType' object has no attribute 'hostname'), so requirements.lock stays on 5.6.3."""
     worker = stack.processes[RESERVATIONS]
     pid = worker.pid
     with database_locked(stack):
@@ -153,8 +153,8 @@ def test_a_worker_survives_the_end_of_its_redis_while_it_holds_a_message(stack: 
     assert stack.ask("release", {"reservation": "held", "token": row.token})["ok"]
 
 
-def test_a_holder_without_answers_lets_go_by_its_own_clock(stack: Stack) -> None:
-    """Not later than the database gives the slot to another reservation."""
+def test_a_holder_without_answers_stops_by_its_own_clock(stack: Stack) -> None:
+    """That is not later than the expiry in the database, after which another reservation may get the slot."""
     with Client(stack.redis_server.url, timeout=PATIENCE) as client:
         with client.lease(id="cut-off", pool="warm", ttl=3, wait=PATIENCE) as lease, stopped(stack.redis_server.pid):
             last = stack.find("cut-off").expires_at
@@ -165,4 +165,4 @@ def test_a_holder_without_answers_lets_go_by_its_own_clock(stack: Stack) -> None
             assert lease.lost.wait(PATIENCE)
             assert not lease.is_held
             assert lease.reason == "it could not be renewed in time"
-        wait_for(lambda: stack.find("cut-off").phase in ENDED, "its end")
+        wait_for(lambda: stack.find("cut-off").phase in ENDED, "the end of the reservation")

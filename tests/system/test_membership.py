@@ -1,4 +1,4 @@
-"""Two clusters, each with its own database, configured to use one Redis: the second one does not start."""
+"""Two clusters with different databases are configured to use the same Redis: the second one does not start."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,7 +23,7 @@ PROGRAMS = {
 
 
 def scrape(port: int) -> str:
-    """What the metrics page reports; "" while nothing serves it."""
+    """Return the page of metrics, or "" if no process serves it."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
             return str(page.read().decode())
@@ -44,12 +44,14 @@ def foreign_processes(stack: Stack, foreign_database: str, tmp_path: Path) -> It
     """Every program that uses a database, with the Redis of the stack and the database of another cluster."""
     config = tmp_path / "leasehold.toml"
     config.write_text('[pools.linux]\nsystem = "x86_64-linux"\nmax_slots = 1\n')
-    told = {
+    changes = {
         "LEASEHOLD_DATABASE__URL": foreign_database,
         "LEASEHOLD_CONFIG": str(config),
         "LEASEHOLD_METRICS__PORT": str(find_free_port()),
     }
-    started = {name: Process(name, words, stack.environment | told, tmp_path) for name, words in PROGRAMS.items()}
+    started = {
+        name: Process(name, arguments, stack.environment | changes, tmp_path) for name, arguments in PROGRAMS.items()
+    }
     yield started
     for process in started.values():
         process.stop()
@@ -58,11 +60,11 @@ def foreign_processes(stack: Stack, foreign_database: str, tmp_path: Path) -> It
 def test_no_process_of_another_cluster_starts_and_no_reservation_is_lost(
     stack: Stack, foreign_database: str, foreign_processes: dict[str, Process]
 ) -> None:
-    """Before identities a foreign worker took requests from the queue, and leases and machines got lost."""
+    """Without the check a worker of another cluster would take requests from the queue, and they would be lost."""
     identities = {stack.services.ports.store.read_cluster().identity}
     with closing(open_store(foreign_database)) as store:
         identities.add(store.read_cluster().identity)
-    names = [f"ours-{number}" for number in range(20)]
+    names = [f"own-{number}" for number in range(20)]
     for name in names:
         stack.send("submit", {"id": name, "pool": "warm"})
     for name, process in foreign_processes.items():
@@ -79,23 +81,23 @@ def test_no_process_of_another_cluster_starts_and_no_reservation_is_lost(
         assert not store.find_reservations()
 
 
-def test_every_process_ends_when_its_redis_comes_to_belong_to_another_cluster_and_loses_no_message(
+def test_every_process_ends_when_its_redis_belongs_to_another_cluster_and_no_message_is_lost(
     stack: Stack, tmp_path: Path
 ) -> None:
-    """The message goes back to its queue; a supervisor starts the worker again, which then refuses to start."""
+    """The message goes back to its queue. A supervisor may restart the worker, which then refuses to start."""
     key, worker, beat = "leasehold:cluster", stack.processes["reservations"], stack.processes["beat"]
     port = find_free_port()
     metrics = Process(
         "own-metrics", ("workers.exporter",), stack.environment | {"LEASEHOLD_METRICS__PORT": str(port)}, tmp_path
     )
     wait_for(lambda: "leasehold_term" in scrape(port), "the metrics")
-    ours = stack.redis.get(key)
-    assert isinstance(ours, bytes)
+    identity = stack.redis.get(key)
+    assert isinstance(identity, bytes)
     stack.redis.set(key, "another")
     try:
 
         def send_and_look() -> bool:
-            # Until the worker looks again it may accept one; the same id again changes nothing.
+            # The worker may accept a request until its next check; the same id again changes nothing.
             stack.send("submit", {"id": "in-between", "pool": "warm"})
             return not worker.is_alive
 
@@ -106,11 +108,11 @@ def test_every_process_ends_when_its_redis_comes_to_belong_to_another_cluster_an
         for each, process in (("beat", beat), ("metrics", metrics)):
             assert process.await_end() != 0, each
             assert (
-                f"leasehold: Redis belongs to cluster another, the database to cluster {ours.decode()}"
+                f"leasehold: Redis belongs to cluster another, the database to cluster {identity.decode()}"
                 in process.read_log()
             )
     finally:
-        stack.redis.set(key, ours)
+        stack.redis.set(key, identity)
         ended = {name: each for name, each in stack.processes.items() if "it ends." in each.read_log(100_000)}
         ended |= {"beat": beat} if not beat.is_alive else {}
         for process in ended.values():

@@ -1,4 +1,4 @@
-"""The metrics process, asked over HTTP as Prometheus does, beside live workers."""
+"""The metrics process, read over HTTP as Prometheus does, while workers run."""
 
 import socket
 import urllib.error
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.view.metric_table import METRICS
-from tasks.queues import QUEUE_NAMES
 from tests.system.conftest import RULES
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack, a_pool
@@ -21,7 +21,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 @pytest.fixture
 def address(stack: Stack) -> Iterator[str]:
-    """Where the metrics of the running stack are."""
+    """The URL of the metrics of the running stack."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -48,7 +48,7 @@ def of(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((name, frozenset(labels.items())))
 
 
-def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None:
+def test_a_lease_changes_the_metrics(stack: Stack, address: str) -> None:
     stack.await_empty()
     before = wait_for(lambda: scrape(address), "the metrics process")
     for name, metric in METRICS.items():
@@ -82,7 +82,10 @@ def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None
 def test_waiting_reservations_are_reported_with_the_reason(stack: Stack, address: str) -> None:
     assert stack.ask("submit", {"id": "metered-on-hold", "pool": "linux", "priority": 0})["ok"]
     try:
-        wait_for(lambda: of(scrape(address), "leasehold_reservations_waiting", code="on_hold") == 1, "the one on hold")
+        wait_for(
+            lambda: of(scrape(address), "leasehold_reservations_waiting", code="on_hold") == 1,
+            "the reservation on hold",
+        )
         assert of(scrape(address), "leasehold_longest_wait_seconds") == 0
     finally:
         stack.ask("cancel", {"reservation": "metered-on-hold"})
@@ -90,7 +93,7 @@ def test_waiting_reservations_are_reported_with_the_reason(stack: Stack, address
 
 @pytest.fixture
 def shared(stack: Stack) -> Iterator[Stack]:
-    """With a pool of one place for which two accounts compete, until the end of the test."""
+    """The stack with a pool of one slot for which two accounts compete."""
     system = "shared-linux"
     pool = a_pool(system=system, max_slots=1, max_leases_per_slot=1)
     accounts = {"saver": {"charge_rate": [2], "max_charge_seconds": 600, "balance": [100]}}
@@ -122,7 +125,7 @@ def test_accounts_are_reported_at_every_level_while_one_preempts_another(shared:
     assert shared.ask("submit", {"id": "metered-saves", "pool": "shared", "account": "saver"})["ok"]
     shared.await_phase(["metered-saves"], "leased")
 
-    def is_told() -> bool:
+    def is_exported() -> bool:
         now = scrape(address)
         return (
             of(now, "leasehold_account_leases", account="saver", level="0") == 1
@@ -133,5 +136,5 @@ def test_accounts_are_reported_at_every_level_while_one_preempts_another(shared:
             and (of(now, "leasehold_account_spent_total", account="saver", level="0") or 0) > 0
         )
 
-    wait_for(is_told, "both sides of the preemption")
+    wait_for(is_exported, "both sides of the preemption")
     assert of(scrape(address), "leasehold_account_leases", account="saver", level="5") == 0

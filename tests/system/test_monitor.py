@@ -1,4 +1,4 @@
-"""Flower's pages over HTTP, with the workers of all queues up."""
+"""The pages of Flower over HTTP, while the workers of all queues run."""
 
 import base64
 import json
@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
+from leasehold.common.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from leasehold.stack.configuration import find_free_port
-from tasks.queues import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack
 
@@ -33,25 +33,25 @@ class Pages:
         self._address = f"http://127.0.0.1:{port}"
 
     def read(self, path: str) -> str:
-        """One page. Raises URLError unless it is served, TimeoutError if no answer comes."""
+        """Return one page. Raises URLError unless it is served, TimeoutError without an answer."""
         request = urllib.request.Request(f"{self._address}{path}", headers=AUTHORIZATION)  # noqa: S310 - loopback
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - loopback
             text: str = answer.read().decode()
             return text
 
     def read_json(self, path: str) -> Any:
-        """One page of the API."""
+        """Return one page of the API."""
         return json.loads(self.read(path))
 
     def is_served(self) -> bool:
-        """Whether Flower answers."""
+        """Return whether Flower answers."""
         try:
             return bool(self.read("/healthcheck"))
         except URLError:
             return False
 
     def list_workers(self) -> list[str]:
-        """The names of the workers whose events Flower has seen."""
+        """Return the names of the workers whose events Flower has received."""
         return sorted(self.read_json("/api/workers?status=1"))
 
 

@@ -1,4 +1,4 @@
-"""Machines that EC2 runs under our tags and that no row knows, through real workers; the call log is the witness."""
+"""Machines with the tags of the cluster and without a slot, handled by real workers; checked in EC2's call log."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,7 @@ import pytest
 from scheduler.ports import EventFilter
 from tests.system.processes import wait_for
 from tests.system.stack import IMAGE, Stack
-from workers.ec2.clients import make_client
+from workers.ec2.clients import Ec2Access, make_client
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -20,13 +20,15 @@ pytestmark = pytest.mark.timeout(120)
 def ec2(stack: Stack) -> "EC2Client":
     aws = stack.settings.aws
     return make_client(
-        region=aws.region, endpoint_url=aws.endpoint_url, access_key_id="testing", secret_access_key="testing"
+        Ec2Access(
+            region=aws.region, endpoint_url=aws.endpoint_url, access_key_id="testing", secret_access_key="testing"
+        )
     )
 
 
 def run(ec2: "EC2Client", stack: Stack, slot: str) -> str:
-    """A machine that bears our tags, launched behind our back; its id."""
-    tags = {"cluster": stack.settings.aws.cluster, "pool": "linux", "slot": slot, "launch": f"unheard-of-{slot}"}
+    """Launch a machine with the tags of the cluster but without Leasehold; return its id."""
+    tags = {"cluster": stack.settings.aws.cluster, "pool": "linux", "slot": slot, "launch": f"unknown-{slot}"}
     pairs: list[TagTypeDef] = [{"Key": f"leasehold:{name}", "Value": value} for name, value in tags.items()]
     answer = ec2.run_instances(
         ImageId=IMAGE, MinCount=1, MaxCount=1, TagSpecifications=[{"ResourceType": "instance", "Tags": pairs}]
@@ -34,22 +36,24 @@ def run(ec2: "EC2Client", stack: Stack, slot: str) -> str:
     return answer["Instances"][0]["InstanceId"]
 
 
-def test_a_machine_of_an_empty_slot_is_adopted_and_serves(stack: Stack, ec2: "EC2Client") -> None:
+def test_a_machine_that_names_an_empty_slot_is_adopted_and_becomes_ready(stack: Stack, ec2: "EC2Client") -> None:
     stack.await_empty()
     machine = run(ec2, stack, "linux-3")
     wait_for(lambda: "slot_adopted" in events_of(stack, "linux-3"), "the adoption", 60)
-    # No reservation needs it: it was probed, was ready, went idle and was let go like any other.
-    wait_for(lambda: state_of(stack, machine) == "terminated", "its end", 60)
+    # No reservation needs the machine, so it becomes ready, is idle and is terminated like any other.
+    wait_for(lambda: state_of(stack, machine) == "terminated", "the end of the machine", 60)
     assert events_of(stack, "linux-3")[:4] == ["slot_adopted", "slot_binding", "slot_ready", "slot_draining"]
     assert terminations(stack, machine) != []
     stack.await_empty()
 
 
-def test_a_machine_that_no_slot_can_take_is_counted_and_ended_when_it_is_old(stack: Stack, ec2: "EC2Client") -> None:
+def test_a_machine_that_no_slot_can_adopt_is_counted_and_terminated_when_it_is_old(
+    stack: Stack, ec2: "EC2Client"
+) -> None:
     machine = run(ec2, stack, "linux-99")
     wait_for(lambda: is_counted(stack), "the count", 60)
-    assert terminations(stack, machine) == [], "it is young"
-    wait_for(lambda: state_of(stack, machine) == "terminated", "its end", 60)
+    assert terminations(stack, machine) == [], "the machine is too young"
+    wait_for(lambda: state_of(stack, machine) == "terminated", "the end of the machine", 60)
     assert terminations(stack, machine) != []
     wait_for(lambda: not is_counted(stack), "the end of the count", 60)
     (event,) = stack.services.ports.store.read_events(EventFilter(name="machine_orphaned", newest=True, limit=1))
@@ -65,12 +69,12 @@ def state_of(stack: Stack, machine: str) -> str:
 
 
 def terminations(stack: Stack, machine: str) -> list[Any]:
-    """The calls that asked for its end, by EC2's own log."""
+    """Return the TerminateInstances calls for this machine from EC2's call log."""
     return [each for each in stack.calls("TerminateInstances") if machine in each["instances"]]
 
 
 def events_of(stack: Stack, slot: str) -> list[str]:
-    """What befell the slot since it last was launched or adopted."""
+    """Return the events of the slot since its last launch or adoption."""
     names = [event.name for event in stack.services.ports.store.read_events(EventFilter(slot=slot))]
     begin = max((at for at, name in enumerate(names) if name in {"slot_launching", "slot_adopted"}), default=0)
     return names[begin:]

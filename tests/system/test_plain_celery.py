@@ -1,4 +1,4 @@
-"""A producer with nothing but Celery: its requests are carried out, and none that is refused disappears unseen."""
+"""A producer that uses only Celery: its requests are executed, and each refused message is counted and recorded."""
 
 import json
 import subprocess
@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
+from leasehold.common.names import LAUNCH, RESERVATIONS
 from scheduler.model.events import Event
 from scheduler.ports import EventFilter
-from tasks.queues import LAUNCH, RESERVATIONS
 from tests.system.bad_messages import an_envelope
 from tests.system.processes import wait_for
 from tests.system.stack import ROOT, Stack
@@ -25,12 +25,12 @@ PAGE = Path(ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf
 
 @pytest.fixture(scope="module")
 def producer(stack: Stack) -> Celery:
-    """An application that knows the broker and nothing else."""
+    """A Celery application that knows only the URL of the broker."""
     return Celery(broker=stack.redis_server.url)
 
 
 def await_reservation(stack: Stack, name: str) -> None:
-    """Until it is stored; then it goes."""
+    """Wait until the reservation is stored, and cancel it."""
     store = stack.services.ports.store
     wait_for(lambda: store.find_reservations(ids=[name]), f"the reservation {name}")
     stack.ask("cancel", {"reservation": name})
@@ -58,7 +58,7 @@ def test_the_example_of_the_page_is_accepted(stack: Stack, tmp_path: Path) -> No
     ],
     ids=["positional", "keyword", "fields", "fields of a list"],
 )
-def test_every_form_of_a_plain_request_is_carried_out(
+def test_every_form_of_a_plain_request_is_executed(
     stack: Stack, producer: Celery, arguments: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     name = f"plain-{uuid4().hex}"
@@ -67,7 +67,7 @@ def test_every_form_of_a_plain_request_is_carried_out(
 
 
 def test_a_copy_of_a_plain_request_changes_nothing(stack: Stack, producer: Celery) -> None:
-    """The message id is the request id: a `priority` that is delivered twice, with another one between, counts once."""
+    """The message id is the request id, so a `priority` that is delivered twice is executed once."""
     name, message = f"plain-{uuid4().hex}", uuid4().hex
     stack.submit(name, pool="warm")
     first = {"reservation": name, "priority": 5}
@@ -92,9 +92,9 @@ def await_event(stack: Stack, message: str) -> Event:
     return wait_for(look, f"the event of {message}")
 
 
-ALIEN = {"id": "r", "pool": "warm", "reply_to": "leader"}
+FOREIGN_ADDRESS = {"id": "r", "pool": "warm", "reply_to": "leader"}
 FORGED = {"reservation": "no", "token": -77}
-RENEW, TYPED = "leasehold.reservations.renew", "leasehold.reservations.sumbit"
+RENEW, MISSPELLED = "leasehold.reservations.renew", "leasehold.reservations.sumbit"
 SLOT = "leasehold.launch.slot"
 
 
@@ -104,16 +104,16 @@ SLOT = "leasehold.launch.slot"
         (RESERVATIONS, SUBMIT, [[{"id": "r", "pool": 3}], {}, None], "document", ("pool", "3")),
         (RESERVATIONS, SUBMIT, [[{"id": "r"}], {"pool": "warm"}, None], "arguments", ("kwargs", '["pool"]')),
         (RESERVATIONS, RENEW, [[FORGED], {}, None], "document", ("token", "***")),
-        (RESERVATIONS, SUBMIT, [[ALIEN], {}, None], "address", ("reply_to", "***")),
-        (RESERVATIONS, TYPED, [[{}], {}, None], "task", ("headers.task", f'"{TYPED}"')),
+        (RESERVATIONS, SUBMIT, [[FOREIGN_ADDRESS], {}, None], "address", ("reply_to", "***")),
+        (RESERVATIONS, MISSPELLED, [[{}], {}, None], "task", ("headers.task", f'"{MISSPELLED}"')),
         (LAUNCH, SLOT, [["secret-body"], {}], "envelope", ("body", "a list")),
         (LAUNCH, SLOT, [["warm-1", 7], {}, None], "arguments", ("launch_id", "7")),
     ],
 )
-def test_a_refused_message_raises_a_metric_and_an_event(
+def test_a_refused_message_is_counted_and_recorded_as_an_event(
     stack: Stack, queue: str, task: str, body: Any, defect: str, fault: tuple[str, str]
 ) -> None:
-    """Without a secret, and without the body."""
+    """The event contains neither secrets nor the body."""
     message = f"refused-{uuid4().hex}"
     before = count_refused(stack)
     for kept in stack.redis.scan_iter("leasehold:refused:*"):
@@ -128,7 +128,7 @@ def test_a_refused_message_raises_a_metric_and_an_event(
     assert after[queue, defect] == before[queue, defect] + 1
 
 
-def test_what_is_not_json_is_counted_too(stack: Stack) -> None:
+def test_a_message_that_is_not_json_is_counted(stack: Stack) -> None:
     before = count_refused(stack)
     stack.redis.lpush(LAUNCH, "no message, password=hush")
     wait_for(lambda: count_refused(stack)[LAUNCH, "envelope"] > before[LAUNCH, "envelope"], "the count")

@@ -1,4 +1,4 @@
-"""`leasehold up` on PostgreSQL: the same stack, the same words, another database."""
+"""`leasehold up` on PostgreSQL instead of SQLite."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.timeout(120)
 POOL = {"system": "x86_64-linux", "max_slots": 1, "max_leases_per_slot": 4, "ec2": {"image": IMAGE}}
 
 
-def test_a_stack_on_postgresql_migrates_serves_and_outlives_its_lost_connections(
+def test_a_stack_on_postgresql_migrates_serves_and_survives_lost_connections(
     tmp_path: Path, postgresql_server: PostgresServer
 ) -> None:
-    """The supervisor makes the tables. The database is named in the configuration, as an operator names it."""
+    """The supervisor creates the tables. The configuration file names the database."""
     name = postgresql_server.create_database()
     url = postgresql_server.url(name)
     (tmp_path / "leasehold.toml").write_text(f'[database]\nurl = "{url}"\n')

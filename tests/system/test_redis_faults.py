@@ -1,4 +1,4 @@
-"""Redis may lose everything, or wake up in the past: that delays, and changes no outcome."""
+"""Redis loses its data or restarts with old data: this causes a delay and changes no outcome."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,22 +20,22 @@ OUTCOME: Final = {"reservation_submitted": 1, "reservation_leased": 1, "reservat
 
 
 def flush(stack: Stack) -> None:
-    """Everything is gone, from one moment to the next."""
+    """Delete all keys."""
     stack.redis.flushall()
 
 
 def restart_empty(stack: Stack) -> None:
-    """It is killed, and comes back with nothing."""
+    """Kill Redis and start it without data."""
     stack.redis_server.kill()
     stack.redis_server.restart()
 
 
-def wake_in_the_past(stack: Stack) -> None:
-    """It is killed, and comes back with what it held at the beginning: old rows, old messages, an old lock."""
+def restart_with_old_data(stack: Stack) -> None:
+    """Kill Redis and start it with an earlier snapshot: old rows, old messages and an old lock."""
     stack.redis_server.kill()
     _snapshot(stack).write_bytes(stack.folder.joinpath("past.rdb").read_bytes())
     stack.redis_server.restart()
-    # It is read; the next restart is to find nothing.
+    # The next restart must not find this snapshot.
     _snapshot(stack).unlink()
     assert stack.redis.exists("past")
 
@@ -44,37 +44,39 @@ def _snapshot(stack: Stack) -> Path:
     return stack.redis_server.directory / "dump.rdb"
 
 
-def remember(stack: Stack) -> None:
-    """Keep what Redis holds now."""
+def keep_snapshot(stack: Stack) -> None:
+    """Keep a snapshot of Redis."""
     stack.redis.set("past", 1)
     stack.redis.save()
     stack.folder.joinpath("past.rdb").write_bytes(_snapshot(stack).read_bytes())
     _snapshot(stack).unlink()
 
 
-def equals_sql(stack: Stack) -> bool:
-    """Whether a reader that comes new finds in the view just what SQL holds."""
+def equals_database(stack: Stack) -> bool:
+    """Return whether a new reader of the view finds the rows of the database."""
     view = RedisViewCache(stack.redis).load()
-    truth = View(stack.services.ports.store.read_rows())
+    stored = View(stack.services.ports.store.read_rows())
     return view is not None and (view.slots, view.reservations, view.holds) == (
-        truth.slots,
-        truth.reservations,
-        truth.holds,
+        stored.slots,
+        stored.reservations,
+        stored.holds,
     )
 
 
 def history(stack: Stack, name: str) -> dict[str, int]:
-    """How often each event happened to a reservation."""
+    """Return event -> count for a reservation."""
     return dict(Counter(event.name for event in stack.services.ports.store.read_events(EventFilter(reservation=name))))
 
 
-@pytest.mark.parametrize("fault", [flush, restart_empty, wake_in_the_past])
-def test_whatever_happens_to_redis_every_reservation_ends_and_the_view_equals_sql(stack: Stack, fault: Fault) -> None:
-    """It happens while they wait, while their machines boot, while they hold, and right after their release."""
+@pytest.mark.parametrize("fault", [flush, restart_empty, restart_with_old_data])
+def test_after_a_fault_of_redis_every_reservation_ends_and_the_view_equals_the_database(
+    stack: Stack, fault: Fault
+) -> None:
+    """The fault happens while the reservations wait, while machines boot, during the leases and after their release."""
     names = [f"{fault.__name__}-{number}" for number in range(6)]
     launched = stack.launched()
     assert stack.submit(names[0])["ok"]
-    remember(stack)
+    keep_snapshot(stack)
     assert stack.submit(names[1])["ok"]
     fault(stack)
     for name in names[2:]:
@@ -83,12 +85,12 @@ def test_whatever_happens_to_redis_every_reservation_ends_and_the_view_equals_sq
     fault(stack)
     rows = stack.await_phase(names, "leased")
     fault(stack)
-    words = [{"reservation": row.id, "token": row.token} for row in rows]
-    assert stack.ask("release", {"items": words})["ok"]
+    releases = [{"reservation": row.id, "token": row.token} for row in rows]
+    assert stack.ask("release", {"items": releases})["ok"]
     fault(stack)
     stack.await_phase(names, "released")
     stack.await_empty()
-    wait_for(lambda: equals_sql(stack), "a view that equals SQL")
+    wait_for(lambda: equals_database(stack), "a view equal to the database")
     assert {name: history(stack, name) for name in names} == dict.fromkeys(names, OUTCOME)
     machines = [each for each in stack.instances() if each["tags"]["leasehold:pool"] == "linux"]
     assert {each["state"] for each in machines} == {"terminated"}
@@ -97,8 +99,8 @@ def test_whatever_happens_to_redis_every_reservation_ends_and_the_view_equals_sq
 
 
 @pytest.mark.parametrize("key", ["leasehold:leader", "leasehold:view:generation", "ticks"])
-def test_a_key_of_a_wrong_type_stops_neither_ticks_nor_workers(stack: Stack, key: str) -> None:
-    """A wrong key of the view or the leader failed every tick; a wrong key of a queue ended the worker of the queue."""
+def test_a_key_of_a_wrong_type_does_not_stop_ticks_or_workers(stack: Stack, key: str) -> None:
+    """Such a key of the view, the leader lock or a queue must not fail ticks or end workers."""
     name = f"wrong-type-{key.rpartition(':')[2]}"
     with stack.redis.pipeline(transaction=True) as pipeline:
         pipeline.delete(key)
@@ -108,7 +110,7 @@ def test_a_key_of_a_wrong_type_stops_neither_ticks_nor_workers(stack: Stack, key
         assert stack.submit(name, pool="warm", ttl=0)["ok"]
         (row,) = stack.await_phase([name], "leased")
         assert stack.ask("release", {"reservation": name, "token": row.token})["ok"]
-        wait_for(lambda: equals_sql(stack), "a view that equals SQL")
+        wait_for(lambda: equals_database(stack), "a view equal to the database")
         wait_for(lambda: key in list_set_aside(stack), "the event")
         assert stack.redis.hgetall(f"leasehold:set-aside:{key}") == {b"my": b"own"}
         assert all(process.is_alive for process in stack.processes.values())
@@ -118,6 +120,6 @@ def test_a_key_of_a_wrong_type_stops_neither_ticks_nor_workers(stack: Stack, key
 
 
 def list_set_aside(stack: Stack) -> list[str]:
-    """The keys that were set aside, by the events."""
+    """Return the keys that were set aside, from the events."""
     events = stack.services.ports.store.read_events(EventFilter(name="key_set_aside"))
     return [str(event.detail["key"]) for event in events]

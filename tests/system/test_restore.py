@@ -1,4 +1,4 @@
-"""A backup is restored while the stack runs: no number is used twice, and every holder gets an answer."""
+"""A backup is restored while the stack runs: no token or term is used twice, and every holder gets an answer."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from leasehold import Client
+from leasehold.common.names import task_name
 from scheduler.store.backup import put_back, read_backup
-from tasks.queues import task_name
 from tests.postgresql_server import PostgresServer, find_binaries
 from tests.system.processes import PATIENCE, Process, wait_for
 from tests.system.stack import Stack, a_pool
@@ -23,7 +23,7 @@ RULES = {"pools": {"linux": a_pool(max_leases_per_slot=1, max_slots=4, lease_ttl
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def stack(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
-    """A stack of its own on each database, in whose processes the programs of PostgreSQL are found."""
+    """A stack on each kind of database; the programs of PostgreSQL are on the PATH of its processes."""
     binaries = find_binaries()
     if binaries is not None:
         monkeypatch.setenv("PATH", f"{binaries}{os.pathsep}{os.environ['PATH']}")
@@ -39,22 +39,22 @@ def stack(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     server.drop_database(name)
 
 
-def command(stack: Stack, *words: str, status: int = 0) -> str:
-    """What a command printed."""
-    process = Process("command", ("leasehold.cli", *words), stack.environment, stack.folder)
-    wait_for(lambda: not process.is_alive, f"leasehold {words[0]} to end", 3 * PATIENCE)
+def command(stack: Stack, *arguments: str, status: int = 0) -> str:
+    """Run a command, check its status and return its output."""
+    process = Process("command", ("leasehold.cli", *arguments), stack.environment, stack.folder)
+    wait_for(lambda: not process.is_alive, f"leasehold {arguments[0]} to end", 3 * PATIENCE)
     assert process.await_end() == status, process.read_log()
     return process.read_log(100_000)
 
 
-def restore(stack: Stack, *words: str) -> dict[str, Any]:
-    """What a restore came to."""
-    found: dict[str, Any] = json.loads(command(stack, "restore", *words, "--yes", "--json").splitlines()[-1])
+def restore(stack: Stack, *arguments: str) -> dict[str, Any]:
+    """Run a restore and return its result."""
+    found: dict[str, Any] = json.loads(command(stack, "restore", *arguments, "--yes", "--json").splitlines()[-1])
     return found
 
 
 def lease(stack: Stack, name: str) -> int:
-    """The token of a new lease."""
+    """Submit a reservation and return the token of its lease."""
     stack.submit(name)
     (row,) = stack.await_phase([name], "leased")
     return row.token
@@ -64,7 +64,7 @@ def renew(stack: Stack, name: str, token: int) -> dict[str, Any]:
     return stack.ask("renew", {"reservation": name, "token": token})
 
 
-def test_what_happened_after_the_backup_is_settled_and_no_number_comes_twice(stack: Stack) -> None:
+def test_leases_from_after_the_backup_are_cancelled_and_no_number_is_used_twice(stack: Stack) -> None:
     kept_token = lease(stack, "kept")
     command(stack, "backup", "the.backup")
     with Client(stack.redis_server.url) as client, client.lease(id="held", pool="linux", wait=PATIENCE) as held:
@@ -78,19 +78,20 @@ def test_what_happened_after_the_backup_is_settled_and_no_number_comes_twice(sta
         "held": ("leased", "cancelled"),
         "waits": ("pending", "cancelled"),
     }
-    assert renew(stack, "kept", kept_token)["ok"], "the database knows this lease, and its holder keeps it"
+    assert renew(stack, "kept", kept_token)["ok"], "a lease from before the backup is kept"
     assert not renew(stack, "held", highest)["ok"]
     assert first["term"] > leader_term.term
     new_token = lease(stack, "next")
     assert new_token > first["token"] > highest
     assert stack.find("kept").token == kept_token
-    # Each machine is known to a slot again, or ended.
+    # Each machine belongs to a slot again or is terminated.
     known = {slot.instance_id for slot in stack.slots()}
     wait_for(
-        lambda: {each["id"] for each in stack.instances("running")} <= known | machines_of(stack), "no stray machine"
+        lambda: {each["id"] for each in stack.instances("running")} <= known | machines_of(stack),
+        "the end of machines without a slot",
     )
     assert machines >= 2
-    # The same backup once more: the first restore is not in it.
+    # Restore the same backup again; it does not contain the first restore.
     second = restore(stack, "the.backup")
     assert second["token"] > new_token
     assert second["term"] > first["term"]
@@ -99,7 +100,7 @@ def test_what_happened_after_the_backup_is_settled_and_no_number_comes_twice(sta
     for name in ("kept", "last"):
         stack.ask("release", {"reservation": name, "token": stack.find(name).token})
     stack.await_empty()
-    wait_for(lambda: not stack.instances("pending", "running"), "every machine to go")
+    wait_for(lambda: not stack.instances("pending", "running"), "the end of every machine")
 
 
 def machines_of(stack: Stack) -> set[str | None]:
@@ -107,15 +108,16 @@ def machines_of(stack: Stack) -> set[str | None]:
 
 
 def is_refused(stack: Stack, queue: str, task: str) -> bool:
-    """Send one more message, since beat sends nothing now, and look whether the worker has named the command. A worker
-    trusts a check of its membership for a second.
+    """Send a message and return whether the worker has logged the command for a restore.
+
+    beat has stopped, so the test sends the message. A worker keeps a check of its membership for a second.
     """
     stack.app.send_task(task_name(queue, task))
     return REMEDY in stack.processes[queue].read_log()
 
 
-def test_an_older_state_that_was_put_in_place_by_other_means_is_refused_until_it_is_settled(stack: Stack) -> None:
-    """A file copy of SQLite, a dump of PostgreSQL: processes that run and processes that start name the command."""
+def test_an_older_database_restored_by_other_means_is_refused_until_restore_in_place(stack: Stack) -> None:
+    """After a copied SQLite file or a PostgreSQL dump, running and starting processes name the command to use."""
     command(stack, "backup", "the.backup")
     token = lease(stack, "after")
     record = stack.services.ports.record

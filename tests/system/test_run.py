@@ -1,4 +1,4 @@
-"""`leasehold run` against a whole stack: the lease is real, and so are the ways to lose it."""
+"""`leasehold run` with a whole stack: a command with a lease, and the ways in which the lease ends."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,11 +12,11 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(stack: Stack) -> Iterator[Start]:
-    """Starts `leasehold run --id NAME` with these words; what it and the command print is its log."""
+    """A function that starts `leasehold run --id NAME` with these arguments; its log contains the command's output."""
     found: list[Process] = []
 
-    def begin(name: str, *words: str) -> Process:
-        found.append(stack.start(name, "leasehold.cli", "run", "--id", name, *words))
+    def begin(name: str, *arguments: str) -> Process:
+        found.append(stack.start(name, "leasehold.cli", "run", "--id", name, *arguments))
         return found[-1]
 
     yield begin
@@ -26,8 +26,8 @@ def start(stack: Stack) -> Iterator[Start]:
         del stack.processes[process.name]
 
 
-def test_a_machine_that_ec2_takes_back_asks_the_command_to_end(stack: Stack, start: Start) -> None:
-    """It has its lease until then, renewed for longer than its ttl, and gives it back when it ends."""
+def test_an_interruption_sends_sigterm_to_the_command(stack: Stack, start: Start) -> None:
+    """The lease is renewed for longer than its ttl, and released when the command ends."""
     script = """trap 'cat "$LEASEHOLD_REVOKED_FILE"; exit 3' TERM; echo "$LEASEHOLD_TOKEN on $LEASEHOLD_INSTANCE_ID"
         while :; do sleep 0.1; done"""
     process = start("run-interrupted", "--pool", "linux", "--ttl", "3", "--", "sh", "-c", script)
@@ -40,7 +40,7 @@ def test_a_machine_that_ec2_takes_back_asks_the_command_to_end(stack: Stack, sta
     stack.let_happen("interrupt", str(machine))
     assert process.await_end() == 3
     assert "run-interrupted is being revoked: slot_interrupted; the command gets SIGTERM" in process.read_log()
-    # The file that is there from then on: why, and until when.
+    # The file LEASEHOLD_REVOKED_FILE contains the reason and the deadline.
     assert process.read_log().splitlines()[-2] == "slot_interrupted"
     assert float(process.read_log().splitlines()[-1]) > (row.expires_at or 0.0) + 60
     stack.await_phase(["run-interrupted"], "released")

@@ -1,4 +1,4 @@
-"""A stack in `access.mode = signed`, with its real workers: what is signed is served, anything else changes nothing."""
+"""A stack with `access.mode = signed`: signed messages are executed, and all others change nothing."""
 
 import base64
 import json
@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 
 from leasehold.client.client import Client
+from leasehold.common.names import RESERVATIONS, task_name
 from leasehold.common.signing import SignedFields, format_key_line, hash_body, read_key, sign, sign_headers
 from leasehold.errors import NotAnswered, Refused
 from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
 from scheduler.ports import EventFilter, StoredPrincipal
-from tasks.queues import RESERVATIONS, task_name
 from tests.system.bad_messages import an_envelope
 from tests.system.conftest import RULES
 from tests.system.processes import wait_for
@@ -25,10 +25,10 @@ Envelope = dict[str, Any]
 
 
 class SignedStack(Stack):
-    """Speaks to its workers as the principals that it adds."""
+    """A stack whose tests send messages as principals that they add."""
 
     def add(self, role: str, *accounts: str) -> StoredPrincipal:
-        """A new principal."""
+        """Add a principal with a new name."""
         name = f"{role}-{uuid4().hex[:8]}"
         return add_principal(self.services.ports.store, {"name": name, "role": role, "accounts": [*accounts]})
 
@@ -38,12 +38,12 @@ class SignedStack(Stack):
         return self.services.ports.store.read_cluster().identity
 
     def client(self, principal: StoredPrincipal | None, key: str | None = None) -> Client:
-        """A client that signs as this principal."""
+        """Return a client that signs as this principal; None: a client that does not sign."""
         line = None if principal is None else format_key_line(principal.name, key or principal.key, self.cluster)
         return Client(self.redis_url("leasehold"), key=line, timeout=20)
 
     def make(self, principal: StoredPrincipal, document: Mapping[str, Any], task: str = SUBMIT) -> Envelope:
-        """A signed message with this document, as it lies on the list of its queue."""
+        """Return a signed message with this document, as it is stored in the list of its queue."""
         _, queue, _ = task.split(".")
         envelope = an_envelope(queue, task, [[{**document}], {}, None], uuid4().hex)
         envelope["headers"] |= sign_headers(
@@ -59,18 +59,18 @@ class SignedStack(Stack):
         return envelope
 
     def push(self, envelope: Envelope, queue: str = RESERVATIONS) -> None:
-        """Put it onto the list of a queue."""
+        """Push the message to the list of a queue."""
         self.redis.lpush(queue, json.dumps(envelope))
 
     def exchange(self, envelope: Envelope, address: str) -> Answer:
-        """Push it and give its answer."""
+        """Push the message and return its answer."""
         self.redis.delete(address)
         self.push(envelope)
         _, body = cast("tuple[bytes, bytes]", wait_for(lambda: self.redis.blpop([address], timeout=2), "the answer"))
         return cast("Answer", json.loads(body))
 
     def is_known(self, name: str) -> bool:
-        """Whether the database has this reservation."""
+        """Return whether this reservation is stored."""
         return bool(self.services.ports.store.find_reservations(ids=[name]))
 
 
@@ -94,7 +94,7 @@ def a_document() -> dict[str, Any]:
 def test_a_signed_client_is_served_by_a_cluster_that_signs_its_own_messages(
     signed: SignedStack, alice: StoredPrincipal
 ) -> None:
-    """Ticks, sweeps, launches and checks travel through queues that refuse unsigned messages."""
+    """The queues of ticks, sweeps, launches and checks refuse unsigned messages."""
     with signed.client(alice) as client, client.lease(pool="warm", wait=60) as lease:
         assert lease.token > 0
         row = signed.find(lease.id)
@@ -115,7 +115,7 @@ def test_an_unsigned_message_is_refused_answered_counted_and_recorded(signed: Si
 
 
 @pytest.mark.parametrize("queue", ["ticks", "launch", "health", "terminate"])
-def test_only_the_cluster_itself_and_operators_where_they_may_send_on_internal_queues(
+def test_only_the_cluster_and_operators_may_send_to_internal_queues(
     signed: SignedStack, alice: StoredPrincipal, queue: str
 ) -> None:
     canary = task_name(queue, "canary")
@@ -145,17 +145,20 @@ def test_only_the_cluster_itself_and_operators_where_they_may_send_on_internal_q
 
 
 SWAPS: list[tuple[str, Callable[[SignedStack, Envelope], None]]] = [
-    ("principal", lambda stack, it: it["headers"].update(principal=stack.add("operator").name)),
-    ("cluster", lambda _, it: it["headers"].update(cluster=uuid4().hex)),
-    ("task", lambda _, it: it["headers"].update(task=CANCEL)),
-    ("message id", lambda _, it: it["headers"].update(id=uuid4().hex)),
-    ("time", lambda _, it: it["headers"].update(signed_at=repr(float(it["headers"]["signed_at"]) + 1))),
-    ("signature", lambda _, it: it["headers"].update(signature="0" * 64)),
-    ("no signature", lambda _, it: it["headers"].pop("signature")),
-    ("no principal", lambda _, it: it["headers"].pop("principal")),
-    ("digest of the sender", lambda _, it: _replace_body(it, keep_digest=True)),
-    ("body", lambda _, it: _replace_body(it, keep_digest=False)),
-    ("a blank in the body", lambda _, it: it.update(body=base64.b64encode(_body_of(it) + b" ").decode())),
+    ("principal", lambda stack, message: message["headers"].update(principal=stack.add("operator").name)),
+    ("cluster", lambda _, message: message["headers"].update(cluster=uuid4().hex)),
+    ("task", lambda _, message: message["headers"].update(task=CANCEL)),
+    ("message id", lambda _, message: message["headers"].update(id=uuid4().hex)),
+    ("time", lambda _, message: message["headers"].update(signed_at=repr(float(message["headers"]["signed_at"]) + 1))),
+    ("signature", lambda _, message: message["headers"].update(signature="0" * 64)),
+    ("no signature", lambda _, message: message["headers"].pop("signature")),
+    ("no principal", lambda _, message: message["headers"].pop("principal")),
+    ("digest of the sender", lambda _, message: _replace_body(message, keep_digest=True)),
+    ("body", lambda _, message: _replace_body(message, keep_digest=False)),
+    (
+        "an extra space in the body",
+        lambda _, message: message.update(body=base64.b64encode(_body_of(message) + b" ").decode()),
+    ),
 ]
 
 
@@ -164,7 +167,7 @@ def _body_of(envelope: Envelope) -> bytes:
 
 
 def _replace_body(envelope: Envelope, *, keep_digest: bool) -> None:
-    """Another id in the body; the digest of the first body in the header that the worker computes."""
+    """Replace the id in the body; with `keep_digest` add the digest of the original body as a header."""
     if keep_digest:
         envelope["headers"]["body_sha256"] = hash_body(_body_of(envelope))
     ((document,), *rest) = json.loads(_body_of(envelope))
@@ -172,8 +175,8 @@ def _replace_body(envelope: Envelope, *, keep_digest: bool) -> None:
     envelope["body"] = base64.b64encode(json.dumps(body).encode()).decode()
 
 
-def test_a_captured_message_is_refused_with_any_field_swapped(signed: SignedStack, alice: StoredPrincipal) -> None:
-    """Each alteration is that of a message of its own, which is served afterwards as it was captured."""
+def test_a_captured_message_with_any_changed_field_is_refused(signed: SignedStack, alice: StoredPrincipal) -> None:
+    """Each change is made in a copy of another message; the original message is accepted afterwards."""
     for what, alter in SWAPS:
         document = a_document()
         captured = signed.make(alice, document)
@@ -187,7 +190,7 @@ def test_a_captured_message_is_refused_with_any_field_swapped(signed: SignedStac
 
 
 def test_a_message_for_another_queue_is_refused(signed: SignedStack) -> None:
-    """Signed for `ticks`, it names a task of `reservations`, on whose list it is pushed."""
+    """The message is signed for the queue `ticks`, and pushed to `reservations` with a task of that queue."""
     operator, document = signed.add("operator"), a_document()
     envelope = signed.make(operator, document)
     fields = SignedFields(
@@ -205,7 +208,7 @@ def test_a_message_for_another_queue_is_refused(signed: SignedStack) -> None:
 
 
 @pytest.mark.parametrize("hours", [-1.1, 1.1])
-def test_a_message_that_was_signed_more_than_an_hour_away_is_refused(
+def test_a_message_signed_more_than_an_hour_before_or_after_now_is_refused(
     signed: SignedStack, alice: StoredPrincipal, hours: float
 ) -> None:
     document = a_document()
@@ -223,7 +226,7 @@ def test_a_copy_gets_the_stored_answer_for_the_same_principal_only(signed: Signe
     envelope = signed.make(alice, document)
     first = signed.exchange(envelope, document["reply_to"])
     assert first["ok"]
-    # The very message again, and the same request signed again.
+    # First the same message again, then the same request with a new signature.
     assert signed.exchange(envelope, document["reply_to"]) == first
     assert signed.exchange(signed.make(alice, document), document["reply_to"]) == first
     other = signed.exchange(signed.make(signed.add("producer"), document), document["reply_to"])

@@ -1,4 +1,4 @@
-"""From a producer to EC2 and back through real processes. The order of the tests is that of growing damage."""
+"""From a producer to EC2 and back on real processes. Later tests do more damage."""
 
 from uuid import uuid4
 
@@ -11,7 +11,7 @@ from tests.system.stack import Answer, Stack, a_pool
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_reservation_is_leased_and_released_and_its_machine_is_let_go(stack: Stack) -> None:
+def test_a_reservation_is_leased_and_released_and_its_machine_is_terminated(stack: Stack) -> None:
     earlier = {each["id"] for each in stack.instances()}
     assert stack.submit("first")["phase"] == "pending"
     (row,) = stack.await_phase(["first"], "leased")
@@ -25,7 +25,7 @@ def test_a_reservation_is_leased_and_released_and_its_machine_is_let_go(stack: S
     assert [(each["id"], each["state"]) for each in machines] == [(slot.instance_id, "terminated")]
 
 
-def test_a_batch_over_few_slots_is_served_to_the_last(stack: Stack) -> None:
+def test_every_reservation_of_a_batch_is_served_on_few_slots(stack: Stack) -> None:
     names = [f"batch-{number}" for number in range(200)]
     answer = stack.ask("submit", {"items": [{"id": name, "pool": "linux"} for name in names]})
     assert answer["ok"]
@@ -35,8 +35,8 @@ def test_a_batch_over_few_slots_is_served_to_the_last(stack: Stack) -> None:
     def serve() -> bool:
         rows = stack.services.ports.store.find_reservations(ids=sorted(waiting), phases=["leased"], limit=200)
         if rows:
-            words = [{"reservation": row.id, "token": row.token} for row in rows]
-            assert stack.ask("release", {"items": words})["ok"]
+            releases = [{"reservation": row.id, "token": row.token} for row in rows]
+            assert stack.ask("release", {"items": releases})["ok"]
             waiting.difference_update(row.id for row in rows)
         return not waiting
 
@@ -64,7 +64,7 @@ def test_a_lease_on_a_ready_slot_does_not_wait_for_the_interval(stack: Stack) ->
         stack.await_phase([name], "leased")
     rows = [stack.find(name) for name in names]
     waited = sum((row.leased_at or 0.0) - row.created_at for row in rows)
-    # On the interval alone each would wait for half of it on average.
+    # Without kicks each would wait for half of the interval on average.
     assert waited < len(rows) * stack.settings.ticks.interval / 4
     for row in rows:
         assert stack.ask("release", {"reservation": row.id, "token": row.token})["ok"]
@@ -87,13 +87,13 @@ BAD_DOCUMENTS = [
     ("submit", GOOD | {"colour": "red"}, "colour"),
     ("submit", {"items": "all"}, "items"),
     ("submit", {"items": []}, "items"),
-    ("release", {"reservation": "nobody"}, "reservation"),
+    ("release", {"reservation": "unknown"}, "reservation"),
     ("release", {"reservation": ["first"]}, "reservation"),
     ("renew", {"reservation": "first", "token": 999_999}, "reservation"),
     ("priority", {"reservation": "first", "priority": float("inf")}, "priority"),
     ("cordon", {"slot": "nowhere-1"}, "slot"),
     ("query", {"ids": 3}, "ids"),
-    ("explain", {"reservation": "nobody"}, "reservation"),
+    ("explain", {"reservation": "unknown"}, "reservation"),
     ("conditions", {"pool": ["linux"]}, "pool"),
 ]
 
@@ -130,7 +130,7 @@ def test_no_malformed_message_ends_a_worker(stack: Stack, name: str, arguments: 
     assert stack.processes[queue].pid == pid
 
 
-def test_no_alien_message_ends_a_worker(stack: Stack) -> None:
+def test_no_foreign_message_ends_a_worker(stack: Stack) -> None:
     bodies: list[tuple[object, dict[str, object]]] = [
         ([1], {"task": "leasehold.launch.slot", "id": "1"}),
         ({"what": "ever"}, {"task": "leasehold.launch.slot", "id": "2"}),
@@ -150,12 +150,12 @@ def test_no_alien_message_ends_a_worker(stack: Stack) -> None:
 
 def test_answers_go_to_reply_addresses_only(stack: Stack) -> None:
     stack.send("submit", {"request": uuid4().hex, "reply_to": "leasehold:leader", "id": "astray", "pool": "warm"})
-    wait_for(lambda: "task.foreign_address" in stack.processes["reservations"].read_log(), "the line that says so")
+    wait_for(lambda: "task.foreign_address" in stack.processes["reservations"].read_log(), "the log line")
     assert stack.redis.type("leasehold:leader") in {b"none", b"string"}
     assert stack.services.ports.store.find_reservations(ids=["astray"]) == []
 
 
-def test_killed_workers_delay_and_lose_nothing(stack: Stack) -> None:
+def test_killed_workers_lose_no_request(stack: Stack) -> None:
     names = [f"survivor-{number}" for number in range(9)]
     for name in names:
         stack.send("submit", {"request": uuid4().hex, "id": name, "pool": "linux"})
@@ -167,13 +167,13 @@ def test_killed_workers_delay_and_lose_nothing(stack: Stack) -> None:
     for name in names:
         assert stack.submit(name)["ok"]
     rows = stack.await_phase(names, "leased")
-    words = [{"reservation": row.id, "token": row.token} for row in rows]
-    assert stack.ask("release", {"items": words})["ok"]
+    releases = [{"reservation": row.id, "token": row.token} for row in rows]
+    assert stack.ask("release", {"items": releases})["ok"]
     stack.await_empty()
 
 
-def test_a_redis_that_comes_back_empty_delays_and_loses_nothing(stack: Stack) -> None:
-    names = [f"reborn-{number}" for number in range(8)]
+def test_an_emptied_redis_loses_no_reservation(stack: Stack) -> None:
+    names = [f"emptied-{number}" for number in range(8)]
     for name in names[:4]:
         assert stack.submit(name)["ok"]
     stack.redis_server.kill()
@@ -181,12 +181,12 @@ def test_a_redis_that_comes_back_empty_delays_and_loses_nothing(stack: Stack) ->
     for name in names[4:]:
         assert stack.submit(name)["ok"]
     rows = stack.await_phase(names, "leased")
-    words = [{"reservation": row.id, "token": row.token} for row in rows]
-    assert stack.ask("release", {"items": words})["ok"]
+    releases = [{"reservation": row.id, "token": row.token} for row in rows]
+    assert stack.ask("release", {"items": releases})["ok"]
     stack.await_phase(names, "released")
 
 
-def test_in_the_end_nothing_is_left_that_costs_money(stack: Stack) -> None:
+def test_in_the_end_no_machine_is_left(stack: Stack) -> None:
     stack.apply({"pools": {**RULES["pools"], "warm": a_pool(system="warm-linux", min_slots=0, max_slots=1)}})
     try:
         for pool in ("linux", "warm"):
@@ -195,5 +195,5 @@ def test_in_the_end_nothing_is_left_that_costs_money(stack: Stack) -> None:
         assert stack.launched() == len(stack.instances("terminated"))
         assert all(process.is_alive for process in stack.processes.values())
     finally:
-        # The stack is not ours alone: other files go on with it.
+        # The tests of other files use the same stack.
         stack.apply(RULES)

@@ -1,4 +1,4 @@
-"""Control characters in what a producer sends: the commands of an operator, as processes, show them as escapes."""
+"""Control characters in the texts of a producer: the commands of an operator print them escaped."""
 
 import json
 from typing import Final
@@ -25,8 +25,8 @@ def test_no_command_prints_a_control_character_of_a_producer(stack: Stack) -> No
     assert stack.ask("fail", failed)["ok"]
     stack.await_phase(["texts"], "failed")
     started = [
-        Process(f"texts-{number}", ["leasehold.cli", *words], stack.environment, stack.folder)
-        for number, words in enumerate(COMMANDS)
+        Process(f"texts-{number}", ["leasehold.cli", *arguments], stack.environment, stack.folder)
+        for number, arguments in enumerate(COMMANDS)
     ]
     try:
         wait_for(lambda: not any(process.is_alive for process in started), "the commands", 100)

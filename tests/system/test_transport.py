@@ -1,4 +1,4 @@
-"""The transport of our workers, and the client's connections, on a Redis of its own."""
+"""The transport of the workers and the connections of the client, on a Redis of this test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +10,13 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from leasehold.client.transport import QUEUE, RequestTransport
+from leasehold.client.transport import RequestTransport
+from leasehold.common.names import RESERVATIONS, TICKS
 from leasehold.errors import Unavailable
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_notifier import RedisNotifier
 from tasks.app import PUBLISH_RETRIES, make_app
 from tasks.dispatch import CeleryDispatcher
-from tasks.queues import TICKS
 from tasks.transport import Transport
 from tests.proxy import EVERY, Proxy
 from tests.servers import start_own_redis
@@ -39,30 +39,30 @@ def connection(server: RedisServer) -> Iterator[Connection]:
 
 @pytest.fixture
 def broker(server: RedisServer) -> Iterator[redis.Redis]:
-    """Redis itself."""
+    """A direct connection to Redis."""
     with make_redis(server.url) as client:
         yield client
 
 
 @pytest.fixture
 def proxy(server: RedisServer) -> Iterator[Proxy]:
-    """What the application takes for Redis."""
+    """A proxy between the application and Redis."""
     with Proxy(server.port) as opened:
         yield opened
 
 
 @pytest.fixture
 def app(proxy: Proxy) -> Iterator[Celery]:
-    """As it is in a worker."""
+    """The Celery app, configured as in a worker."""
     made = make_app(read_settings({"broker": {"url": f"redis://127.0.0.1:{proxy.port}/0"}}))
     made.conf.broker_transport = "tasks.transport:Transport"
     yield made
-    made.pool.force_close_all()  # type: ignore[attr-defined] # the stubs take it for another pool
+    made.pool.force_close_all()  # type: ignore[attr-defined] # the stubs declare another type of pool
 
 
 @pytest.fixture
 def wire(proxy: Proxy) -> Iterator[RequestTransport]:
-    """The client's."""
+    """The transport of the client."""
     opened = RequestTransport(f"redis://127.0.0.1:{proxy.port}/0")
     yield opened
     opened.close()
@@ -72,12 +72,12 @@ def a_dispatcher(app: Celery) -> CeleryDispatcher:
     return CeleryDispatcher(app, tick_seconds=5, resend_seconds=10, sweep_seconds=2)
 
 
-def test_a_channel_keeps_one_client_for_as_long_as_its_pool_of_connections_lives(connection: Connection) -> None:
+def test_a_channel_keeps_one_client_as_long_as_its_connection_pool(connection: Connection) -> None:
     channel: Any = connection.channel()
     with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
         assert first is second
         assert first is not channel.client
-    # As kombu does when the connection is lost.
+    # kombu calls this when the connection is lost.
     channel._disconnect_pools()
     with channel.conn_or_acquire() as third:
         assert third is not first
@@ -103,10 +103,10 @@ def test_a_pooled_connection_whose_channel_was_closed_takes_messages(app: Celery
 
 
 @pytest.mark.parametrize("lost", [{1}, {2}, {1, 2}, {2, 3}, {1, 3}])
-def test_connections_that_are_lost_while_a_message_is_sent_cost_no_message(
+def test_connections_lost_while_a_message_is_sent_lose_no_message(
     lost: set[int], app: Celery, proxy: Proxy, broker: redis.Redis
 ) -> None:
-    """The first is the channel's own, the second is the one that it publishes on."""
+    """Connection 1 belongs to the channel; it publishes on connection 2."""
     proxy.lost = lost
     a_dispatcher(app).send_tick()
     assert broker.llen(TICKS) == 1
@@ -124,13 +124,13 @@ def test_after_a_failed_kick_the_next_one_is_sent(app: Celery, proxy: Proxy, bro
     assert broker.llen(TICKS) == 1
 
 
-def test_a_message_leaves_nothing_in_redis_but_itself(app: Celery, broker: redis.Redis) -> None:
+def test_a_message_leaves_no_other_key_in_redis(app: Celery, broker: redis.Redis) -> None:
     a_dispatcher(app).send_tick()
     assert broker.keys() == [TICKS.encode()]
 
 
 def is_taken(wire: RequestTransport) -> bool:
-    """Whether the broker took one message more. The client says that it did not with this error alone."""
+    """Send a message; return whether the broker took it. The client may raise only Unavailable."""
     try:
         wire.send("submit", {"request": "r1"})
     except Unavailable:
@@ -139,19 +139,19 @@ def is_taken(wire: RequestTransport) -> bool:
 
 
 @pytest.mark.parametrize("lost", [{1}, {2}, {1, 2}, {2, 3}, {1, 3}, {1, 2, 3}])
-def test_a_client_that_lost_connections_while_it_sent_a_message_sends_the_next_one(
+def test_a_client_whose_connections_were_lost_while_sending_sends_the_next_message(
     lost: set[int], wire: RequestTransport, broker: redis.Redis, proxy: Proxy
 ) -> None:
     proxy.lost = lost
     taken = sum(is_taken(wire) for _ in range(3))
     assert proxy.taken > max(lost)
-    assert 0 < taken <= broker.llen(QUEUE)
+    assert 0 < taken <= broker.llen(RESERVATIONS)
 
 
-def test_a_client_that_lost_connections_between_two_messages_sends_the_next_one(
+def test_a_client_whose_connections_were_lost_between_two_messages_sends_the_next_one(
     wire: RequestTransport, broker: redis.Redis
 ) -> None:
     assert is_taken(wire)
     broker.client_kill_filter(_type="normal", skipme=True)
     assert any(is_taken(wire) for _ in range(2))
-    assert broker.llen(QUEUE) >= 2
+    assert broker.llen(RESERVATIONS) >= 2

@@ -1,4 +1,4 @@
-"""One script, two worlds: the simulator and the live processes come to the same, step by step."""
+"""The same script on the simulator and on real processes gives the same state after each step."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def script() -> Script:
     kinds = {next(iter(step)) for step in found.steps}
     assert kinds >= {"submit", "release", "cancel", "renew", "drain", "outage", "calm", "interrupt", "lose"}
     assert kinds >= {"cordon", "uncordon", "register", "silence", "return", "leave"}
-    assert found.taken_back
+    assert found.revoked
     assert len(found.launches) >= 3
     assert set(found.offered.values()) == {SMALL, LARGE}
     assert list_restarted(found)
@@ -50,7 +50,7 @@ def script() -> Script:
 
 
 def list_restarted(script: Script) -> set[str]:
-    """Those whose host fell silent, and that were restarted: in the queue again, or elsewhere."""
+    """Return the reservations that were restarted after their host went offline."""
     found = set()
     for step, before, after in zip(script.steps[1:], script.snapshots, script.snapshots[1:], strict=False):
         if "silence" in step:
@@ -60,8 +60,8 @@ def list_restarted(script: Script) -> set[str]:
 
 
 @pytest.mark.timeout(300)
-def test_the_same_script_comes_to_the_same_in_both_worlds(stack: Stack, script: Script) -> None:
-    """The leases, the launched slots and the ends of reservations, in the same order."""
+def test_a_script_gives_the_same_states_on_the_simulator_and_on_real_processes(stack: Stack, script: Script) -> None:
+    """The leases, the launched slots and the ends of reservations are equal, in the same order."""
     stack.apply({**CONFIG, "pools": {**RULES["pools"], **CONFIG["pools"]}})
     names = {each["id"] for step in script.steps for each in step.get("submit", [])}
     for number, (step, expected) in enumerate(zip(script.steps, script.snapshots, strict=True)):
@@ -72,7 +72,7 @@ def test_the_same_script_comes_to_the_same_in_both_worlds(stack: Stack, script: 
     assert [event.slot for event in live if event.name == "slot_booting"] == script.launches
     ends = [(event.reservation, event.name.removeprefix("reservation_")) for event in live if event.name in ENDS]
     assert ends == script.ends
-    assert [event.reservation for event in live if event.name == "reservation_revoking"] == script.taken_back
+    assert [event.reservation for event in live if event.name == "reservation_revoking"] == script.revoked
     _clear(stack, names)
 
 
@@ -85,7 +85,7 @@ def _act(stack: Stack, step: dict[str, Any]) -> None:
             _set_faults(stack, [{"code": "InsufficientInstanceCapacity", "status": 400, "type": value}])
         case "calm":
             _set_faults(stack, [])
-            # What is held still would be passed over here, and is not there: a step takes longer there.
+            # A step takes longer in the simulator, so its back-offs have ended by now; wait for the real ones.
             wait_for(lambda: not _holds(stack), "the end of all holds")
         case "register" | "silence" | "return" | "leave":
             _act_as_host(stack, kind)
@@ -96,18 +96,18 @@ def _act(stack: Stack, step: dict[str, Any]) -> None:
         case "drain" | "cordon" | "uncordon":
             assert stack.ask(kind, {"slot": value})["ok"]
         case _:
-            # One that has ended is refused here and passed over there: both change nothing.
+            # For an ended reservation the stack refuses the request and the simulator ignores it.
             row = stack.find(value)
             stack.ask(kind, {"reservation": value} | ({"token": row.token} if kind != "cancel" and row.token else {}))
 
 
 def _act_as_host(stack: Stack, kind: str) -> None:
-    """Start the host's agent, stop it as a crash of the network does, let it go on, or ask it to end."""
+    """Start the agent of the host, stop it (as if its network failed), continue it, or end it."""
     match kind:
         case "register":
-            said = f"--pool {LAB} --machine m1 --cpus {HOST_CPUS} --label disk={HOST_LABELS['disk']} --json"
+            options = f"--pool {LAB} --machine m1 --cpus {HOST_CPUS} --label disk={HOST_LABELS['disk']} --json"
             _await_agent_gone(stack)
-            stack.start(AGENT, "leasehold.cli", "host", "run", HOST, *said.split())
+            stack.start(AGENT, "leasehold.cli", "host", "run", HOST, *options.split())
             wait_for(lambda: _heard(stack), "the host")
         case "silence":
             os.kill(stack.processes[AGENT].pid, signal.SIGSTOP)
@@ -121,14 +121,14 @@ def _act_as_host(stack: Stack, kind: str) -> None:
 
 
 def _await_agent_gone(stack: Stack) -> None:
-    """An agent that has left ends by itself, a little later than its slot is empty."""
+    """Wait until the previous agent has ended; that is a little later than its slot is empty."""
     agent = stack.processes.get(AGENT)
     if agent is not None:
         wait_for(lambda: agent.has_succeeded, "the end of the agent that left")
 
 
 def _heard(stack: Stack) -> float:
-    """When the host was heard last, as the next tick sees it; 0 before it registered."""
+    """Return the time of the last heartbeat in the view; 0 before the host has registered."""
     slot = stack.services.ports.view_cache.read_slots([HOST]).get(HOST)
     return (slot.last_seen or 0.0) if slot else 0.0
 
@@ -140,7 +140,7 @@ def _holds(stack: Stack) -> list[Hold]:
 
 
 def _end_machine(stack: Stack, name: str, how: str, **more: Any) -> None:
-    """Let EC2 take the machine of this slot, if it has one, and wait until it is gone."""
+    """Let EC2 end the machine of this slot, if there is one, and wait until the slot has no machine or another one."""
     machine = _machine_of(stack, name)
     if machine is not None:
         stack.let_happen(how, machine, **more)
@@ -152,17 +152,17 @@ def _machine_of(stack: Stack, name: str) -> str | None:
 
 
 def _await(stack: Stack, names: set[str], expected: Snapshot, what: str) -> None:
-    """Wait until the live world is as the simulated one, and say both if it does not get there."""
-    seen: list[Snapshot] = []
+    """Wait until the stack is in the simulated state; fail with both states if that takes too long."""
+    found: list[Snapshot] = []
 
     def look() -> bool:
-        seen[:] = [_snapshot(stack, names)]
-        return seen[0] == expected
+        found[:] = [_snapshot(stack, names)]
+        return found[0] == expected
 
     try:
         wait_for(look, what, 30)
     except AssertionError:
-        assert seen[0] == expected, what
+        assert found[0] == expected, what
         raise
 
 

@@ -1,7 +1,7 @@
-"""One script, two worlds: what a generated sequence of actions comes to on the virtual clock, step by step.
+"""A generator of scripts of actions, with the simulator's result after each step, for comparison with a real stack.
 
-Each step is one action and the quiet after it. A step that would have two machines on their way at once is left
-out when the script is made: which of two real machines boots first is nobody's decision.
+Each step is one action followed by a pause. The generator drops a step after which two machines would boot at once,
+because the order in which two real machines become ready is not determined.
 """
 
 import random
@@ -14,9 +14,9 @@ from scheduler.simulation.scenario import read_scenario
 
 GAP_SECONDS = 20
 BEAT_SECONDS = 4
-"""Between two heartbeats of the simulated host: a gap is a whole number of them."""
+"""Seconds between two heartbeats of the simulated host; GAP_SECONDS is a multiple of it."""
 DEADLINE_SECONDS = 5
-"""From a notice to the end of its machine: a replacement is ready before that, on a busy host too."""
+"""Seconds from an interruption notice to the end of the machine; enough for a replacement, also on a busy host."""
 POOL, LAB, HOST = "worlds", "worlds-lab", "worlds-host"
 SMALL, LARGE = "m5.large", "m5.xlarge"
 HOST_LABELS, LARGE_LABELS = {"disk": "ssd"}, {"disk": "nvme"}
@@ -41,7 +41,7 @@ CONFIG: dict[str, Any] = {
         LAB: {"system": POOL, "provider": "static", "offline_timeout": OFFLINE_SECONDS, "lease_ttl": 100_000},
     },
 }
-WISHES: tuple[dict[str, Any], ...] = (
+REQUESTS: tuple[dict[str, Any], ...] = (
     {"resources": {"cpus": 1}},
     {"resources": {"cpus": 1}, "restart_policy": "on_failure"},
     {"resources": {"cpus": 4}},
@@ -50,49 +50,49 @@ WISHES: tuple[dict[str, Any], ...] = (
     {"resources": {"cpus": 2}, "labels": LARGE_LABELS},
     {"resources": {"cpus": 2}, "restart_policy": "on_failure"},
 )
-"""What may be asked for: by size, by label, by either; one that is restarted where it was lost."""
+"""Requests by size, by label or by both; two of them are restarted after a failure."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What can be compared after a step: phase and slots of each reservation, and which slots serve as what."""
+    """The state after a step that is compared: phase and slots of each reservation, and the slots in use."""
 
     reservations: dict[str, tuple[str, tuple[str, ...]]]
     slots: dict[str, str | None]
-    """By slot: the offering that it is; of the host none. Empty slots are left out."""
+    """Slot -> its offering, None for the static host. Empty slots are missing."""
 
 
 @dataclass
 class Script:
-    """The actions, and what the simulator says after each of them."""
+    """The actions, and the simulator's state after each of them."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     launches: list[str] = field(default_factory=list)
-    """Slots in the order in which machines came for them."""
+    """Slots in the order in which their machines were launched."""
     placed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Where each reservation was put last."""
+    """Reservation -> the slots of its last leases."""
     offered: dict[str, str] = field(default_factory=dict)
-    """What each slot was launched as last."""
+    """Slot -> the offering of its last launch."""
     ends: list[tuple[str, str]] = field(default_factory=list)
-    """(reservation, how it ended), in order."""
-    taken_back: list[str] = field(default_factory=list)
-    """Reservations that an interruption took back, in order."""
+    """(reservation, final phase), in order."""
+    revoked: list[str] = field(default_factory=list)
+    """Reservations whose leases an interruption revoked, in order."""
 
     def count(self, kind: str) -> int:
-        """How many steps are of this kind."""
+        """Return the number of steps of this kind."""
         return sum(kind in step for step in self.steps)
 
     @property
     def last(self) -> Snapshot:
-        """How it stands now."""
+        """The state after the last step."""
         return self.snapshots[-1] if self.snapshots else Snapshot({}, {})
 
     @property
-    def host_words(self) -> list[str]:
-        """What may become of the host next."""
-        said = [kind for step in self.steps for kind in step if kind in {"register", "silence", "return", "leave"}]
-        match said[-1] if said else "leave":
+    def host_steps(self) -> list[str]:
+        """The kinds of steps that the static host may take next."""
+        past = [kind for step in self.steps for kind in step if kind in {"register", "silence", "return", "leave"}]
+        match past[-1] if past else "leave":
             case "leave":
                 return [] if HOST in self.last.slots else ["register"]
             case "silence":
@@ -103,7 +103,7 @@ class Script:
 
 
 def generate(seed: int, length: int) -> Script:
-    """A script of so many steps that this seed makes, played on the virtual clock."""
+    """Return a script of `length` steps drawn with this seed, with the results of the simulator."""
     dice = random.Random(seed)
     script = Script()
     names: list[str] = []
@@ -122,14 +122,14 @@ def _draw(dice: random.Random, names: list[str], script: Script) -> dict[str, An
     alive = [name for name, (phase, _) in script.last.reservations.items() if phase in {"pending", "leased"}]
     machines = sorted(name for name in script.last.slots if name != HOST) or [f"{POOL}-1"]
     kinds = ["cancel", "renew", "drain", "lose", "cordon", "uncordon", "interrupt", "calm" if in_outage else "outage"]
-    kinds += script.host_words
+    kinds += script.host_steps
     kinds += [kind for kind in kinds if not script.count(kind)] * 2
     kinds += ["submit"] * 8 + ["release"] * 6
     kind = dice.choice(kinds) if names else "submit"
     match kind:
         case "submit":
             fresh = range(len(names), len(names) + dice.choice([1, 1, 2]))
-            value: Any = [{"id": f"world-{number}", "system": POOL, **dice.choice(WISHES)} for number in fresh]
+            value: Any = [{"id": f"world-{number}", "system": POOL, **dice.choice(REQUESTS)} for number in fresh]
         case "outage":
             value = dice.choice([SMALL, LARGE])
         case "interrupt":
@@ -146,7 +146,7 @@ def _draw(dice: random.Random, names: list[str], script: Script) -> dict[str, An
 
 
 def play(steps: list[dict[str, Any]]) -> Script | None:
-    """The script of these steps; None when two machines would be on their way at once."""
+    """Simulate these steps; return None if two machines would boot at once."""
     timeline: list[dict[str, Any]] = []
     beats = False
     for index, step in enumerate(steps):
@@ -169,7 +169,7 @@ def play(steps: list[dict[str, Any]]) -> Script | None:
 
 
 def _list_actions(steps: list[dict[str, Any]], index: int) -> Iterator[dict[str, Any]]:
-    """One step in the words of a scenario. A host that falls silent, and EC2 that is well again, say nothing."""
+    """Return one step as actions of a scenario. A host without heartbeats and the end of an outage need no action."""
     (kind, value), *_ = steps[index].items()
     match kind:
         case "outage":
@@ -177,8 +177,8 @@ def _list_actions(steps: list[dict[str, Any]], index: int) -> Iterator[dict[str,
             until = (ends[0] + 1) * GAP_SECONDS if ends else 10**9
             yield {"outage": {"pool": POOL, "offering": value, "error": "capacity", "until": until}}
         case "register":
-            said = {"id": HOST, "pool": LAB, "machine": "m1", "resources": {"cpus": HOST_CPUS}, "labels": HOST_LABELS}
-            yield {"register": said}
+            host = {"id": HOST, "pool": LAB, "machine": "m1", "resources": {"cpus": HOST_CPUS}, "labels": HOST_LABELS}
+            yield {"register": host}
         case "leave":
             yield {"drain": HOST}
         case "calm" | "silence" | "return":
@@ -189,15 +189,15 @@ def _list_actions(steps: list[dict[str, Any]], index: int) -> Iterator[dict[str,
 
 def _watch(player: Runner, steps: list[dict[str, Any]]) -> Script | None:
     script = Script(steps=list(steps))
-    coming: set[str] = set()
+    launching: set[str] = set()
     now = Snapshot({}, {})
     index = 0
     for line in player.play():
         while index < len(steps) and line["at"] >= (index + 2) * GAP_SECONDS:
             script.snapshots.append(Snapshot(dict(now.reservations), dict(now.slots)))
             index += 1
-        _note(line, script, coming, now)
-        if len(coming) > 1:
+        _note(line, script, launching, now)
+        if len(launching) > 1:
             return None
     while index < len(steps):
         script.snapshots.append(Snapshot(dict(now.reservations), dict(now.slots)))
@@ -205,7 +205,7 @@ def _watch(player: Runner, steps: list[dict[str, Any]]) -> Script | None:
     return script
 
 
-def _note(line: dict[str, Any], script: Script, coming: set[str], now: Snapshot) -> None:
+def _note(line: dict[str, Any], script: Script, launching: set[str], now: Snapshot) -> None:
     for decision in line.get("decisions", []):
         if decision["do"] == "assign":
             script.placed[decision["reservation"]] = tuple(lease["slot"] for lease in decision["leases"])
@@ -216,14 +216,14 @@ def _note(line: dict[str, Any], script: Script, coming: set[str], now: Snapshot)
         _note_phase(name, event.removeprefix("reservation_"), script, now.reservations)
     match event:
         case "slot_launching":
-            coming.add(slot)
+            launching.add(slot)
         case "slot_booting":
             script.launches.append(slot)
         case "slot_ready":
-            coming.discard(slot)
+            launching.discard(slot)
             now.slots[slot] = script.offered.get(slot)
         case "slot_empty":
-            coming.discard(slot)
+            launching.discard(slot)
             now.slots.pop(slot, None)
         case _:
             pass
@@ -235,7 +235,7 @@ def _note_phase(name: str, what: str, script: Script, phases: dict[str, tuple[st
             phases[name] = ("pending", ())
         case "leased" | "revoking":
             phases[name] = (what, script.placed[name])
-            script.taken_back += [name] if what == "revoking" else []
+            script.revoked += [name] if what == "revoking" else []
         case _:
             phases[name] = (what, ())
             script.ends.append((name, what))

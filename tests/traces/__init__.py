@@ -1,1 +1,1 @@
-"""Tests of workload traces that are played on the simulated fleet."""
+"""Tests of workload traces that are replayed on the simulated fleet."""

@@ -1,4 +1,4 @@
-"""Builders: small logs in the Standard Workload Format, fleets for them, and one play."""
+"""Builders of small logs in the Standard Workload Format and of fleets, and functions that replay a log."""
 
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ FIELDS = (
     *("number", "submit", "wait", "run", "processors", "cpu", "memory", "asked_processors", "requested"),
     *("asked_memory", "status", "user", "group", "application", "queue", "partition", "preceding", "think"),
 )
-"""Of a line, in the order of the format."""
+"""The fields of a line, in the order of the format."""
 USUAL = {**dict.fromkeys(FIELDS, -1), "status": 1, "user": 1, "group": 1, "application": 1, "queue": 1}
 
 
 def a_line(number: int, row: Row, /, **fields: float | str) -> str:
-    """One job as a line of a log; further fields by their names, all others are unknown."""
+    """Return one job as a line of a log. `fields` sets further fields; all others are unknown (-1)."""
     submit, run, processors = row
     values = {**USUAL, "number": number, "submit": submit, "run": run, "processors": processors, **fields}
     assert len(values) == len(FIELDS), f"one of {FIELDS}"
@@ -31,42 +31,42 @@ def a_line(number: int, row: Row, /, **fields: float | str) -> str:
 
 
 def write_log(folder: Path, *lines: str | bytes) -> Path:
-    """A log of these lines, as they stand."""
+    """Write a log of these lines and return its path."""
     path = folder / "log.swf"
     path.write_bytes(b"\n".join([*(line if isinstance(line, bytes) else line.encode() for line in lines), b""]))
     return path
 
 
 def a_log(folder: Path, *rows: Row | str) -> Path:
-    """A log of these jobs, with a comment above them; a text is a line as it stands."""
+    """Write a log of these jobs below a comment; a string is written unchanged as a line."""
     lines = [row if isinstance(row, str) else a_line(number, row) for number, row in enumerate(rows, start=1)]
     return write_log(folder, "; Version: 2.2", *lines)
 
 
 def a_pool(**changes: Any) -> Document:
-    """Two static hosts with one cpu each."""
+    """Return a pool of two static hosts with one CPU each."""
     return {"system": "x", "provider": "static", "max_slots": 2, "resources": {"cpus": 1}, **changes}
 
 
 def an_ec2_pool(**changes: Any) -> Document:
-    """Up to two machines with one cpu each, 3.60 an hour."""
+    """Return a pool of up to two EC2 machines with one CPU each; each costs 3.60 an hour."""
     offering = {"name": "c1", "price": 3.6, "resources": {"cpus": 1}}
     return {"system": "x", "max_slots": 2, "offerings": [offering], **changes}
 
 
 def a_fleet(pool: Document | None = None, cloud: Document | None = None, **scheduler: Any) -> Fleet:
-    """A fleet of one pool."""
+    """Return a fleet of one pool."""
     document = {"scheduler": scheduler, "pools": {"p": pool or a_pool()}}
     return make_fleet(document, CloudDocument.model_validate(cloud or {}))
 
 
 def play(workload: Workload, fleet: Fleet) -> Summary:
-    """What the play of it comes to, the time that it took left out."""
+    """Replay the workload and return the summary with `wall_seconds` set to 0."""
     played = TracePlay(workload, fleet)
     played.play()
     return msgspec.structs.replace(played.sum_up(), wall_seconds=0.0)
 
 
 def play_rows(folder: Path, fleet: Fleet, *rows: Row | str) -> Summary:
-    """The same of a log of these jobs."""
+    """Replay a log of these jobs and return the summary."""
     return play(read_workload(a_log(folder, *rows), fleet.most_processors), fleet)

@@ -1,4 +1,4 @@
-"""Curves keep to a bounded number of bins, and to the sum of what was added."""
+"""A curve has a limited number of bins and keeps the sum of the values added to it."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ def test_a_curve_is_the_mean_and_the_peak_of_each_bin() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 1e6)), min_size=1, max_size=30))
-def test_the_area_under_a_curve_is_that_of_what_was_added(steps: list[tuple[float, float]]) -> None:
+def test_the_area_under_a_curve_is_the_sum_of_its_values(steps: list[tuple[float, float]]) -> None:
     recorder, at, area = CurveRecorder(), 0.0, 0.0
     for value, seconds in steps:
         recorder.add(value, at, at + seconds)

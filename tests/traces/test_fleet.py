@@ -1,4 +1,4 @@
-"""The fleet of a trace: how many processors it could ever have, and what a trace cannot be played on."""
+"""The fleet of a trace: its maximum number of processors, and fleets on which a trace cannot be replayed."""
 
 from typing import Any
 
@@ -17,36 +17,36 @@ OFFERINGS = [{"name": "small", "resources": {"cpus": 2}}, {"name": "large", "res
     ("pools", "scheduler", "cloud", "most"),
     [
         ({"p": a_pool()}, {}, {}, 2),
-        # as many cpus as a slot has, whole ones
+        # whole CPUs of each slot
         ({"p": a_pool(resources={"cpus": 3.9})}, {}, {}, 6),
         # the largest offering
         ({"p": an_ec2_pool(offerings=OFFERINGS)}, {}, {}, 32),
-        # leases on a slot are limited
+        # the limit of leases on a slot
         ({"p": a_pool(resources={"cpus": 8}, max_leases_per_slot=3)}, {}, {}, 6),
-        # only leases are counted
+        # slots without resources: only their leases are limited
         ({"p": a_pool(resources=None)}, {}, {}, 2),
         ({"p": a_pool(resources=None, max_leases_per_slot=4)}, {}, {}, 8),
-        # what the pool gives beside the cpu
+        # default resources of each request count too
         ({"p": a_pool(resources={"cpus": 8, "memory_mib": 1000}, default_resources={"memory_mib": 400})}, {}, {}, 4),
-        # several pools of the system together
+        # the sum of all pools of the system
         ({"p": a_pool(), "q": a_pool(max_slots=3)}, {}, {}, 5),
-        # another system's pool serves none of them
+        # a pool of another system does not count
         ({"p": a_pool(), "q": a_pool(system="y")}, {}, {}, 2),
-        # max_slots over all pools: the largest slots
+        # max_slots over all pools: the largest slots count
         ({"p": a_pool(), "q": an_ec2_pool(offerings=OFFERINGS)}, {"max_slots": 3}, {}, 33),
         ({"p": a_pool()}, {"system": {"x": {"max_slots": 1}}}, {}, 1),
-        # EC2's quota says nothing of hosts
+        # EC2's quota does not limit static hosts
         ({"p": a_pool(), "q": an_ec2_pool()}, {}, {"quota": 1}, 3),
     ],
 )
-def test_a_fleet_could_have_so_many_processors(
+def test_the_maximum_number_of_processors_of_a_fleet(
     pools: Document, scheduler: Document, cloud: Document, most: int
 ) -> None:
     fleet = make_fleet({"pools": pools, "scheduler": scheduler}, CloudDocument.model_validate(cloud), system="x")
     assert fleet.most_processors == most
 
 
-def test_slots_replace_those_of_the_pool() -> None:
+def test_the_option_slots_replaces_max_slots_of_the_pool() -> None:
     for pool in (a_pool(), an_ec2_pool(), {"system": "x", "provider": "static"}):
         fleet = make_fleet({"pools": {"p": pool}}, NO_CLOUD, slots=7)
         assert (fleet.slots, fleet.most_processors) == ({"p": 7}, 7)
@@ -57,7 +57,7 @@ def test_slots_replace_those_of_the_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "options", "said"),
+    ("document", "options", "message"),
     [
         ({}, {}, 'pools: expected a pool that serves the jobs of the trace, got "none"'),
         (
@@ -88,14 +88,16 @@ def test_slots_replace_those_of_the_pool() -> None:
         ),
     ],
 )
-def test_what_a_trace_cannot_be_played_on_is_told(document: Document, options: dict[str, Any], said: str) -> None:
+def test_a_fleet_that_cannot_serve_a_trace_is_refused_with_the_reason(
+    document: Document, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidInputError) as caught:
         make_fleet(document, NO_CLOUD, **options)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("scheduler", [{}, {"share_cores": True}, {"system": {"x": {"share_cores": True}}}])
-def test_nobody_in_a_trace_is_told_of_limits_of_cores(scheduler: Document) -> None:
-    """They would change nothing of when a job ends."""
+def test_a_trace_is_replayed_without_limits_of_cores(scheduler: Document) -> None:
+    """Limits of cores do not change when a job ends, so they are not computed."""
     fleet = make_fleet({"pools": {"p": a_pool()}, "scheduler": scheduler}, NO_CLOUD)
     assert not fleet.rules.settings_of("p", "x").share_cores

@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/simulation.md and of the README work as they are typed, in a folder like a checkout."""
+"""The commands of docs/how-to/simulation.md and of the README work in a copy of the repository's examples."""
 
 import shlex
 import shutil
@@ -28,7 +28,7 @@ def test_a_command_of_the_page_works(
         pytest.importorskip("matplotlib")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    # Of the 300 jobs as many as show that it works.
+    # 40 of the 300 jobs are enough to show that the command works.
     words = shlex.split(command.replace("--limit 300", "--limit 40"))
     assert (run_safely(words[1:]), capsys.readouterr().err) == (0, "")
 
@@ -39,6 +39,6 @@ def test_the_page_shows_every_option_that_needs_an_example() -> None:
         assert any(option in command for command in COMMANDS), option
 
 
-def test_every_figure_is_explained() -> None:
-    told = PAGE.partition("## The figures")[2].partition("## Compare")[0]
-    assert [field.name for field in msgspec.structs.fields(Summary) if f"`{field.name}`" not in told] == []
+def test_the_page_explains_every_figure() -> None:
+    section = PAGE.partition("## The figures")[2].partition("## Compare")[0]
+    assert [field.name for field in msgspec.structs.fields(Summary) if f"`{field.name}`" not in section] == []

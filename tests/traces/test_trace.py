@@ -1,4 +1,4 @@
-"""What a trace comes to on a fleet: worked out by hand, and what holds of any trace."""
+"""The summary of a replayed trace: examples computed by hand, and rules that hold for any trace."""
 
 from pathlib import Path
 
@@ -10,17 +10,16 @@ from examples.make_nasa_like import make_log, pack
 from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.metrics import Spread, Summary
-from scheduler.simulation.setbacks import Setbacks
 from scheduler.simulation.swf import Job
-from scheduler.simulation.trace import TracePlay
+from scheduler.simulation.trace import Setbacks, TracePlay
 from scheduler.simulation.workload import Workload, list_submissions, make_reservation, read_workload
 from tests.traces.logs import Document, Row, a_fleet, a_line, a_log, a_pool, an_ec2_pool, play, play_rows
 
 THREE = ((0, 10, 2), (5, 20, 1), (6, 5, 1))
-"""On two hosts: the first one has both until 10, then the others run until 30 and 15."""
+"""On two hosts the first job has both until 10 s; then the others run until 30 s and 15 s."""
 
 
-def test_a_trace_on_static_hosts_comes_to_what_is_worked_out_by_hand(tmp_path: Path) -> None:
+def test_the_summary_on_static_hosts_is_as_computed_by_hand(tmp_path: Path) -> None:
     assert play_rows(tmp_path, a_fleet(), *THREE) == Summary(
         jobs=3,
         finished=3,
@@ -43,8 +42,8 @@ def test_a_trace_on_static_hosts_comes_to_what_is_worked_out_by_hand(tmp_path: P
     )
 
 
-def test_machines_are_launched_cost_money_and_take_their_time(tmp_path: Path) -> None:
-    """Asked for at 0 and answered at 1, ready at 15, in use until 35: paid for since the answer."""
+def test_launched_machines_take_time_and_cost_money(tmp_path: Path) -> None:
+    """Launched at 0 s, answered at 1 s, ready at 15 s, in use until 35 s; the machine costs from the answer on."""
     fleet = a_fleet(an_ec2_pool(), {"launch": 1, "boot": 10, "bind": 4, "terminate": 30})
     summary = play_rows(tmp_path, fleet, (0, 20, 1))
     assert (summary.wait.mean, summary.makespan, summary.launches) == (15, 35, 1)
@@ -53,8 +52,8 @@ def test_machines_are_launched_cost_money_and_take_their_time(tmp_path: Path) ->
     assert summary.utilisation == pytest.approx(20 / 34)
 
 
-def test_idle_machines_are_let_go_and_no_longer_paid_for(tmp_path: Path) -> None:
-    """One machine from 0 to 10 and idle until 70, gone; the second job comes later than that."""
+def test_idle_machines_are_terminated_and_cost_no_more(tmp_path: Path) -> None:
+    """The first machine is in use until 10 s and idle until 70 s; the second job is submitted later."""
     fleet = a_fleet(an_ec2_pool(idle_scale_down=60))
     summary = play_rows(tmp_path, fleet, (0, 10, 1), (1000, 10, 1))
     assert summary.launches == 2
@@ -66,12 +65,12 @@ def test_the_virtual_clock_begins_with_the_first_job(tmp_path: Path) -> None:
     assert play_rows(tmp_path, a_fleet(), *late) == play_rows(tmp_path, a_fleet(), *THREE)
 
 
-def test_jobs_out_of_order_come_when_they_came(tmp_path: Path) -> None:
+def test_jobs_out_of_order_are_submitted_in_order_of_time(tmp_path: Path) -> None:
     assert play_rows(tmp_path, a_fleet(), *reversed(THREE)) == play_rows(tmp_path, a_fleet(), *THREE)
 
 
-def test_the_queue_decides_who_waits(tmp_path: Path) -> None:
-    """A long one of size 200 and short ones of 10 behind one that has the only host until 100."""
+def test_the_waits_depend_on_the_kind_of_queue(tmp_path: Path) -> None:
+    """A job of size 200 and five of size 10 wait for one that has the only host until 100 s."""
     rows = [(0, 100, 1), (1, 200, 1), *((2, 10, 1) for _ in range(5))]
     fifo, size = (play_rows(tmp_path, a_fleet(a_pool(max_slots=1), queue=queue), *rows) for queue in ("fifo", "size"))
     assert (fifo.wait.p50, size.wait.p50) == (308, 118)
@@ -89,7 +88,7 @@ def test_spot_machines_are_interrupted_at_the_rate(market: str, rate: float, int
     assert summary.finished == 20
 
 
-def test_the_same_seed_brings_the_same_interruptions(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_interruptions(tmp_path: Path) -> None:
     rows = [(at, 50, 2) for at in range(0, 3000, 60)]
 
     def play_seed(seed: int) -> Summary:
@@ -98,15 +97,15 @@ def test_the_same_seed_brings_the_same_interruptions(tmp_path: Path) -> None:
     assert play_seed(1) == play_seed(1) != play_seed(2)
 
 
-def test_a_planned_outage_delays_the_jobs_that_come_in_it(tmp_path: Path) -> None:
+def test_a_planned_outage_delays_the_jobs_submitted_during_it(tmp_path: Path) -> None:
     outage = {"pool": "p", "at": 0, "until": 500}
     summary = play_rows(tmp_path, a_fleet(an_ec2_pool(capacity_hold=50), {"outages": [outage]}), (100, 10, 1))
     assert summary.wait.mean == 500
     assert summary.launches > 1
 
 
-def test_a_fleet_that_never_serves_a_job_is_told_not_waited_for(tmp_path: Path) -> None:
-    """A host that is used up is empty until it registers again, which no host of a trace does."""
+def test_a_fleet_that_never_serves_a_job_ends_the_replay_with_an_error(tmp_path: Path) -> None:
+    """A host with no uses left is empty until it registers again; hosts of a trace never do."""
     with pytest.raises(InvalidInputError, match=r"expected a fleet that serves every job of the trace, got.*job-2"):
         play_rows(tmp_path, a_fleet(a_pool(max_slots=1, max_uses=1)), (0, 10, 1), (20, 10, 1))
 
@@ -114,15 +113,15 @@ def test_a_fleet_that_never_serves_a_job_is_told_not_waited_for(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("cloud", "got"),
     [
-        # ten hours of work on machines that last for some minutes
+        # ten hours of work on machines that run for some minutes
         ({"interruption_rate": 30}, "job-2 went back to the queue 20 times (slot_interrupted)"),
-        # machines that are gone before they are ready
+        # machines that are interrupted before they are ready
         ({"boot": 500, "interruption_rate": 3600}, "all jobs waited through 60 ticks in a row"),
-        # none are ever to be had
+        # an outage that never ends
         ({"outages": [{"pool": "p", "until": 1e9}]}, "all jobs waited through 60 ticks in a row"),
     ],
 )
-def test_a_trace_that_never_ends_is_told_not_played_for_ever(cloud: Document, got: str, tmp_path: Path) -> None:
+def test_a_trace_that_never_ends_ends_the_replay_with_an_error(cloud: Document, got: str, tmp_path: Path) -> None:
     fleet = a_fleet(an_ec2_pool(max_slots=1), cloud)
     workload = read_workload(a_log(tmp_path, (0, 10, 1), (20, 36_000, 1)), 1)
     with pytest.raises(InvalidInputError) as caught:
@@ -131,8 +130,8 @@ def test_a_trace_that_never_ends_is_told_not_played_for_ever(cloud: Document, go
     assert str(caught.value) == f'config: expected {expected}, got "{got}"'
 
 
-def test_few_setbacks_are_no_reason_to_give_up() -> None:
-    """What a job that ends had counts no more, nor do ticks before a job gets something."""
+def test_a_few_setbacks_do_not_end_the_replay() -> None:
+    """A job that ends takes its setbacks with it. A tick in which some job does not wait resets the count of ticks."""
     setbacks = Setbacks(most_setbacks=3, most_idle_ticks=3)
     for job in ("job-1", "job-1", "job-2", "job-2"):
         setbacks.note(Event(at=0, name="reservation_pending", cause="tick", reservation=job))
@@ -146,7 +145,7 @@ def test_few_setbacks_are_no_reason_to_give_up() -> None:
         setbacks.note(Event(at=0, name="reservation_pending", cause="tick", reservation="job-2"))
 
 
-def test_a_job_is_a_reservation_as_the_contract_says() -> None:
+def test_a_job_becomes_a_reservation_with_its_fields() -> None:
     job = Job(7, 60, 300, 8, 600, user=12, group=2, application=33, queue=1)
     assert make_reservation(job, "job-1", "x", 0).model_dump(exclude_defaults=True) == {
         "id": "job-1",
@@ -171,25 +170,27 @@ def test_a_job_is_a_reservation_as_the_contract_says() -> None:
         # rounded down
         (5, 0.5, 3, 2),
         (1, 0.5, 1, 0),
-        # one stays
+        # at least one processor is essential
         (8, 1, 1, 7),
         # 100 * 0.29 is 28.999999999999996
         (100, 0.29, 71, 29),
     ],
 )
-def test_a_share_of_its_processors_is_elastic(processors: int, share: float, essential: int, elastic: int) -> None:
-    wish = make_reservation(Job(7, 60, 300, processors, None, 1, 1, 1, 1), "job-1", "x", share)
-    found = [(each.name, each.kind, each.count) for each in wish.components]
+def test_a_share_of_the_processors_of_a_job_is_elastic(
+    processors: int, share: float, essential: int, elastic: int
+) -> None:
+    request = make_reservation(Job(7, 60, 300, processors, None, 1, 1, 1, 1), "job-1", "x", share)
+    found = [(each.name, each.kind, each.count) for each in request.components]
     assert found == [("main", "essential", essential), ("more", "elastic", elastic)][: 2 if elastic else 1]
 
 
-def test_submits_count_from_the_first_one() -> None:
+def test_times_of_submission_count_from_the_first_job() -> None:
     jobs = [Job(1, at, 10, 1, None, 1, 1, 1, 1) for at in (50, 60.5)]
     found = list_submissions(Workload(Path("log"), tuple(jobs), ()), "x")
-    assert [(at, wish.id) for at, wish in found] == [(0, "job-1"), (10.5, "job-2")]
+    assert [(at, request.id) for at, request in found] == [(0, "job-1"), (10.5, "job-2")]
 
 
-def test_bad_lines_name_themselves_and_are_skipped_when_that_is_asked_for(tmp_path: Path) -> None:
+def test_bad_lines_are_reported_and_skipped_with_skip_bad(tmp_path: Path) -> None:
     fleet = a_fleet()
     rows: list[Row | str] = [
         *THREE,
@@ -211,7 +212,7 @@ def test_bad_lines_name_themselves_and_are_skipped_when_that_is_asked_for(tmp_pa
     assert (summary.jobs, summary.finished, summary.skipped, summary.left) == (8, 4, 4, 0)
 
 
-def test_a_log_that_is_cut_off_is_played_as_far_as_it_goes_when_that_is_asked_for(tmp_path: Path) -> None:
+def test_with_skip_bad_a_truncated_log_is_replayed_up_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "cut.swf.gz"
     whole = pack(make_log(jobs=200))
     path.write_bytes(whole[: len(whole) // 2])
@@ -221,7 +222,7 @@ def test_a_log_that_is_cut_off_is_played_as_far_as_it_goes_when_that_is_asked_fo
     assert workload.skipped[0].endswith("expected a whole gzip file, got one that is cut off or damaged")
 
 
-def test_a_limit_counts_what_is_skipped_too(tmp_path: Path) -> None:
+def test_a_limit_also_counts_skipped_jobs(tmp_path: Path) -> None:
     path = a_log(tmp_path, THREE[0], "1 2 3", THREE[1], THREE[2])
     for limit, jobs, skipped in ((1, 1, 0), (2, 1, 1), (3, 2, 1), (9, 3, 1)):
         workload = read_workload(path, 2, limit=limit, skip_bad=True)
@@ -249,7 +250,7 @@ ROWS = st.lists(
     st.booleans(),
     st.integers(0, 5),
 )
-def test_of_any_trace_every_job_is_finished_or_skipped_and_a_second_play_is_the_same(
+def test_every_job_of_any_trace_is_finished_or_skipped_and_a_second_replay_is_equal(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[tuple[float, float, int]],
     pool: Document,
@@ -258,7 +259,7 @@ def test_of_any_trace_every_job_is_finished_or_skipped_and_a_second_play_is_the_
     backfill: bool,
     seed: int,
 ) -> None:
-    # Where machines are launched and lost, the first one in a queue without backfill may wait for ever.
+    # Without backfill and with interrupted machines, the first job of the queue may wait forever.
     may_block = pool.get("provider") == "static"
     scheduler = {"queue": queue, "profile": profile, "backfill": backfill or not may_block}
     fleet = a_fleet(pool, {**CLOUD, "seed": seed}, **scheduler)
@@ -273,8 +274,8 @@ def test_of_any_trace_every_job_is_finished_or_skipped_and_a_second_play_is_the_
     assert summary == play(workload, fleet)
 
 
-def test_what_is_over_is_forgotten() -> None:
-    """The memory of a play grows with what goes on at a time, not with the trace."""
+def test_ended_jobs_are_forgotten_during_a_replay() -> None:
+    """The memory of a replay depends on the number of concurrent jobs, not on the length of the trace."""
     jobs = [Job(number, number * 10.0, 5.0, 2, None, 1, 1, 1, 1) for number in range(1000)]
     played = TracePlay(Workload(Path("log"), tuple(jobs), ()), a_fleet())
     played.play()

@@ -4,13 +4,13 @@ from typing import Final
 
 import pytest
 
+from leasehold.common.names import RESERVATIONS, task_name
 from scheduler.model.principals import Role
 from scheduler.operations.principals import add_principal
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryMeter
 from tasks.app import services
 from tasks.principals import UnprovenError, verify_sender
-from tasks.queues import RESERVATIONS, task_name
 from tests.builders import NOW
 from workers.access import Access
 from workers.services import PerProcess
@@ -26,8 +26,8 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> MemoryMeter:
     """The meter of this process, which has a database with one principal."""
     store, meter = MemoryStore(lambda: NOW), MemoryMeter()
     add_principal(store, {"name": "alice", "role": "producer"})
-    monkeypatch.setattr(services, "_access", PerProcess(lambda: Access(store, lambda: NOW)))
-    monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter))
+    monkeypatch.setattr(services, "_access", PerProcess(lambda: Access(store, lambda: NOW)), raising=False)
+    monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter), raising=False)
     return meter
 
 

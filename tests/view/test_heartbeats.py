@@ -1,4 +1,4 @@
-"""The Pulse's contract, in memory and on Redis, where the client's own heartbeats are listened to."""
+"""The contract of the port `Heartbeats`, in memory and on Redis, where the client sends the heartbeats."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,70 +13,70 @@ from scheduler.view.memory import MemoryHeartbeats
 from scheduler.view.redis_heartbeats import KEPT_SECONDS, RedisHeartbeats
 from tests.builders import NOW
 from tests.servers import FindRedis
-from tests.view.conftest import WORLDS
+from tests.view.conftest import BACKENDS
 
 SHORT = 5.0
-"""Seconds that a test's step takes at most, on a busy machine too."""
+"""Upper limit in seconds for a step of a test, also on a busy machine."""
 
 
 @dataclass
-class World:
-    """Heartbeats somewhere: how a host sends one, who listens, and how all of them get lost."""
+class Backend:
+    """An implementation of the port, a function that sends a heartbeat, and one that deletes all heartbeats."""
 
     heartbeats: Heartbeats
     beat: Callable[..., None]
     forget: Callable[[], object]
 
 
-@pytest.fixture(params=WORLDS)
-def world(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator[World]:
-    """Nobody has beaten yet."""
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator[Backend]:
+    """Each implementation, without a heartbeat."""
     if request.param == "memory":
         heartbeats = MemoryHeartbeats(lambda: NOW, kept_since=NOW)
-        yield World(heartbeats, heartbeats.beat, heartbeats.forget)
+        yield Backend(heartbeats, heartbeats.beat, heartbeats.forget)
         return
     url = find_redis(request.param)
     with make_redis(url) as connection, Client(url) as client:
-        yield World(RedisHeartbeats(connection), client.hosts.heartbeat, connection.flushdb)
+        yield Backend(RedisHeartbeats(connection), client.hosts.heartbeat, connection.flushdb)
 
 
-def test_who_beats_is_heard_and_nobody_else(world: World) -> None:
-    world.beat("lab-1", "m1")
-    heard = world.heartbeats.listen({"lab-1": "m1", "lab-2": "m2"})
+def test_only_slots_with_a_heartbeat_are_returned(backend: Backend) -> None:
+    backend.beat("lab-1", "m1")
+    heard = backend.heartbeats.listen({"lab-1": "m1", "lab-2": "m2"})
     assert heard.ages.keys() == {"lab-1"}
     assert 0 <= heard.ages["lab-1"] < SHORT
 
 
-def test_only_the_machine_that_the_slot_belongs_to_is_heard(world: World) -> None:
-    world.beat("lab-1", "a stranger")
-    assert world.heartbeats.listen({"lab-1": "m1"}).ages == {}
+def test_a_heartbeat_of_another_machine_is_ignored(backend: Backend) -> None:
+    backend.beat("lab-1", "another")
+    assert backend.heartbeats.listen({"lab-1": "m1"}).ages == {}
 
 
-def test_the_version_that_a_host_knows_comes_with_its_heartbeat(world: World) -> None:
-    world.beat("lab-1", "m1", "0:7:180")
-    world.beat("lab-2", "m2")
-    world.beat("lab-3", "a-stranger", "0:7:180")
-    heard = world.heartbeats.listen({"lab-1": "m1", "lab-2": "m2", "lab-3": "m3"})
+def test_a_heartbeat_contains_the_version_that_the_host_knows(backend: Backend) -> None:
+    backend.beat("lab-1", "m1", "0:7:180")
+    backend.beat("lab-2", "m2")
+    backend.beat("lab-3", "another", "0:7:180")
+    heard = backend.heartbeats.listen({"lab-1": "m1", "lab-2": "m2", "lab-3": "m3"})
     assert heard.ages.keys() == {"lab-1", "lab-2"}
     assert heard.versions == {"lab-1": "0:7:180"}
 
 
-def test_looking_changes_nothing(world: World) -> None:
-    world.beat("lab-1", "m1")
-    world.heartbeats.listen({"lab-1": "m1"})
-    assert world.heartbeats.listen({"lab-1": "m1"}).ages.keys() == {"lab-1"}
+def test_reading_heartbeats_changes_nothing(backend: Backend) -> None:
+    backend.beat("lab-1", "m1")
+    backend.heartbeats.listen({"lab-1": "m1"})
+    assert backend.heartbeats.listen({"lab-1": "m1"}).ages.keys() == {"lab-1"}
 
 
-def test_what_was_lost_is_kept_anew_from_then_on(world: World) -> None:
-    world.beat("lab-1", "m1")
-    world.heartbeats.listen({"lab-1": "m1"})
-    world.forget()
-    heard = world.heartbeats.listen({"lab-1": "m1"})
+def test_after_a_flush_heartbeats_are_kept_from_that_time_on(backend: Backend) -> None:
+    backend.beat("lab-1", "m1")
+    backend.heartbeats.listen({"lab-1": "m1"})
+    backend.forget()
+    heard = backend.heartbeats.listen({"lab-1": "m1"})
     assert heard == Heard({}, heard.kept_for)
     assert 0 <= heard.kept_for < SHORT
 
 
-def test_ages_are_what_redis_counted_down(redis_url: str, redis_client: redis.Redis) -> None:
+def test_the_age_of_a_heartbeat_comes_from_the_expiry_in_redis(redis_url: str, redis_client: redis.Redis) -> None:
     redis_client.set("leasehold:heartbeat:lab-1", "m1", px=(KEPT_SECONDS - 100) * 1000)
     age = RedisHeartbeats(redis_client).listen({"lab-1": "m1"}).ages["lab-1"]
     assert 100 <= age < 100 + SHORT
@@ -85,13 +85,13 @@ def test_ages_are_what_redis_counted_down(redis_url: str, redis_client: redis.Re
 @pytest.mark.parametrize(
     "seconds",
     [
-        # It would look alive for longer than it says it is.
+        # Its key expires later than that of any new heartbeat: the host would seem online for too long.
         KEPT_SECONDS + 100,
-        # For ever.
+        # Its key never expires.
         None,
     ],
 )
-def test_a_heartbeat_from_the_future_is_none(seconds: int | None, redis_client: redis.Redis) -> None:
+def test_a_heartbeat_from_the_future_is_ignored(seconds: int | None, redis_client: redis.Redis) -> None:
     redis_client.set("leasehold:heartbeat:lab-1", "m1", ex=seconds)
     assert RedisHeartbeats(redis_client).listen({"lab-1": "m1"}).ages == {}
 
@@ -99,13 +99,13 @@ def test_a_heartbeat_from_the_future_is_none(seconds: int | None, redis_client: 
 @pytest.mark.parametrize(
     ("stored", "least", "most"),
     [
-        # This server's, from 1000 s ago.
+        # Written by this server 1000 s ago.
         ("{run_id} {ago}", 1000, 1000 + SHORT),
-        # Another server's: a restart, or a snapshot that was put back.
+        # Written by another server: Redis was restarted, or a snapshot was restored.
         ("0123 {ago}", 0, SHORT),
     ],
 )
-def test_a_restarted_redis_keeps_heartbeats_only_since_then(
+def test_a_restarted_redis_has_kept_heartbeats_since_its_restart(
     stored: str, least: float, most: float, redis_client: redis.Redis
 ) -> None:
     ago = redis_client.time()[0] - 1000

@@ -1,4 +1,4 @@
-"""The Lock's contract, in memory and on Redis; and the renewal that runs beside a tick."""
+"""The contract of the port `LeaderLock`, in memory and on Redis, and the renewal that runs during a tick."""
 
 import threading
 from itertools import pairwise
@@ -15,7 +15,7 @@ from tests.view.conftest import MakeLock
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -24,14 +24,14 @@ class Clock:
         return self.now
 
 
-def test_who_takes_a_free_lock_holds_it(make_lock: MakeLock) -> None:
+def test_a_process_that_takes_a_free_lock_holds_it(make_lock: MakeLock) -> None:
     lock = make_lock()
     assert lock.seconds_left() == 0
     assert lock.take()
     assert 14 < lock.seconds_left() <= 15
 
 
-def test_a_held_lock_is_refused_and_the_holder_told_to_tick_once_more(make_lock: MakeLock) -> None:
+def test_a_held_lock_is_refused_and_its_holder_is_asked_for_one_more_tick(make_lock: MakeLock) -> None:
     holder, other = make_lock(), make_lock()
     holder.take()
     assert not other.take()
@@ -39,14 +39,14 @@ def test_a_held_lock_is_refused_and_the_holder_told_to_tick_once_more(make_lock:
     assert holder.release()
 
 
-def test_without_a_mark_the_holder_is_not_asked_for_more(make_lock: MakeLock) -> None:
+def test_without_a_refused_take_the_holder_is_not_asked_for_another_tick(make_lock: MakeLock) -> None:
     holder = make_lock()
     holder.take()
     assert not holder.release()
     assert holder.seconds_left() == 0
 
 
-def test_a_second_tick_of_the_same_process_is_refused_and_marked_too(make_lock: MakeLock) -> None:
+def test_a_second_take_by_the_holder_is_refused_and_asks_for_one_more_tick(make_lock: MakeLock) -> None:
     lock = make_lock()
     lock.take()
     assert not lock.take()
@@ -54,7 +54,7 @@ def test_a_second_tick_of_the_same_process_is_refused_and_marked_too(make_lock: 
     assert lock.release()
 
 
-def test_the_tick_that_begins_is_the_one_that_was_asked_for(make_lock: MakeLock) -> None:
+def test_a_new_take_clears_the_mark_for_one_more_tick(make_lock: MakeLock) -> None:
     lock, other = make_lock(), make_lock()
     lock.take()
     other.take()
@@ -63,7 +63,7 @@ def test_the_tick_that_begins_is_the_one_that_was_asked_for(make_lock: MakeLock)
     assert not lock.release()
 
 
-def test_everybody_sees_when_a_held_lock_ends(make_lock: MakeLock) -> None:
+def test_every_process_can_read_when_a_held_lock_ends(make_lock: MakeLock) -> None:
     holder, other = make_lock(), make_lock()
     assert other.seconds_until_free() == 0
     holder.take()
@@ -85,7 +85,7 @@ def test_a_lock_that_is_not_held_is_not_renewed(make_lock: MakeLock) -> None:
     assert not make_lock().renew()
 
 
-def test_the_mark_stays_for_the_holder_when_one_who_holds_nothing_lets_go(make_lock: MakeLock) -> None:
+def test_a_release_without_the_lock_keeps_the_mark_for_the_holder(make_lock: MakeLock) -> None:
     holder, other = make_lock(), make_lock()
     holder.take()
     other.take()
@@ -95,12 +95,12 @@ def test_the_mark_stays_for_the_holder_when_one_who_holds_nothing_lets_go(make_l
 
 
 class Contest:
-    """Many ticks in several threads, each of which looks whether it is alone."""
+    """Ticks in several threads; it records the largest number of ticks that ran at once."""
 
     def __init__(self) -> None:
-        self.inside = 0
-        self.most_inside = 0
-        self.asked: list[int] = []
+        self.running = 0
+        self.most_running = 0
+        self.requested: list[int] = []
         self.begun: list[int] = []
         self.steps = iter(range(10**9))
         self.guard = threading.Lock()
@@ -108,7 +108,7 @@ class Contest:
     def run(self, lock: LeaderLock, rounds: int) -> None:
         for _ in range(rounds):
             with self.guard:
-                self.asked.append(next(self.steps))
+                self.requested.append(next(self.steps))
             while lock.take():
                 self.tick()
                 if not lock.release():
@@ -117,13 +117,13 @@ class Contest:
     def tick(self) -> None:
         with self.guard:
             self.begun.append(next(self.steps))
-            self.inside += 1
-            self.most_inside = max(self.most_inside, self.inside)
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
         with self.guard:
-            self.inside -= 1
+            self.running -= 1
 
 
-def test_there_are_never_two_holders_and_no_ask_is_lost(redis_url: str, open_redis: OpenRedis) -> None:
+def test_the_lock_has_at_most_one_holder_and_a_tick_follows_each_request(redis_url: str, open_redis: OpenRedis) -> None:
     contest = Contest()
     threads = [
         threading.Thread(target=contest.run, args=(RedisLeaderLock(open_redis(redis_url)), 100)) for _ in range(4)
@@ -132,27 +132,27 @@ def test_there_are_never_two_holders_and_no_ask_is_lost(redis_url: str, open_red
         thread.start()
     for thread in threads:
         thread.join()
-    assert contest.most_inside == 1
-    assert max(contest.begun) > max(contest.asked), "the last ask was followed by a tick"
+    assert contest.most_running == 1
+    assert max(contest.begun) > max(contest.requested), "no tick followed the last request"
     assert all(earlier < later for earlier, later in pairwise(contest.begun))
 
 
-def test_a_lock_that_ran_out_is_another_s_and_its_old_holder_cannot_touch_it(
+def test_an_expired_lock_can_be_taken_and_its_old_holder_cannot_change_it(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
     old, new = RedisLeaderLock(open_redis(redis_url)), RedisLeaderLock(open_redis(redis_url))
     old.take()
-    redis_client.delete("leasehold:leader")  # as its time, or a flush, does
+    redis_client.delete("leasehold:leader")  # as its expiry or a flush does
     assert new.take()
     assert not new.take()
     assert not old.renew()
     assert old.seconds_left() == 0
-    assert not old.release(), "the mark is for the new holder"
+    assert not old.release(), "the mark belongs to the new holder"
     assert new.renew()
     assert new.release()
 
 
-def test_when_nobody_holds_a_lock_that_ran_out_its_mark_is_told_to_the_old_holder(
+def test_the_old_holder_of_an_expired_free_lock_receives_its_mark(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
     old, other = RedisLeaderLock(open_redis(redis_url)), RedisLeaderLock(open_redis(redis_url))
@@ -160,12 +160,12 @@ def test_when_nobody_holds_a_lock_that_ran_out_its_mark_is_told_to_the_old_holde
     other.take()
     redis_client.delete("leasehold:leader")
     assert old.release()
-    assert old.release(), "asked twice, told twice: the answer may have been lost"
+    assert old.release(), "a second release returns the same, because the first answer may have been lost"
     assert old.take()
     assert not old.release()
 
 
-def test_a_lock_ends_by_itself_in_redis(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
+def test_a_lock_expires_in_redis(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
     dead = RedisLeaderLock(open_redis(redis_url), lock_seconds=0.05)
     dead.take()
     other = RedisLeaderLock(open_redis(redis_url))
@@ -174,7 +174,7 @@ def test_a_lock_ends_by_itself_in_redis(redis_client: redis.Redis, redis_url: st
     assert other.seconds_left() > 0
 
 
-def test_renewing_gives_another_whole_time(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
+def test_a_renewal_sets_the_full_time_again(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
     lock = RedisLeaderLock(open_redis(redis_url), lock_seconds=15)
     lock.take()
     redis_client.pexpire("leasehold:leader", 3000)
@@ -184,16 +184,16 @@ def test_renewing_gives_another_whole_time(redis_client: redis.Redis, redis_url:
     assert 14_000 < left <= 15_000
 
 
-def test_the_time_that_is_left_counts_from_the_beginning_of_the_take(redis_client: redis.Redis) -> None:
+def test_the_remaining_time_counts_from_the_start_of_the_take(redis_client: redis.Redis) -> None:
     ticking = iter(range(100))
     lock = RedisLeaderLock(redis_client, lock_seconds=15, clock=lambda: float(next(ticking)))
     lock.take()  # began at 0
-    assert lock.seconds_left() == 14  # asked at 1
+    assert lock.seconds_left() == 14  # read at 1
     lock.renew()  # began at 2
-    assert lock.seconds_left() == 14  # asked at 3
+    assert lock.seconds_left() == 14  # read at 3
 
 
-def test_by_our_clock_leadership_only_ever_gets_shorter(redis_client: redis.Redis, open_redis: OpenRedis) -> None:
+def test_the_local_clock_only_shortens_leadership(redis_client: redis.Redis, open_redis: OpenRedis) -> None:
     clock = Clock()
     lock = RedisLeaderLock(redis_client, lock_seconds=15, clock=clock)
     lock.take()
@@ -207,7 +207,7 @@ def test_by_our_clock_leadership_only_ever_gets_shorter(redis_client: redis.Redi
     assert lock.seconds_left() == 0
 
 
-def test_a_take_whose_answer_was_lost_is_made_good_by_the_next(redis_client: redis.Redis) -> None:
+def test_a_take_whose_answer_was_lost_succeeds_when_it_is_repeated(redis_client: redis.Redis) -> None:
     lock = RedisLeaderLock(redis_client)
     send, lost = lock._take, [True]
 
@@ -227,7 +227,7 @@ def test_a_take_whose_answer_was_lost_is_made_good_by_the_next(redis_client: red
 
 
 class FlakyLock(MemoryLeaderLock):
-    """A lock that notes its renewals; some of them find no Redis."""
+    """A lock that counts its renewals; the renewals in `failing` do not reach Redis."""
 
     def __init__(self, *, failing: set[int], lock_seconds: float = 15.0) -> None:
         super().__init__(LockHolder(), lock_seconds)
@@ -247,7 +247,7 @@ class FlakyLock(MemoryLeaderLock):
             return self.renewed.wait_for(lambda: self.renewals >= renewals, 10)
 
 
-def test_the_lock_is_renewed_in_the_background_as_long_as_the_tick_runs() -> None:
+def test_the_lock_is_renewed_in_the_background_while_the_tick_runs() -> None:
     lock = FlakyLock(failing={2})
     lock.take()
     renewal = Renewal(lock, 0.03)
@@ -255,14 +255,14 @@ def test_the_lock_is_renewed_in_the_background_as_long_as_the_tick_runs() -> Non
         assert lock.wait_for(4)
     count = lock.renewals
     with renewal:
-        assert lock.wait_for(count + 2), "entered again for the round after"
+        assert lock.wait_for(count + 2), "the renewal starts again when it is entered again"
     count = lock.renewals
     assert not lock.release()
     assert lock.renewals == count
     assert "lock-renewal" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_renewal_ends_when_the_lock_is_another_s() -> None:
+def test_renewal_ends_when_the_lock_is_not_held() -> None:
     lock = FlakyLock(failing=set())
     with Renewal(lock, 0.03) as renewal:  # never taken
         assert lock.wait_for(1)
@@ -272,7 +272,7 @@ def test_renewal_ends_when_the_lock_is_another_s() -> None:
     assert lock.renewals == 1
 
 
-def test_renewal_ends_when_the_time_ran_out_without_redis() -> None:
+def test_renewal_ends_when_the_lock_expired_without_redis() -> None:
     lock = FlakyLock(failing=set(range(1000)), lock_seconds=0.05)
     lock.take()
     with Renewal(lock, 0.03) as renewal:

@@ -1,4 +1,4 @@
-"""What the adapters in memory do by the clock that they are given, and what they record."""
+"""The adapters in memory: what depends on their clock, and what they record for tests."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.view.rows import content, reservation_at, slot_at
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def a_board(clock: Clock, *rows: Row) -> MemoryViewCache:
+def a_view_cache(clock: Clock, *rows: Row) -> MemoryViewCache:
     view_cache = MemoryViewCache(InMemoryRedis(clock))
     view_cache.rebuild(rows)
     return view_cache
@@ -28,7 +28,7 @@ def a_board(clock: Clock, *rows: Row) -> MemoryViewCache:
 
 def test_an_ended_reservation_is_forgotten_after_its_time() -> None:
     clock = Clock()
-    view_cache = a_board(clock, reservation_at(1, phase="released"))
+    view_cache = a_view_cache(clock, reservation_at(1, phase="released"))
     clock.now = KEPT_SECONDS - 1
     view_cache.publish([])
     assert set(view_cache.read_reservations(["r1"])) == {"r1"}
@@ -39,7 +39,7 @@ def test_an_ended_reservation_is_forgotten_after_its_time() -> None:
 
 def test_a_tombstone_refuses_old_copies_until_its_time_is_over() -> None:
     clock = Clock()
-    view_cache = a_board(clock)
+    view_cache = a_view_cache(clock)
     view_cache.publish([Gone("slots", "linux-1", 2)])
     clock.now = KEPT_SECONDS - 1
     view_cache.publish([slot_at(1)])
@@ -50,17 +50,17 @@ def test_a_tombstone_refuses_old_copies_until_its_time_is_over() -> None:
     assert view_cache.read_slots(["linux-1"]) == {"linux-1": slot_at(1)}
 
 
-def test_a_row_that_came_again_after_its_end_and_deletion_is_not_forgotten_with_them() -> None:
+def test_a_row_that_was_inserted_again_after_its_deletion_is_not_forgotten() -> None:
     clock = Clock()
-    view_cache = a_board(clock)
+    view_cache = a_view_cache(clock)
     view_cache.publish([reservation_at(1, phase="released"), Gone("reservations", "r1", 2), reservation_at(3)])
     clock.now = KEPT_SECONDS
     view_cache.publish([])
     assert content(view_cache.catch_up())["reservations"] == {"r1": reservation_at(3)}
 
 
-def test_a_flushed_shelf_holds_no_view() -> None:
-    view_cache = a_board(Clock(), slot_at(1))
+def test_a_flushed_redis_in_memory_holds_no_view() -> None:
+    view_cache = a_view_cache(Clock(), slot_at(1))
     view_cache.write_report({"term": 1})
     view_cache.redis.flush()
     assert view_cache.publish([slot_at(2)]) is False
@@ -68,9 +68,9 @@ def test_a_flushed_shelf_holds_no_view() -> None:
     assert view_cache.read_report() == {}
 
 
-def test_a_board_that_fell_too_far_behind_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_cache_that_missed_too_many_changes_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.view.in_memory_redis.DELTAS", 2)
-    view_cache = a_board(Clock())
+    view_cache = a_view_cache(Clock())
     for version in (1, 2):
         view_cache.publish([slot_at(version)])
     assert content(view_cache.catch_up())["slots"] == {"linux-1": slot_at(2)}
@@ -82,7 +82,7 @@ def test_a_board_that_fell_too_far_behind_reloads(monkeypatch: pytest.MonkeyPatc
     assert loaded["linux-1"].version == 5
 
 
-def test_a_lock_runs_out_by_the_clock() -> None:
+def test_a_lock_in_memory_expires_by_its_clock() -> None:
     clock, lock_holder = Clock(), LockHolder()
     old, new = MemoryLeaderLock(lock_holder, 15.0, clock), MemoryLeaderLock(lock_holder, 15.0, clock)
     old.take()
@@ -91,12 +91,12 @@ def test_a_lock_runs_out_by_the_clock() -> None:
     assert old.seconds_left() == 1.0
     clock.now = 15.0
     assert (old.seconds_left(), old.renew()) == (0.0, False)
-    assert old.release(), "nobody holds it: the mark is told"
+    assert old.release(), "the lock is free, so the old holder still receives the mark"
     assert new.take()
     assert not old.release()
 
 
-def test_a_bell_without_a_broker_records_what_was_asked() -> None:
+def test_a_notifier_in_memory_records_kicks_notices_and_replies() -> None:
     notifier = MemoryNotifier(clock=Clock())
     notifier.kick()
     notifier.kick()

@@ -1,4 +1,4 @@
-"""Counters and histograms added up over processes, and what Prometheus is told of them."""
+"""Counters and histograms summed over all processes, and the metrics that Prometheus reads."""
 
 import threading
 import urllib.request
@@ -20,7 +20,7 @@ from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricEr
 from scheduler.view.redis_meter import RedisMeter, Spread
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot
-from workers.metrics import collect, start_metrics
+from workers.metrics import LeaseholdCollector, Sources, collect, start_metrics
 
 LAUNCH = {"pool": "linux", "offering": "c7g", "result": "success"}
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -32,11 +32,11 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
     [
         # not declared
         ("leasehold_lunches_total", LAUNCH),
-        # a label too few, one too many, one mistyped
+        # a missing label, an extra label, a misspelled label
         ("leasehold_launches_total", {"pool": "linux"}),
         ("leasehold_launches_total", LAUNCH | {"zone": "a"}),
         ("leasehold_ticks_total", {"results": "success"}),
-        # a histogram is not counted
+        # a histogram, which has no `count`
         ("leasehold_tick_duration_seconds", {}),
     ],
 )
@@ -50,7 +50,7 @@ def test_a_counter_is_not_observed(meter: Meter) -> None:
         meter.observe("leasehold_ticks_total", {"result": "success"}, 1.0)
 
 
-def test_counts_of_all_processes_are_added_up(redis_url: str) -> None:
+def test_counts_of_all_processes_are_summed(redis_url: str) -> None:
     def count() -> None:
         with make_redis(redis_url) as client:
             for _ in range(50):
@@ -66,7 +66,7 @@ def test_counts_of_all_processes_are_added_up(redis_url: str) -> None:
     assert tally.counters["leasehold_launches_total"] == {("linux", "c7g", "success"): 75.0}
 
 
-def test_what_was_never_counted_is_there_as_zero(redis_client: redis.Redis) -> None:
+def test_a_metric_without_a_count_is_zero(redis_client: redis.Redis) -> None:
     tally = RedisMeter(redis_client).read()
     assert tally.counters["leasehold_ticks_total"] == {("success",): 0.0, ("error",): 0.0}
     empty = Spread([0] * (len(METRICS["leasehold_tick_duration_seconds"].buckets) + 1))
@@ -83,12 +83,12 @@ def test_an_observation_falls_into_the_first_bucket_that_is_not_below_it(redis_c
     assert spread.sum == pytest.approx(bounds[0] + bounds[1] + 1e6)
 
 
-def test_a_count_that_cannot_be_written_is_no_harm() -> None:
+def test_a_count_that_cannot_be_written_raises_nothing() -> None:
     with make_redis(NOWHERE) as client:
         RedisMeter(client).count("leasehold_launches_total", LAUNCH)
 
 
-def test_counts_of_another_version_are_left_out(redis_client: redis.Redis) -> None:
+def test_counts_of_another_version_are_ignored(redis_client: redis.Redis) -> None:
     nothing = RedisMeter(redis_client).read()
     redis_client.hset(
         "leasehold:metrics",
@@ -110,7 +110,7 @@ def store() -> Store:
 
 
 def fill(transaction: Transaction) -> None:
-    """Two slots, one of them of a pool that the rules do not have any more, and a reservation."""
+    """Insert two slots and a reservation; the pool of one slot is not in the rules any more."""
     slots: list[Slot] = [a_slot("linux-1"), a_slot("old-1", state="draining")]
     transaction.save(slots)
     transaction.insert_reservations([a_reservation()])
@@ -118,7 +118,7 @@ def fill(transaction: Transaction) -> None:
 
 
 def make_rules(transaction: Transaction) -> None:
-    """A pool that launches, and one of hosts."""
+    """Save rules with a pool on EC2 and a static pool."""
     document: dict[str, Any] = {
         "pools": {
             "linux": {"system": "x86_64-linux", "max_slots": 2, "offerings": [{"name": "c7g"}, {"name": "m7g"}]},
@@ -129,9 +129,10 @@ def make_rules(transaction: Transaction) -> None:
 
 
 def scrape(store: Store, meter: RedisMeter, view_cache: RedisViewCache | None = None) -> Samples:
+    sources = Sources(store, meter.read, view_cache.read_report if view_cache else dict)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in collect(store, meter, view_cache)
+        for family in collect(sources)
         for sample in family.samples
     }
 
@@ -140,11 +141,11 @@ def of(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((name, frozenset(labels.items())))
 
 
-def test_every_state_and_phase_is_told_each_time_zeros_too(store: Store, redis_client: redis.Redis) -> None:
+def test_every_state_and_phase_is_exported_also_with_zero(store: Store, redis_client: redis.Redis) -> None:
     samples = scrape(store, RedisMeter(redis_client))
-    told = {labels: value for (name, labels), value in samples.items() if name == "leasehold_slots"}
+    slots = {labels: value for (name, labels), value in samples.items() if name == "leasehold_slots"}
     ones = {("linux", "ready"), ("old", "draining")}
-    assert told == {
+    assert slots == {
         frozenset({("pool", pool), ("state", state)}): float((pool, state) in ones)
         for pool in ("linux", "desks", "old")
         for state in SLOT_STATES
@@ -153,19 +154,19 @@ def test_every_state_and_phase_is_told_each_time_zeros_too(store: Store, redis_c
         assert of(samples, "leasehold_reservations", phase=phase) == float(phase == "pending")
 
 
-def test_every_outcome_of_every_offering_is_told_from_the_start(store: Store, redis_client: redis.Redis) -> None:
+def test_every_outcome_of_every_offering_is_exported_from_the_start(store: Store, redis_client: redis.Redis) -> None:
     meter = RedisMeter(redis_client)
     meter.count("leasehold_launches_total", LAUNCH, 3)
     samples = scrape(store, meter)
     for result in LAUNCH_RESULTS:
         expected = 3.0 if result == "success" else 0.0
-        told = of(samples, "leasehold_launches_total", pool="linux", offering="c7g", result=result)
-        assert told == expected
+        launches = of(samples, "leasehold_launches_total", pool="linux", offering="c7g", result=result)
+        assert launches == expected
         assert of(samples, "leasehold_launches_total", pool="linux", offering="m7g", result=result) == 0
         assert of(samples, "leasehold_launches_total", pool="desks", offering="", result=result) is None
 
 
-def test_a_histogram_is_told_as_prometheus_wants_it(store: Store, redis_client: redis.Redis) -> None:
+def test_a_histogram_is_exported_with_cumulative_buckets(store: Store, redis_client: redis.Redis) -> None:
     meter = RedisMeter(redis_client)
     for seconds in (0.002, 0.02, 0.02, 100):
         meter.observe("leasehold_tick_duration_seconds", {}, seconds)
@@ -178,7 +179,7 @@ def test_a_histogram_is_told_as_prometheus_wants_it(store: Store, redis_client: 
     assert of(samples, f"{name}_sum") == pytest.approx(100.042)
 
 
-def test_leadership_and_the_lag_of_the_view_are_told_once_there_was_a_tick(
+def test_leadership_and_the_lag_of_the_view_are_exported_after_the_first_tick(
     store: Store, redis_client: redis.Redis
 ) -> None:
     meter, view_cache = RedisMeter(redis_client), RedisViewCache(redis_client)
@@ -204,7 +205,9 @@ def test_many_observations_are_added_at_once(redis_client: redis.Redis) -> None:
     assert spread.sum == pytest.approx(0.042)
 
 
-def test_who_waits_is_told_as_the_last_tick_said(store: Store, redis_client: redis.Redis) -> None:
+def test_waiting_reservations_are_exported_as_the_last_tick_reported_them(
+    store: Store, redis_client: redis.Redis
+) -> None:
     meter, view_cache = RedisMeter(redis_client), RedisViewCache(redis_client)
     samples = scrape(store, meter, view_cache)
     for code in WAITING_CODES:
@@ -220,7 +223,7 @@ def test_who_waits_is_told_as_the_last_tick_said(store: Store, redis_client: red
     assert [of(samples, "leasehold_at_quota", pool=pool) for pool in ("linux", "desks")] == [1, 0]
 
 
-def test_the_fleet_is_told_with_what_is_used_and_what_is_free(redis_client: redis.Redis) -> None:
+def test_slots_are_exported_with_their_used_and_free_resources(redis_client: redis.Redis) -> None:
     store, meter = MemoryStore(lambda: NOW), RedisMeter(redis_client)
     with store.transaction() as transaction:
         make_rules(transaction)
@@ -235,8 +238,8 @@ def test_the_fleet_is_told_with_what_is_used_and_what_is_free(redis_client: redi
         transaction.save(slots)
     meter.note_probes(["linux-1"], NOW - 40)
     samples = scrape(store, meter)
-    assert [of(samples, f"leasehold_slots_{word}", pool="desks") for word in ("online", "offline")] == [1, 1]
-    assert [of(samples, f"leasehold_slots_{word}", pool="linux") for word in ("online", "offline")] == [1, 0]
+    assert [of(samples, f"leasehold_slots_{state}", pool="desks") for state in ("online", "offline")] == [1, 1]
+    assert [of(samples, f"leasehold_slots_{state}", pool="linux") for state in ("online", "offline")] == [1, 0]
     assert of(samples, "leasehold_slots_price", pool="linux", state="booting") == 0.25
     assert of(samples, "leasehold_slots_price", pool="linux", state="launching") == 0
     where = {"pool": "desks", "slot": "desks-1"}
@@ -248,7 +251,7 @@ def test_the_fleet_is_told_with_what_is_used_and_what_is_free(redis_client: redi
 
 
 def keep_accounts(store: Store) -> None:
-    """An account that pays for three leases and is waited for, one that nobody uses, and one that was forgotten."""
+    """Insert three accounts: one with three leases and a claim, one without reservations, and a forgotten one."""
     with store.transaction() as transaction:
         make_rules(transaction)
         leases = {"r1": (0, "held"), "r2": (2, "revoking"), "r3": (5, "held"), "r4": (1, "claimed")}
@@ -277,7 +280,7 @@ def by_account(samples: Samples, name: str) -> dict[tuple[str, int], float]:
     return {(labels[0][1], int(labels[1][1])): value for labels, value in found.items()}
 
 
-def test_accounts_are_told_at_every_level_zeros_too(redis_client: redis.Redis) -> None:
+def test_accounts_are_exported_at_every_level_also_with_zero(redis_client: redis.Redis) -> None:
     store, meter, view_cache = MemoryStore(lambda: NOW), RedisMeter(redis_client), RedisViewCache(redis_client)
     keep_accounts(store)
     samples = scrape(store, meter, view_cache)
@@ -303,7 +306,9 @@ class BrokenStore(MemoryStore):
         raise StoreUnavailableError("the database is away")
 
 
-def test_what_cannot_be_reached_is_left_out_and_said(store: Store, redis_client: redis.Redis) -> None:
+def test_metrics_of_an_unreachable_part_are_missing_and_leasehold_up_is_zero(
+    store: Store, redis_client: redis.Redis
+) -> None:
     with make_redis(NOWHERE) as nowhere:
         samples = scrape(store, RedisMeter(nowhere), RedisViewCache(nowhere))
     assert of(samples, "leasehold_up", part="redis") == 0
@@ -318,7 +323,7 @@ def test_what_cannot_be_reached_is_left_out_and_said(store: Store, redis_client:
 
 @pytest.fixture
 def address(store: Store, redis_client: redis.Redis) -> Iterator[str]:
-    server, thread = start_metrics(store, RedisMeter(redis_client), "127.0.0.1", 0)
+    server, thread = start_metrics(LeaseholdCollector(Sources(store, RedisMeter(redis_client).read)), "127.0.0.1", 0)
     yield f"http://127.0.0.1:{server.server_port}/metrics"
     server.shutdown()
     server.server_close()
@@ -326,12 +331,12 @@ def address(store: Store, redis_client: redis.Redis) -> Iterator[str]:
 
 
 def test_prometheus_can_read_what_is_served(address: str) -> None:
-    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - our own server
+    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - the server of this test
         families = {family.name for family in text_string_to_metric_families(answer.read().decode())}
     assert families >= {"leasehold_slots", "leasehold_reservations", "leasehold_launches", "leasehold_up"}
 
 
-def test_a_pool_without_offerings_tells_its_launches_under_an_empty_name(redis_client: redis.Redis) -> None:
+def test_a_pool_without_offerings_exports_its_launches_under_an_empty_name(redis_client: redis.Redis) -> None:
     store = MemoryStore(lambda: NOW)
     with store.transaction() as transaction:
         transaction.save_rules({"pools": {"linux": {"system": "x86_64-linux", "max_slots": 1}}}, 0)
@@ -364,11 +369,11 @@ PARITY: dict[str, list[set[tuple[str, str]]]] = {
 """The metrics that Arvados and Orchard have, with every value of their labels."""
 
 
-def test_before_anything_happened_every_value_of_every_label_is_zero(redis_client: redis.Redis) -> None:
+def test_at_the_start_every_value_of_every_label_is_zero(redis_client: redis.Redis) -> None:
     store = MemoryStore(lambda: NOW)
     with store.transaction() as transaction:
         make_rules(transaction)
     samples = scrape(store, RedisMeter(redis_client), RedisViewCache(redis_client))
     for name, labels in PARITY.items():
-        told = {labels: value for (other, labels), value in samples.items() if other == name}
-        assert told == {frozenset(each): 0.0 for each in labels}, name
+        found = {labels: value for (other, labels), value in samples.items() if other == name}
+        assert found == {frozenset(each): 0.0 for each in labels}, name

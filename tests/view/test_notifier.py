@@ -1,4 +1,4 @@
-"""The Bell's contract, in memory and on Redis."""
+"""The contract of the port `Notifier`, in memory and on Redis."""
 
 import json
 import threading
@@ -11,11 +11,11 @@ from scheduler.ports import ForeignAddressError
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryNotifier
 from scheduler.view.redis_notifier import RedisNotifier
-from tests.view.conftest import MakeBell
+from tests.view.conftest import MakeNotifier
 
 
 class Ticks:
-    """Counts the tick messages that were sent; can be told to fail."""
+    """Counts the tick messages; with `is_broken` sending fails."""
 
     def __init__(self) -> None:
         self.sent, self.is_broken = 0, False
@@ -26,9 +26,9 @@ class Ticks:
         self.sent += 1
 
 
-def test_kicks_send_one_message_until_a_tick_hears_them(make_bell: MakeBell) -> None:
+def test_kicks_send_one_message_until_a_tick_acknowledges_them(make_notifier: MakeNotifier) -> None:
     ticks = Ticks()
-    notifier = make_bell(ticks)
+    notifier = make_notifier(ticks)
     for _ in range(3):
         notifier.kick()
     assert ticks.sent == 1
@@ -39,9 +39,9 @@ def test_kicks_send_one_message_until_a_tick_hears_them(make_bell: MakeBell) -> 
     assert ticks.sent == 2
 
 
-def test_a_kick_whose_message_was_not_sent_spares_nobody_the_next(make_bell: MakeBell) -> None:
+def test_a_kick_whose_message_was_not_sent_does_not_suppress_the_next(make_notifier: MakeNotifier) -> None:
     ticks = Ticks()
-    notifier = make_bell(ticks)
+    notifier = make_notifier(ticks)
     ticks.is_broken = True
     with pytest.raises(ConnectionError):
         notifier.kick()
@@ -66,7 +66,7 @@ def test_processes_that_kick_at_once_send_one_message(redis_url: str) -> None:
     assert ticks.sent == 1
 
 
-def test_a_kick_that_no_tick_hears_spares_messages_for_two_seconds_only(redis_client: redis.Redis) -> None:
+def test_an_unacknowledged_kick_suppresses_messages_for_two_seconds(redis_client: redis.Redis) -> None:
     ticks = Ticks()
     notifier = RedisNotifier(redis_client, ticks)
     notifier.kick()
@@ -80,7 +80,7 @@ def test_a_kick_that_no_tick_hears_spares_messages_for_two_seconds_only(redis_cl
     assert ticks.sent == 2
 
 
-def test_in_memory_the_two_seconds_pass_by_the_clock_that_was_given() -> None:
+def test_in_memory_the_two_seconds_follow_the_given_clock() -> None:
     now, ticks = [0.0], Ticks()
     notifier = MemoryNotifier(ticks, clock=lambda: now[0])
     notifier.kick()
@@ -91,12 +91,12 @@ def test_in_memory_the_two_seconds_pass_by_the_clock_that_was_given() -> None:
     assert (notifier.kicks, notifier.ticks_sent, ticks.sent) == (3, 2, 2)
 
 
-def test_notices_without_a_listener_are_fine(make_bell: MakeBell) -> None:
-    make_bell(Ticks()).notify("r1", {"event": "leased"})
+def test_a_notice_without_a_subscriber_raises_nothing(make_notifier: MakeNotifier) -> None:
+    make_notifier(Ticks()).notify("r1", {"event": "leased"})
 
 
-def test_notices_reach_those_who_wait_on_the_reservation(redis_client: redis.Redis) -> None:
-    # redis-py leaves this one without types.
+def test_a_notice_reaches_the_subscribers_of_its_reservation(redis_client: redis.Redis) -> None:
+    # redis-py has no types for this method.
     with redis_client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
         listener.subscribe("leasehold:notice:r1")
         assert listener.get_message(timeout=5) is None  # the subscription was confirmed
@@ -108,11 +108,11 @@ def test_notices_reach_those_who_wait_on_the_reservation(redis_client: redis.Red
     assert json.loads(message["data"]) == {"event": "leased", "token": 7}
 
 
-def test_news_without_a_host_that_listens_are_fine(make_bell: MakeBell) -> None:
-    make_bell(Ticks()).push({"lab-1": {"slot": "lab-1"}})
+def test_a_hint_without_a_subscribed_host_raises_nothing(make_notifier: MakeNotifier) -> None:
+    make_notifier(Ticks()).push({"lab-1": {"slot": "lab-1"}})
 
 
-def test_news_reach_the_host_of_the_slot(redis_client: redis.Redis, redis_url: str) -> None:
+def test_a_hint_reaches_the_host_of_the_slot(redis_client: redis.Redis, redis_url: str) -> None:
     with Client(redis_url) as client:
         hints = client.hosts.hints("lab-1")
         hints.listen()
@@ -125,7 +125,7 @@ def test_news_reach_the_host_of_the_slot(redis_client: redis.Redis, redis_url: s
         hints.close()
 
 
-def test_an_answer_waits_a_minute_at_its_address(redis_client: redis.Redis) -> None:
+def test_an_answer_is_kept_for_a_minute_at_its_address(redis_client: redis.Redis) -> None:
     notifier = RedisNotifier(redis_client, Ticks())
     notifier.reply("leasehold:reply:9f-1", {"ok": True})
     notifier.reply("leasehold:reply:9f-1", {"ok": False, "errors": []})
@@ -140,12 +140,12 @@ def test_an_answer_waits_a_minute_at_its_address(redis_client: redis.Redis) -> N
 @pytest.mark.parametrize(
     "address",
     [
-        # our own keys
+        # keys of Leasehold
         "leasehold:leader",
         "leasehold:view:generation",
         # a Celery queue
         "reservations",
-        # ways out of the prefix
+        # names outside the prefix
         "leasehold:reply:",
         "leasehold:reply:a b",
         "leasehold:reply:a\n",
@@ -155,9 +155,9 @@ def test_an_answer_waits_a_minute_at_its_address(redis_client: redis.Redis) -> N
         "",
     ],
 )
-def test_an_address_from_outside_cannot_name_another_key(make_bell: MakeBell, address: str) -> None:
+def test_a_reply_address_cannot_name_another_key(make_notifier: MakeNotifier, address: str) -> None:
     with pytest.raises(ForeignAddressError):
-        make_bell(Ticks()).reply(address, {"ok": True})
+        make_notifier(Ticks()).reply(address, {"ok": True})
 
 
 def test_nothing_is_written_at_a_foreign_address(redis_client: redis.Redis) -> None:

@@ -1,4 +1,4 @@
-"""The slots of a pool stand in their order, in whatever order they came and whoever left meanwhile."""
+"""The slots of a pool are listed in their order after any sequence of insertions and removals."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,17 +10,17 @@ from tests.builders import a_slot
 NAMES = st.sampled_from([f"linux-{number}" for number in range(1, 13)] + ["lab", "lab-b"])
 
 
-@given(st.lists(st.tuples(NAMES, st.sampled_from(["comes", "comes", "leaves", "is asked for"]))))
-def test_they_are_listed_in_their_order(story: list[tuple[str, str]]) -> None:
-    line_up, there = OrderedSlots(), dict[str, Slot]()
-    for version, (name, what) in enumerate(story):
-        match what:
-            case "comes":
-                there[name] = a_slot(name, version=version)
-                line_up.put(there[name])
-            case "leaves" if name in there:
-                line_up.remove(there.pop(name))
+@given(st.lists(st.tuples(NAMES, st.sampled_from(["insert", "insert", "remove", "list"]))))
+def test_slots_are_listed_in_their_order(history: list[tuple[str, str]]) -> None:
+    ordered, expected = OrderedSlots(), dict[str, Slot]()
+    for version, (name, step) in enumerate(history):
+        match step:
+            case "insert":
+                expected[name] = a_slot(name, version=version)
+                ordered.put(expected[name])
+            case "remove" if name in expected:
+                ordered.remove(expected.pop(name))
             case _:
-                assert line_up.list() == [there[each] for each in sorted(there, key=slot_order)]
-    assert line_up.list() == [there[each] for each in sorted(there, key=slot_order)]
-    assert bool(line_up) == bool(there)
+                assert ordered.list() == [expected[each] for each in sorted(expected, key=slot_order)]
+    assert ordered.list() == [expected[each] for each in sorted(expected, key=slot_order)]
+    assert bool(ordered) == bool(expected)

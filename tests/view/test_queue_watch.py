@@ -1,4 +1,4 @@
-"""Lengths of the queues and ages of their oldest messages, on a real Redis."""
+"""The lengths of the queues and the ages of their oldest messages, on a real Redis."""
 
 import json
 import time
@@ -8,11 +8,10 @@ import pytest
 import redis
 
 from leasehold import Client
+from leasehold.common.names import CANARY, LAUNCH, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
-from scheduler.view.metric_table import QUEUES
 from tasks.app import make_app
-from tasks.queues import CANARY, LAUNCH, QUEUE_NAMES, RESERVATIONS, task_name
 from tests.servers import redis_client, redis_server, redis_url
 from workers.queue_watch import QueueWatch, WaitingMessages
 from workers.settings import read_settings
@@ -21,7 +20,7 @@ __all__ = ["redis_client", "redis_server", "redis_url"]
 
 
 class Clock:
-    """A clock that is set by the test."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -44,8 +43,8 @@ def a_message(**headers: Any) -> str:
     return json.dumps({"body": "", "headers": {"task": "x", **headers}})
 
 
-def test_the_queues_are_those_of_the_tasks(watch: QueueWatch) -> None:
-    assert set(watch.read()) == set(QUEUES) == set(QUEUE_NAMES)
+def test_the_watched_queues_are_those_of_the_tasks(watch: QueueWatch) -> None:
+    assert set(watch.read()) == set(QUEUE_NAMES)
     assert set(watch.read().values()) == {WaitingMessages(0, 0.0)}
 
 
@@ -63,7 +62,7 @@ def test_messages_of_every_priority_count(watch: QueueWatch, redis_client: redis
 
 
 @pytest.mark.parametrize("message", [a_message(), a_message(sent_at="soon"), "no JSON", "[]"])
-def test_a_message_without_a_time_is_as_old_as_it_is_known_to_be_next(
+def test_the_age_of_a_message_without_a_time_counts_from_when_it_was_seen_first(
     message: str, watch: QueueWatch, redis_client: redis.Redis, clock: Clock
 ) -> None:
     redis_client.lpush(LAUNCH, message)
@@ -81,7 +80,9 @@ def test_a_sender_whose_clock_is_ahead_makes_no_negative_age(watch: QueueWatch, 
     assert watch.read()[LAUNCH] == WaitingMessages(1, 0.0)
 
 
-def test_what_our_tasks_and_our_client_send_bears_its_time(redis_url: str, redis_client: redis.Redis) -> None:
+def test_messages_of_tasks_and_of_the_client_contain_their_sending_time(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
     make_app(read_settings({"broker": {"url": redis_url}})).send_task(task_name(LAUNCH, CANARY), args=["x"])
     with Client(redis_url) as client:
         client._wire.send("release", {"reservation": "r1", "token": 3, "request": "q", "reply_to": "a"})
@@ -92,7 +93,7 @@ def test_what_our_tasks_and_our_client_send_bears_its_time(redis_url: str, redis
         assert isinstance(envelope["headers"]["sent_at"], float)
 
 
-def test_a_user_that_may_only_count_learns_no_age(redis_url: str, redis_client: redis.Redis) -> None:
+def test_a_redis_user_with_permission_to_count_only_gets_no_age(redis_url: str, redis_client: redis.Redis) -> None:
     redis_client.acl_setuser("counter", enabled=True, passwords=["+x"], keys=["*"], commands=["+llen", "+ping"])
     try:
         redis_client.lpush(LAUNCH, a_message(sent_at=940.0))
@@ -102,6 +103,6 @@ def test_a_user_that_may_only_count_learns_no_age(redis_url: str, redis_client: 
         redis_client.acl_deluser("counter")
 
 
-def test_a_broker_that_is_gone_is_said_as_such() -> None:
-    with make_redis("redis://127.0.0.1:1/0") as nobody, pytest.raises(ViewUnavailableError):
-        QueueWatch(nobody, time.time).read()
+def test_a_broker_that_cannot_be_reached_raises_view_unavailable() -> None:
+    with make_redis("redis://127.0.0.1:1/0") as client, pytest.raises(ViewUnavailableError):
+        QueueWatch(client, time.time).read()

@@ -1,4 +1,4 @@
-"""What Redis remembers of the cluster."""
+"""The record in Redis: the identity of the cluster and its highest term and token."""
 
 import pytest
 import redis
@@ -31,13 +31,13 @@ def test_the_first_identity_stays(record: RedisRecord) -> None:
     assert record.read() == Remembered(identity="one", term=3, token=7)
 
 
-def test_numbers_only_rise_whatever_their_size(record: RedisRecord) -> None:
+def test_the_recorded_term_and_token_never_decrease(record: RedisRecord) -> None:
     for term, token in ((9, 10), (10, 9), (LARGE - 1, LARGE), (LARGE - 2, LARGE - 1)):
         record.keep("one", term, token)
     assert record.read() == Remembered(identity="one", term=LARGE - 1, token=LARGE)
 
 
-def test_a_restore_is_marked_until_it_is_over_and_its_numbers_replace_the_old_ones(record: RedisRecord) -> None:
+def test_a_restore_is_marked_until_it_ends_and_its_numbers_replace_the_old_ones(record: RedisRecord) -> None:
     record.keep("one", 9, 9)
     record.begin_restore()
     assert record.read() == Remembered(identity="one", term=9, token=9, is_restoring=True)
@@ -64,7 +64,7 @@ def test_numbers_that_cannot_be_read_are_replaced(client: redis.Redis, record: R
     assert record.read() == Remembered(identity="one", term=3, token=7)
 
 
-def test_each_prefix_has_a_record_of_its_own(redis_url: str) -> None:
+def test_each_prefix_has_its_own_record(redis_url: str) -> None:
     with make_redis(redis_url) as client:
         RedisRecord(client, "a:").keep("one", 1, 1)
         assert RedisRecord(client, "b:").keep("two", 1, 1) == "two"

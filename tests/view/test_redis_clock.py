@@ -1,4 +1,4 @@
-"""Cluster time by way of Redis: what processes without a database live by."""
+"""Cluster time through Redis: the clock of processes without a connection to the database."""
 
 import time
 from typing import Any, cast
@@ -16,11 +16,11 @@ __all__ = ["redis_client", "redis_server", "redis_url"]
 
 PREFIX = "leasehold:"
 ABOUT = 30.0
-"""Seconds that a slow machine may take; far less than any difference here."""
+"""Tolerance in seconds for a slow machine; far less than the offsets in these tests."""
 
 
 class JumpingRedis:
-    """A Redis whose own clock is off by `seconds`."""
+    """A Redis whose clock is `seconds` ahead."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client, self.seconds = client, 0.0
@@ -41,7 +41,7 @@ class JumpingRedis:
 
 
 def publish(client: redis.Redis, ahead: float) -> float:
-    """Publish as a leader does whose cluster time is ahead of Redis by so many seconds; cluster time."""
+    """Publish cluster time as a leader does, `ahead` seconds ahead of Redis, and return it."""
     seconds, microseconds = client.time()
     now = float(seconds + microseconds / 1e6 + ahead)
     RedisViewCache(client, PREFIX).publish_time(now)
@@ -52,7 +52,7 @@ def read_all(client: redis.Redis, now: float) -> list[ProcessOffset]:
     return read_offsets(cast("dict[bytes, bytes]", client.hgetall(f"{PREFIX}clocks")), now)
 
 
-def test_before_the_first_tick_it_is_the_time_of_redis(redis_client: redis.Redis) -> None:
+def test_before_the_first_tick_the_clock_is_the_time_of_redis(redis_client: redis.Redis) -> None:
     clock = RedisClock(redis_client, PREFIX, wall=lambda: 0.0)
     assert clock.now() == pytest.approx(redis_client.time()[0], abs=ABOUT)
 
@@ -65,8 +65,8 @@ def test_the_offset_that_the_leader_publishes_is_added(redis_client: redis.Redis
     assert clock.offset == pytest.approx(600, abs=ABOUT)
 
 
-def test_a_jump_of_redis_is_not_followed(redis_client: redis.Redis) -> None:
-    """The offset that was published before the jump is wrong until the next tick."""
+def test_a_jump_of_redis_does_not_move_the_clock(redis_client: redis.Redis) -> None:
+    """After a jump the published offset is wrong until the next tick."""
     jumping = JumpingRedis(redis_client)
     now = publish(redis_client, 0.0)
     clock = RedisClock(jumping, PREFIX)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_a_jump_of_redis_is_not_followed(redis_client: redis.Redis) -> None:
     assert clock.look() == pytest.approx(now, abs=ABOUT)
 
 
-def test_a_published_correction_is_followed(redis_client: redis.Redis) -> None:
+def test_a_correction_published_twice_is_followed(redis_client: redis.Redis) -> None:
     publish(redis_client, 0.0)
     clock = RedisClock(redis_client, PREFIX)
     clock.look()
@@ -90,7 +90,7 @@ def test_a_published_correction_is_followed(redis_client: redis.Redis) -> None:
     assert clock.look() == pytest.approx(now, abs=ABOUT)
 
 
-def test_a_flush_changes_nothing(redis_client: redis.Redis) -> None:
+def test_a_flush_does_not_move_the_clock(redis_client: redis.Redis) -> None:
     now = publish(redis_client, 3600.0)
     clock = RedisClock(redis_client, PREFIX)
     clock.look()
@@ -99,12 +99,12 @@ def test_a_flush_changes_nothing(redis_client: redis.Redis) -> None:
         assert clock.look() == pytest.approx(now, abs=ABOUT)
 
 
-def test_without_redis_the_wall_clock_has_to_do() -> None:
-    with make_redis("redis://127.0.0.1:1/0") as nobody:
-        assert RedisClock(nobody, PREFIX, wall=lambda: 77.0).now() == 77.0
+def test_without_redis_the_clock_is_the_wall_clock() -> None:
+    with make_redis("redis://127.0.0.1:1/0") as client:
+        assert RedisClock(client, PREFIX, wall=lambda: 77.0).now() == 77.0
 
 
-def test_each_named_process_writes_down_how_far_its_wall_clock_is_off(
+def test_each_named_process_records_the_offset_of_its_wall_clock(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "alpha")
@@ -120,7 +120,7 @@ def test_each_named_process_writes_down_how_far_its_wall_clock_is_off(
     assert len(read_all(redis_client, now)) == 2
 
 
-def test_what_processes_wrote_that_are_gone_is_deleted(redis_client: redis.Redis) -> None:
+def test_offsets_of_processes_that_have_ended_are_deleted(redis_client: redis.Redis) -> None:
     redis_client.hset(f"{PREFIX}clocks", "ticks gone", "[0.0, 5000.0]")
     RedisClock(redis_client, PREFIX, process="ticks").look()
     assert redis_client.hexists(f"{PREFIX}clocks", "ticks gone") == 0

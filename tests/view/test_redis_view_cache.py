@@ -1,4 +1,7 @@
-"""What only Redis can do to a view: be flushed, killed, restarted empty or old, fall behind; never believed then."""
+"""Faults of Redis under a view: a flush, a kill, a restart with no or old data, lost keys.
+
+No process uses the view after such a fault until it was rebuilt.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,14 +26,14 @@ def own_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Redis
     server.stop()
 
 
-def boards(open_redis: OpenRedis, url: str) -> tuple[RedisViewCache, RedisViewCache]:
-    """The board of a leader that built the view with one row, and one of another process."""
+def open_view_caches(open_redis: OpenRedis, url: str) -> tuple[RedisViewCache, RedisViewCache]:
+    """Return the view cache of a leader that built the view with one row, and that of another process."""
     leader = RedisViewCache(open_redis(url))
     leader.rebuild([slot_at(1)])
     return leader, RedisViewCache(open_redis(url))
 
 
-def assert_not_believed(*processes: RedisViewCache) -> None:
+def assert_no_view(*processes: RedisViewCache) -> None:
     for view_cache in processes:
         assert view_cache.publish([slot_at(9)]) is False
         assert view_cache.catch_up() is None
@@ -42,30 +45,28 @@ def assert_not_believed(*processes: RedisViewCache) -> None:
 def test_a_flushed_view_is_refused_until_it_was_rebuilt(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    leader, other = boards(open_redis, redis_url)
+    leader, other = open_view_caches(open_redis, redis_url)
     redis_client.flushall()
-    assert_not_believed(leader, other)
+    assert_no_view(leader, other)
     leader.rebuild([slot_at(2)])
     assert other.publish([slot_at(3)])
     assert content(leader.catch_up())["slots"] == content(other.load())["slots"] == {"linux-1": slot_at(3)}
 
 
-def test_an_old_snapshot_that_came_back_with_a_restart_is_refused(
-    own_server: RedisServer, open_redis: OpenRedis
-) -> None:
-    leader, other = boards(open_redis, own_server.url)
+def test_an_old_snapshot_after_a_restart_is_refused(own_server: RedisServer, open_redis: OpenRedis) -> None:
+    leader, other = open_view_caches(open_redis, own_server.url)
     with make_redis(own_server.url) as client:
         client.save()
         leader.publish([slot_at(2)])
         own_server.kill()
         own_server.restart()
         assert client.hget("leasehold:view:slots", "linux-1") is not None
-    assert_not_believed(leader, other)
+    assert_no_view(leader, other)
     assert content(leader.rebuild([slot_at(2)]))["slots"] == {"linux-1": slot_at(2)}
 
 
 def test_a_snapshot_in_the_middle_of_a_rebuild_is_refused(own_server: RedisServer, open_redis: OpenRedis) -> None:
-    leader, other = boards(open_redis, own_server.url)
+    leader, other = open_view_caches(open_redis, own_server.url)
 
     def rows() -> Iterator[Slot]:
         yield slot_at(1)
@@ -76,11 +77,11 @@ def test_a_snapshot_in_the_middle_of_a_rebuild_is_refused(own_server: RedisServe
 
     with pytest.raises(ViewUnavailableError):
         leader.rebuild(rows())
-    assert_not_believed(leader, other)
+    assert_no_view(leader, other)
 
 
-def test_a_rebuild_that_was_overtaken_by_another_is_given_up(redis_url: str, open_redis: OpenRedis) -> None:
-    leader, other = boards(open_redis, redis_url)
+def test_a_rebuild_ends_with_an_error_when_another_one_overtakes_it(redis_url: str, open_redis: OpenRedis) -> None:
+    leader, other = open_view_caches(open_redis, redis_url)
 
     def rows() -> Iterator[Slot]:
         yield slot_at(1, "old")
@@ -91,8 +92,10 @@ def test_a_rebuild_that_was_overtaken_by_another_is_given_up(redis_url: str, ope
     assert content(leader.load())["slots"] == {"new": slot_at(2, "new")}
 
 
-def test_a_half_built_view_is_not_copied_but_takes_what_is_published(redis_url: str, open_redis: OpenRedis) -> None:
-    leader, other = boards(open_redis, redis_url)
+def test_a_view_under_construction_cannot_be_copied_and_accepts_publishes(
+    redis_url: str, open_redis: OpenRedis
+) -> None:
+    leader, other = open_view_caches(open_redis, redis_url)
 
     def rows() -> Iterator[Slot]:
         assert other.load() is None
@@ -102,8 +105,8 @@ def test_a_half_built_view_is_not_copied_but_takes_what_is_published(redis_url: 
     assert content(leader.rebuild(rows()))["slots"] == {"linux-1": slot_at(2)}
 
 
-def test_a_builder_that_died_leaves_no_view(redis_url: str, open_redis: OpenRedis) -> None:
-    leader, other = boards(open_redis, redis_url)
+def test_an_interrupted_rebuild_leaves_no_view(redis_url: str, open_redis: OpenRedis) -> None:
+    leader, other = open_view_caches(open_redis, redis_url)
 
     def rows() -> Iterator[Slot]:
         yield slot_at(1)
@@ -121,18 +124,18 @@ def test_a_builder_that_died_leaves_no_view(redis_url: str, open_redis: OpenRedi
     [
         # the stream was lost
         lambda client: client.delete("leasehold:view:deltas"),
-        # its oldest entries were
+        # the oldest entries of the stream were lost
         lambda client: client.xtrim("leasehold:view:deltas", maxlen=1, approximate=False),
-        # one in the middle was
+        # an entry in the middle was lost
         lambda client: client.xdel("leasehold:view:deltas", "2-0"),
-        # the last one was
+        # the last entry was lost
         lambda client: client.xdel("leasehold:view:deltas", "3-0"),
     ],
 )
 def test_a_reader_that_finds_a_gap_reloads(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, damage: object
 ) -> None:
-    leader, other = boards(open_redis, redis_url)
+    leader, other = open_view_caches(open_redis, redis_url)
     other.publish([slot_at(2)])
     assert leader.catch_up() is not None
     other.publish([slot_at(3)])
@@ -147,7 +150,7 @@ def test_a_reader_that_finds_a_gap_reloads(
 def test_a_copy_does_not_match_a_view_that_was_damaged(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, key: str, field: str
 ) -> None:
-    leader, other = boards(open_redis, redis_url)
+    leader, other = open_view_caches(open_redis, redis_url)
     other.publish([reservation_at(1), hold_at(1)])
     assert leader.matches_copy()
     redis_client.hdel(f"leasehold:view:{key}", field)
@@ -160,7 +163,7 @@ def test_a_copy_does_not_match_a_view_that_was_damaged(
 def test_a_view_whose_counter_was_lost_is_rebuilt(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, value: int | str | None
 ) -> None:
-    leader, other = boards(open_redis, redis_url)
+    leader, other = open_view_caches(open_redis, redis_url)
     other.publish([slot_at(2)])
     if value is None:
         redis_client.delete("leasehold:view:sequence")
@@ -171,7 +174,9 @@ def test_a_view_whose_counter_was_lost_is_rebuilt(
     assert content(leader.rebuild([slot_at(3)]))["slots"] == {"linux-1": slot_at(3)}
 
 
-def test_only_so_many_deltas_are_kept(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
+def test_the_number_of_stored_deltas_is_limited(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
+) -> None:
     leader = RedisViewCache(open_redis(redis_url), deltas_kept=500)
     leader.rebuild([])
     for version in range(1, 1001):
@@ -183,8 +188,8 @@ def test_only_so_many_deltas_are_kept(redis_client: redis.Redis, redis_url: str,
     assert content(leader.load())["slots"] == {"linux-1": slot_at(1000)}
 
 
-def test_large_publishes_and_long_delays_are_caught_up_in_parts(redis_url: str, open_redis: OpenRedis) -> None:
-    leader, other = boards(open_redis, redis_url)
+def test_a_view_cache_catches_up_on_many_changes_in_parts(redis_url: str, open_redis: OpenRedis) -> None:
+    leader, other = open_view_caches(open_redis, redis_url)
     other.publish([slot_at(1, f"s-{number}") for number in range(1203)])
     for version in range(2, 252):
         other.publish([slot_at(version)])
@@ -194,7 +199,7 @@ def test_large_publishes_and_long_delays_are_caught_up_in_parts(redis_url: str, 
     assert view.slots["linux-1"].version == 251
 
 
-def test_tombstones_and_ended_reservations_go_when_their_time_is_over(
+def test_tombstones_and_ended_reservations_are_deleted_after_their_time(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
     view_cache = RedisViewCache(open_redis(redis_url), kept_seconds=0)
@@ -202,7 +207,7 @@ def test_tombstones_and_ended_reservations_go_when_their_time_is_over(
     view_cache.publish([reservation_at(2, phase="released"), slot_at(1), Gone("slots", "linux-1", 2)])
 
     def is_forgotten() -> bool:
-        # Each publish, an empty one too, drops what is past by Redis' own clock.
+        # Each publish deletes the rows whose time is over by the clock of Redis.
         view_cache.publish([reservation_at(1, "r2")])
         return redis_client.zcard("leasehold:view:leaving") == 0
 
@@ -222,10 +227,10 @@ def test_a_reservation_that_failed_and_restarts_is_not_forgotten(
     assert redis_client.zcard("leasehold:view:leaving") == 0
 
 
-def test_rows_that_another_version_wrote_lead_to_a_rebuild(
+def test_rows_of_another_version_make_the_view_unusable_until_a_rebuild(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    leader, other = boards(open_redis, redis_url)
+    leader, other = open_view_caches(open_redis, redis_url)
     redis_client.hset("leasehold:view:slots", "odd", '{"version":1,"marked_at":1.0,"id":"odd","pool":7}')
     assert other.load() is None
     with pytest.raises(ViewUnavailableError, match="another version"):
@@ -237,22 +242,22 @@ def test_rows_that_another_version_wrote_lead_to_a_rebuild(
     assert other.catch_up() is None
 
 
-def test_a_redis_that_is_away_is_said_by_the_ports_error_and_comes_back(
+def test_an_unreachable_redis_raises_view_unavailable_until_it_is_back(
     own_server: RedisServer, open_redis: OpenRedis
 ) -> None:
-    leader, other = boards(open_redis, own_server.url)
+    leader, other = open_view_caches(open_redis, own_server.url)
     own_server.kill()
-    for ask in (leader.catch_up, leader.load, leader.read_report, lambda: other.publish([slot_at(2)])):
+    for call in (leader.catch_up, leader.load, leader.read_report, lambda: other.publish([slot_at(2)])):
         with pytest.raises(ViewUnavailableError, match="Redis"):
-            ask()
+            call()
     own_server.restart()
     assert other.publish([slot_at(2)]) is False
     assert content(leader.rebuild([slot_at(2)]))["slots"] == {"linux-1": slot_at(2)}
 
 
-def test_two_clusters_share_a_redis_under_prefixes_of_their_own(redis_url: str, open_redis: OpenRedis) -> None:
-    ours, theirs = (RedisViewCache(open_redis(redis_url), prefix) for prefix in ("ours:", "theirs:"))
-    ours.rebuild([slot_at(1)])
-    assert theirs.load() is None
-    theirs.rebuild([])
-    assert content(ours.catch_up())["slots"] == {"linux-1": slot_at(1)}
+def test_two_clusters_with_different_prefixes_share_a_redis(redis_url: str, open_redis: OpenRedis) -> None:
+    first, second = (RedisViewCache(open_redis(redis_url), prefix) for prefix in ("first:", "second:"))
+    first.rebuild([slot_at(1)])
+    assert second.load() is None
+    second.rebuild([])
+    assert content(first.catch_up())["slots"] == {"linux-1": slot_at(1)}

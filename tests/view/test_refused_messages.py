@@ -1,4 +1,4 @@
-"""Refused messages: all are counted, a few of each defect are kept until a process takes them."""
+"""Refused messages: all are counted; a few of each defect are kept until a process reads them."""
 
 import redis
 
@@ -20,18 +20,18 @@ def a_refused(number: int, defect: str = "task") -> RefusedMessage:
 
 
 def test_refused_messages_are_taken_once_in_order(meter: Meter) -> None:
-    noted = [a_refused(number) for number in range(3)]
-    for each in noted:
+    refused = [a_refused(number) for number in range(3)]
+    for each in refused:
         meter.note_refused(each)
-    assert meter.take_refused() == noted
+    assert meter.take_refused() == refused
     assert meter.take_refused() == []
-    meter.put_back_refused(noted[:2])
+    meter.put_back_refused(refused[:2])
     meter.put_back_refused([])
-    assert meter.take_refused() == noted[:2]
+    assert meter.take_refused() == refused[:2]
 
 
-def test_of_a_flood_of_refused_messages_all_are_counted_and_a_few_are_kept(meter: Meter) -> None:
-    """The few of each kind of defect: a flood of one hides no other."""
+def test_all_refused_messages_are_counted_and_a_few_are_kept(meter: Meter) -> None:
+    """The limit applies to each defect, so messages with one defect do not displace those with another."""
     for number in range(MOST_REFUSED + 5):
         meter.note_refused(a_refused(number))
     meter.note_refused(a_refused(99, "document"))
@@ -43,8 +43,8 @@ def test_of_a_flood_of_refused_messages_all_are_counted_and_a_few_are_kept(meter
         assert meter.read().counters[REFUSED][tuple(labels.values())] == MOST_REFUSED + 5
 
 
-def test_refused_messages_are_kept_again_after_a_minute(redis_client: redis.Redis) -> None:
-    """The minute is Redis' own: a counter that expires."""
+def test_the_limit_of_kept_messages_ends_after_a_minute(redis_client: redis.Redis) -> None:
+    """The minute is the expiry of a counter in Redis."""
     meter = RedisMeter(redis_client)
     for number in range(MOST_REFUSED + 1):
         meter.note_refused(a_refused(number))
@@ -55,7 +55,7 @@ def test_refused_messages_are_kept_again_after_a_minute(redis_client: redis.Redi
     assert [each.message for each in meter.take_refused()] == ["m99"]
 
 
-def test_without_redis_a_refused_message_harms_nothing() -> None:
+def test_without_redis_a_refused_message_raises_nothing() -> None:
     meter = RedisMeter(make_redis(NOWHERE))
     meter.note_refused(a_refused(1))
     meter.put_back_refused([a_refused(1)])

@@ -1,4 +1,4 @@
-"""Keys of a wrong type, and a lock that never expires, are set aside; the next tick goes on without them."""
+"""A tick renames keys of a wrong type and a lock that never expires (sets them aside), and continues."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ def read_view(harness: Harness) -> View:
 
 
 @pytest.mark.parametrize("key", VIEW_TYPES)
-def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_goes_on(
+def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_continues(
     harness: Harness, redis_client: redis.Redis, key: str
 ) -> None:
     wrong = [kind for kind in WRITES if kind != RIGHT[key]]
@@ -65,19 +65,19 @@ def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_goes_on(
 
 def test_a_leader_lock_that_never_expires_is_set_aside(harness: Harness, redis_client: redis.Redis) -> None:
     harness.submit("r2")
-    redis_client.set(f"{PREFIX}leader", "nobody's")
+    redis_client.set(f"{PREFIX}leader", "stale")
     harness.tick()
     assert set(read_view(harness).reservations) == {"r1", "r2"}
-    assert redis_client.get(f"{PREFIX}set-aside:{PREFIX}leader") == b"nobody's"
+    assert redis_client.get(f"{PREFIX}set-aside:{PREFIX}leader") == b"stale"
 
 
 def test_a_leader_lock_that_is_held_is_left_alone(harness: Harness, redis_client: redis.Redis) -> None:
-    redis_client.set(f"{PREFIX}leader", "another's", px=60_000)
+    redis_client.set(f"{PREFIX}leader", "another", px=60_000)
     assert harness.ports.view_cache.set_aside_wrong_keys() == []
     assert not harness.ports.lock.take()
 
 
-def test_of_each_key_the_last_one_set_aside_is_kept(harness: Harness, redis_client: redis.Redis) -> None:
+def test_only_the_last_set_aside_value_of_a_key_is_kept(harness: Harness, redis_client: redis.Redis) -> None:
     for number in range(3):
         redis_client.delete(f"{PREFIX}view:holds")
         redis_client.rpush(f"{PREFIX}view:holds", number)
@@ -104,7 +104,7 @@ JUNK = b"\xff no row"
 UNREADABLE: dict[str, Callable[[redis.Redis], object]] = {
     # An entry that no publish wrote, with an id above every sequence.
     "view:deltas": lambda client: client.xadd(f"{PREFIX}view:deltas", {"my": "own"}),
-    # No kind of row has this name.
+    # No row has this name.
     "view:leaving": lambda client: client.zadd(f"{PREFIX}view:leaving", {JUNK: 1}),
     "view:sequence": lambda client: client.set(f"{PREFIX}view:sequence", JUNK),
     # The tombstone of a row that the next publish has.
@@ -114,11 +114,11 @@ UNREADABLE: dict[str, Callable[[redis.Redis], object]] = {
     "metrics": lambda client: client.hset(f"{PREFIX}metrics", '["leasehold_ticks_total",[],""]', JUNK),
     "queue:count": lambda client: client.set(f"{PREFIX}queue:count", JUNK),
 }
-"""Each with the right type."""
+"""Key -> a function that writes unreadable contents; the type of the key is right."""
 
 
 @pytest.mark.parametrize("key", UNREADABLE)
-def test_a_tick_sets_aside_a_key_with_unreadable_contents_and_goes_on(
+def test_a_tick_sets_aside_a_key_with_unreadable_contents_and_continues(
     harness: Harness, redis_client: redis.Redis, key: str
 ) -> None:
     UNREADABLE[key](redis_client)
@@ -135,7 +135,7 @@ def test_a_tick_sets_aside_a_key_with_unreadable_contents_and_goes_on(
     assert harness.meter.counts["leasehold_set_aside_keys_total", (("key", PREFIX + key),)] == 1
 
 
-def test_what_was_set_aside_is_recorded_by_a_later_tick_if_the_first_commit_fails(
+def test_a_later_tick_records_a_set_aside_key_if_the_first_commit_fails(
     harness: Harness, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = harness.store.transaction
@@ -171,8 +171,8 @@ def test_a_record_of_a_set_aside_key_that_is_unreadable_itself_is_dropped(
     assert not redis_client.exists(f"{PREFIX}set-aside")
 
 
-def test_a_tombstone_or_a_name_that_is_unreadable_fails_no_publish(harness: Harness, redis_client: redis.Redis) -> None:
-    """Until the next tick sets their keys aside."""
+def test_an_unreadable_tombstone_or_name_fails_no_publish(harness: Harness, redis_client: redis.Redis) -> None:
+    """The next tick sets their keys aside."""
     UNREADABLE["view:gone"](redis_client)
     UNREADABLE["view:leaving"](redis_client)
     harness.submit("new0")

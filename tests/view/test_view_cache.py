@@ -1,4 +1,4 @@
-"""The Board's contract, in memory and on Redis."""
+"""The contract of the port `ViewCache`, in memory and on Redis."""
 
 import threading
 from collections.abc import Iterator
@@ -12,28 +12,28 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Gone, Row
 from scheduler.ports import ViewCache, ViewUnavailableError
 from tests.builders import NOW, a_lease
-from tests.view.conftest import MakeBoard
+from tests.view.conftest import MakeViewCache
 from tests.view.rows import content, hold_at, newest, reservation_at, slot_at
 
 
 @dataclass
 class Cluster:
-    """A view that was built empty, the process that built it, and one that publishes."""
+    """An empty view, the process that built it, and one that publishes."""
 
-    make: MakeBoard
+    make: MakeViewCache
     leader: ViewCache
     writer: ViewCache
 
 
 @pytest.fixture
-def cluster(make_board: MakeBoard) -> Cluster:
-    leader = make_board()
+def cluster(make_view_cache: MakeViewCache) -> Cluster:
+    leader = make_view_cache()
     leader.rebuild([])
-    return Cluster(make_board, leader, make_board())
+    return Cluster(make_view_cache, leader, make_view_cache())
 
 
-def test_before_it_is_built_there_is_nothing_to_lay_changes_over_or_to_copy(make_board: MakeBoard) -> None:
-    view_cache = make_board()
+def test_a_view_that_is_not_built_yet_accepts_no_publish_and_cannot_be_copied(make_view_cache: MakeViewCache) -> None:
+    view_cache = make_view_cache()
     assert view_cache.publish([slot_at(1)]) is False
     assert view_cache.catch_up() is None
     assert view_cache.load() is None
@@ -41,25 +41,25 @@ def test_before_it_is_built_there_is_nothing_to_lay_changes_over_or_to_copy(make
         view_cache.read_slots(["linux-1"])
 
 
-def test_a_rebuild_holds_every_row_of_the_truth_and_any_process_can_copy_it(make_board: MakeBoard) -> None:
+def test_a_rebuilt_view_contains_every_row_and_any_process_can_copy_it(make_view_cache: MakeViewCache) -> None:
     rows: list[Row] = [slot_at(3), reservation_at(2, leases=(a_lease(),)), hold_at(1)]
-    built = make_board().rebuild(rows)
+    built = make_view_cache().rebuild(rows)
     assert content(built) == content(newest([*rows]))
-    assert content(make_board().load()) == content(built)
+    assert content(make_view_cache().load()) == content(built)
 
 
 def test_a_process_that_never_copied_the_view_cannot_catch_up(cluster: Cluster) -> None:
     assert cluster.writer.catch_up() is None
 
 
-def test_the_warm_copy_is_the_same_object_with_the_changes_laid_over_it(cluster: Cluster) -> None:
+def test_a_warm_copy_stays_the_same_object_and_gets_the_changes(cluster: Cluster) -> None:
     view = cluster.leader.catch_up()
     assert cluster.writer.publish([slot_at(1), reservation_at(1, leases=(a_lease(),)), hold_at(1)])
     assert cluster.leader.catch_up() is view
     assert content(view) == content(newest([slot_at(1), reservation_at(1, leases=(a_lease(),)), hold_at(1)]))
 
 
-def test_ones_own_publish_reaches_the_warm_copy_with_the_next_catch_up(cluster: Cluster) -> None:
+def test_a_process_sees_its_own_publish_after_the_next_catch_up(cluster: Cluster) -> None:
     cluster.leader.publish([slot_at(1)])
     assert content(cluster.leader.catch_up())["slots"] == {"linux-1": slot_at(1)}
 
@@ -67,21 +67,21 @@ def test_ones_own_publish_reaches_the_warm_copy_with_the_next_catch_up(cluster: 
 @pytest.mark.parametrize(
     ("first", "second", "stays"),
     [
-        # a greater version is newer, whatever its mark of time
+        # the higher version is newer, also with an earlier `marked_at`
         (slot_at(1), slot_at(2, marked_at=NOW - 99), slot_at(2, marked_at=NOW - 99)),
         (slot_at(2), slot_at(1), slot_at(2)),
-        # as great: the later mark of time
+        # equal versions: the later `marked_at` is newer
         (slot_at(1), slot_at(1, marked_at=NOW + 1.5), slot_at(1, marked_at=NOW + 1.5)),
         (slot_at(1, marked_at=NOW + 1.5), slot_at(1), slot_at(1, marked_at=NOW + 1.5)),
-        # not by letters: 10 is more than 9
+        # versions are compared as numbers: 10 is above 9
         (slot_at(9), slot_at(10), slot_at(10)),
         (slot_at(10), slot_at(9), slot_at(10)),
-        # a row of the same version survives, an older one does not
+        # a deletion removes older versions and keeps a row of its own version
         (Gone("slots", "linux-1", 2), slot_at(1), None),
         (slot_at(1), Gone("slots", "linux-1", 2), None),
         (Gone("slots", "linux-1", 2), slot_at(2), slot_at(2)),
         (slot_at(2), Gone("slots", "linux-1", 2), slot_at(2)),
-        # an earlier deletion does not forget a later one
+        # an earlier deletion does not replace a later one
         (Gone("slots", "linux-1", 3), Gone("slots", "linux-1", 2), None),
     ],
 )
@@ -95,14 +95,14 @@ def test_of_two_copies_the_newer_stays(cluster: Cluster, first: Change, second: 
     assert cluster.writer.read_slots(["linux-1"]) == expected
 
 
-def test_a_deleted_row_does_not_come_back_with_an_old_copy_a_newer_one_does(cluster: Cluster) -> None:
+def test_after_a_deletion_only_a_newer_version_of_the_row_is_accepted(cluster: Cluster) -> None:
     cluster.writer.publish([slot_at(1), Gone("slots", "linux-1", 5), slot_at(4)])
     assert content(cluster.leader.catch_up())["slots"] == {}
     cluster.writer.publish([slot_at(6), Gone("slots", "linux-1", 5)])
     assert content(cluster.leader.catch_up())["slots"] == {"linux-1": slot_at(6)}
 
 
-def test_a_row_that_comes_and_goes_in_one_publish_is_gone(cluster: Cluster) -> None:
+def test_a_row_inserted_and_deleted_in_one_publish_is_not_in_the_view(cluster: Cluster) -> None:
     view = cluster.leader.catch_up()
     cluster.writer.publish([slot_at(1), hold_at(1), Gone("slots", "linux-1", 2), Gone("holds", hold_at(1).id, 2)])
     cluster.leader.catch_up()
@@ -117,7 +117,7 @@ def test_a_row_with_any_id_is_kept_under_it(cluster: Cluster) -> None:
     assert content(view)["holds"] == {"linux//": hold_at(1, "linux//")}
 
 
-def test_an_ended_reservation_stays_readable_and_leaves_the_view(cluster: Cluster) -> None:
+def test_an_ended_reservation_leaves_the_view_and_stays_readable_by_id(cluster: Cluster) -> None:
     ended = reservation_at(2, phase="released", finished_at=NOW)
     cluster.writer.publish([reservation_at(1, leases=(a_lease(),))])
     cluster.leader.catch_up()
@@ -134,10 +134,10 @@ def test_rows_are_read_by_id_without_copying_the_view(cluster: Cluster) -> None:
     assert cluster.writer.read_reservations([]) == {}
 
 
-def test_a_rebuild_forgets_what_the_truth_does_not_know(cluster: Cluster) -> None:
+def test_a_rebuild_drops_rows_that_are_not_in_the_database(cluster: Cluster) -> None:
     cluster.writer.publish([slot_at(9, "linux-1"), slot_at(9, "linux-2"), Gone("holds", "h", 9)])
     expected = content(newest([slot_at(1, "linux-2"), hold_at(1, "h")]))
-    # Even versions that went back: another database, or one restored from a backup.
+    # This holds for lower versions too: the database may have been restored from a backup.
     assert content(cluster.leader.rebuild([slot_at(1, "linux-2"), hold_at(1, "h")])) == expected
     assert content(cluster.make().load()) == expected
 
@@ -148,7 +148,7 @@ def test_after_a_rebuild_by_another_process_a_copy_is_not_continued(cluster: Clu
     assert content(cluster.leader.load())["slots"] == {"linux-1": slot_at(1)}
 
 
-def test_what_is_published_while_a_rebuild_reads_the_truth_is_in_it(cluster: Cluster) -> None:
+def test_a_rebuilt_view_contains_rows_published_during_the_rebuild(cluster: Cluster) -> None:
     def read_slowly() -> Iterator[Row]:
         yield slot_at(1, "linux-1")
         cluster.writer.publish([slot_at(2, "linux-1"), slot_at(1, "linux-3"), Gone("slots", "linux-2", 2)])
@@ -159,8 +159,8 @@ def test_what_is_published_while_a_rebuild_reads_the_truth_is_in_it(cluster: Clu
     assert content(cluster.make().load())["slots"] == expected
 
 
-def test_a_copy_matches_what_is_stored_whatever_came_ended_and_went(cluster: Cluster) -> None:
-    assert not cluster.writer.matches_copy(), "it has none"
+def test_a_copy_matches_the_stored_view_after_inserts_ends_and_deletions(cluster: Cluster) -> None:
+    assert not cluster.writer.matches_copy(), "the process has no copy"
     assert cluster.leader.matches_copy()
     cluster.writer.publish([slot_at(1), slot_at(1, "linux-2"), reservation_at(1), reservation_at(1, "r2"), hold_at(1)])
     assert cluster.leader.matches_copy()
@@ -169,14 +169,14 @@ def test_a_copy_matches_what_is_stored_whatever_came_ended_and_went(cluster: Clu
     cluster.writer.publish([slot_at(3, "x"), Gone("reservations", "r1", 3), Gone("reservations", "r2", 2)])
     assert cluster.leader.matches_copy()
     cluster.make().rebuild([slot_at(1)])
-    assert not cluster.leader.matches_copy(), "it is another view"
+    assert not cluster.leader.matches_copy(), "the view was rebuilt"
 
 
-def test_the_report_is_what_was_written_last(cluster: Cluster) -> None:
+def test_the_last_written_report_is_returned(cluster: Cluster) -> None:
     assert cluster.leader.read_report() == {}
     cluster.leader.write_report({"term": 1})
-    cluster.leader.write_report({"term": 2, "waiting": {"r1": "no_room"}, "wake_at": None})
-    assert cluster.writer.read_report() == {"term": 2, "waiting": {"r1": "no_room"}, "wake_at": None}
+    cluster.leader.write_report({"term": 2, "waiting": {"r1": "no_capacity"}, "wake_at": None})
+    assert cluster.writer.read_report() == {"term": 2, "waiting": {"r1": "no_capacity"}, "wake_at": None}
 
 
 def _histories() -> list[Change]:
@@ -200,9 +200,9 @@ def _histories() -> list[Change]:
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_order_and_repetition_of_publishes_gives_the_same_view(
-    make_board: MakeBoard, order: list[Change], size: int, reads: set[int]
+    make_view_cache: MakeViewCache, order: list[Change], size: int, reads: set[int]
 ) -> None:
-    writer, reader = make_board(), make_board()
+    writer, reader = make_view_cache(), make_view_cache()
     writer.rebuild([])
     warm = reader.load()
     for start in range(0, len(order), size):
@@ -211,7 +211,7 @@ def test_any_order_and_repetition_of_publishes_gives_the_same_view(
             assert reader.catch_up() is warm
     expected = content(newest(_histories()))
     assert content(reader.catch_up()) == expected
-    assert content(make_board().load()) == expected
+    assert content(make_view_cache().load()) == expected
 
 
 def test_processes_that_publish_at_once_lose_nothing(cluster: Cluster) -> None:

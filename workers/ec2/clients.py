@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 import botocore.session
+import msgspec
 from botocore.config import Config
 from botocore.loaders import Loader
 
@@ -28,51 +29,66 @@ CONNECTIONS: Final = 32
 """Connections of one client: the threads of a launch or health worker share it."""
 
 
-def make_client(
-    *,
-    region: str | None,
-    endpoint_url: str | None = None,
-    access_key_id: str | None = None,
-    secret_access_key: str | None = None,
-    session_token: str | None = None,
-    profile: str | None = None,
-    read_seconds: float = READ_SECONDS,
-) -> "EC2Client":
-    """Return an EC2 client. Without keys boto3's own chain finds the credentials (environment, profile, role);
-    `profile` names a profile of its configuration.
+class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
+    """Region, URL and credentials of EC2. Without keys boto3's own chain finds the credentials."""
 
-    Raises CloudError (auth, misconfigured) if boto3 cannot make one. The client is thread-safe.
-    """
-    keys = _keys(access_key_id, secret_access_key, session_token)
-    with cloud_errors():
-        session = _open_session(region, profile)
-        client = session.client("ec2", endpoint_url=endpoint_url, config=_bounded(read_seconds), **keys)
-    AwsClock().guard(client)
+    region: str | None = None
+    """None: boto3's own chain finds it."""
+    endpoint_url: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    profile: str | None = None
+    """Profile of boto3's configuration; None: boto3's choice."""
+
+    def __repr__(self) -> str:
+        """Return a text without the keys, because it may get into a log."""
+        return f"Ec2Access(region={self.region!r}, endpoint_url={self.endpoint_url!r})"
+
+
+def make_client(access: Ec2Access, read_seconds: float = READ_SECONDS) -> "EC2Client":
+    """Return an EC2 client, which is thread-safe. Raises CloudError (auth, misconfigured) if boto3 cannot make one."""
+    client: EC2Client = open_client("ec2", access, read_seconds)
     return client
 
 
-def make_queue_client(
-    *,
-    region: str | None,
-    endpoint_url: str | None = None,
-    access_key_id: str | None = None,
-    secret_access_key: str | None = None,
-    session_token: str | None = None,
-    profile: str | None = None,
-) -> "SQSClient":
+def make_queue_client(access: Ec2Access) -> "SQSClient":
     """Return an SQS client, like `make_client`. Its read timeout is longer by the time of a long poll."""
-    keys, config = _keys(access_key_id, secret_access_key, session_token), _bounded(READ_SECONDS + LONGEST_POLL)
-    with cloud_errors():
-        client = _open_session(region, profile).client("sqs", endpoint_url=endpoint_url, config=config, **keys)
-    AwsClock().guard(client)
+    client: SQSClient = open_client("sqs", access, READ_SECONDS + LONGEST_POLL)
     return client
 
 
-def _open_session(region: str | None, profile: str | None) -> boto3.session.Session:
-    """Open a session for one client. boto3's default session must not be shared by threads that make clients."""
-    session = botocore.session.get_session()
-    session.register_component("data_loader", _find_loader())
-    return boto3.session.Session(botocore_session=session, region_name=region, profile_name=profile)
+def open_client(
+    service: str,
+    access: Ec2Access,
+    read_seconds: float,
+    connect_seconds: float = CONNECT_SECONDS,
+    attempts: int = ATTEMPTS,
+) -> Any:
+    """Return a client of this service with these limits. Raises CloudError as `make_client` does."""
+    config = Config(
+        connect_timeout=connect_seconds,
+        read_timeout=read_seconds,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        max_pool_connections=CONNECTIONS,
+        tcp_keepalive=True,
+    )
+    with cloud_errors():
+        # boto3's default session must not be shared by threads that make clients.
+        session = botocore.session.get_session()
+        session.register_component("data_loader", _find_loader())
+        opened = boto3.session.Session(botocore_session=session, region_name=access.region, profile_name=access.profile)
+        client = opened.client(
+            service,  # type: ignore[call-overload]  # the stubs know only literal names
+            endpoint_url=access.endpoint_url,
+            config=config,
+            # A session would accept a key without its secret; a client refuses it.
+            aws_access_key_id=access.access_key_id,
+            aws_secret_access_key=access.secret_access_key,
+            aws_session_token=access.session_token,
+        )
+    AwsClock().guard(client)
+    return client
 
 
 @cache
@@ -80,18 +96,3 @@ def _find_loader() -> Loader:
     """Return the loader of all sessions. It caches EC2's API description, whose reading takes long."""
     loader: Loader = botocore.session.get_session().get_component("data_loader")
     return loader
-
-
-def _keys(key: str | None, secret: str | None, token: str | None) -> dict[str, Any]:
-    """Return the keys for a client. A session would accept a key without its secret; a client refuses it."""
-    return {"aws_access_key_id": key, "aws_secret_access_key": secret, "aws_session_token": token}
-
-
-def _bounded(read_seconds: float) -> Config:
-    return Config(
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=read_seconds,
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-        max_pool_connections=CONNECTIONS,
-        tcp_keepalive=True,
-    )

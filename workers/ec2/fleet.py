@@ -4,28 +4,51 @@
 described by id (at most 100 in a call), the sweep uses tags with paging.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from scheduler.model.rules import Rules
-from scheduler.model.slots import Machine
+from scheduler.model.slots import Machine, Market
 from scheduler.ports import CloudError, LaunchOrder
 from workers.ec2.budget import CallBudget
-from workers.ec2.clients import LAUNCH_READ_SECONDS, make_client
+from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
 from workers.ec2.errors import cloud_errors, describe_shortfall
-from workers.ec2.machines import read_fleet, read_health, read_machines, with_health
-from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID, TAG_LAUNCH, freeze_request
+from workers.ec2.requests import (
+    TAG_CLUSTER,
+    TAG_CLUSTER_ID,
+    TAG_HIGHEST,
+    TAG_LAUNCH,
+    TAG_OFFERING,
+    TAG_POOL,
+    TAG_SLOT,
+    freeze_request,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import FilterTypeDef
+    from mypy_boto3_ec2.type_defs import InstanceStatusTypeDef, InstanceTypeDef
 
 MOST_IDS: Final = 100
 PAGE_SIZE: Final = 500
 ALIVE: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
+STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated"]]] = {
+    "pending": "pending",
+    "running": "running",
+    "stopping": "stopping",
+    "stopped": "stopping",
+    "shutting-down": "stopping",
+    "terminated": "terminated",
+}
+"""EC2's state → ours. A stopped machine cannot serve, so it counts as stopping."""
+
+
+MOST_DIGITS: Final = 16
+"""Digits of the largest number below 2**53."""
+INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
+"""State reasons of machines whose spot capacity EC2 has taken back."""
 
 Answer = TypeVar("Answer")
 
@@ -67,7 +90,7 @@ class Ec2Fleet:
         found = {machine.id: machine for machine in self._each_batch(machines, self._describe_batch)}
         running = [machine.id for machine in found.values() if machine.state == "running"]
         for machine, health in self._each_batch(running, self._check_batch):
-            found[machine] = with_health(found[machine], health)
+            found[machine] = msgspec.structs.replace(found[machine], healthy=health)
         return found
 
     def find_launch(self, launch_id: str) -> list[Machine]:
@@ -91,7 +114,13 @@ class Ec2Fleet:
 
     def terminate(self, machines: Sequence[str]) -> None:
         """Terminate these machines, 100 in a call. If EC2 does not know one of them, terminate them one by one."""
-        for _ in self._each_batch(machines, self._terminate_batch):
+
+        def terminate(ids: list[str]) -> list[str]:
+            with cloud_errors():
+                self._client.terminate_instances(InstanceIds=ids)
+            return ids
+
+        for _ in self._each_batch(machines, terminate):
             pass
 
     def _run_instances(self, parameters: Mapping[str, Any]) -> Machine:
@@ -120,15 +149,10 @@ class Ec2Fleet:
             statuses = self._client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
         return [(status["InstanceId"], read_health(status)) for status in statuses]
 
-    def _terminate_batch(self, ids: list[str]) -> list[str]:
-        with cloud_errors():
-            self._client.terminate_instances(InstanceIds=ids)
-        return ids
-
     def _find(self, filters: Mapping[str, list[str]]) -> Iterator[Machine]:
         wanted = {f"tag:{TAG_CLUSTER}": [self._cluster], "instance-state-name": list(ALIVE), **filters}
         pages = self._client.get_paginator("describe_instances").paginate(
-            Filters=[_filter(name, values) for name, values in wanted.items()],
+            Filters=[{"Name": name, "Values": values} for name, values in wanted.items()],
             PaginationConfig={"PageSize": self._page_size},
         )
         unread = iter(pages)
@@ -139,54 +163,95 @@ class Ec2Fleet:
                 return
             yield from read_machines(page["Reservations"])
 
-    def _each_batch(self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
+    def _each_batch(
+        self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]], size: int = MOST_IDS
+    ) -> Iterator[Answer]:
         """Yield the answers for all ids. One unknown id fails its whole batch, whose ids are then sent one by one."""
         unread = iter(dict.fromkeys(ids))
-        while batch := list(islice(unread, MOST_IDS)):
+        while batch := list(islice(unread, size)):
             try:
                 yield from call(batch)
             except CloudError as error:
                 if error.category != "not_found":
                     raise
-                yield from self._one_by_one(batch, call)
-
-    def _one_by_one(self, batch: list[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
-        if len(batch) == 1:
-            return
-        for machine in batch:
-            try:
-                yield from call([machine])
-            except CloudError as error:
-                if error.category != "not_found":
-                    raise
-
-
-class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Region, URL and credentials of EC2. Without keys boto3's own chain finds the credentials."""
-
-    region: str | None = None
-    """None: boto3's own chain finds it."""
-    endpoint_url: str | None = None
-    access_key_id: str | None = None
-    secret_access_key: str | None = None
-    session_token: str | None = None
-    profile: str | None = None
-    """Profile of boto3's configuration; None: boto3's choice."""
-
-    def __repr__(self) -> str:
-        """Return a text without the keys, because it may get into a log."""
-        return f"Ec2Access(region={self.region!r}, endpoint_url={self.endpoint_url!r})"
+                if len(batch) > 1:
+                    yield from self._each_batch(batch, call, size=1)
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:
     """Return the fleet of a cluster. It has a client for launches and one for other calls, both within `budget`."""
-    options = msgspec.structs.asdict(access)
-    client, launcher = make_client(**options), make_client(**options, read_seconds=LAUNCH_READ_SECONDS)
+    client, launcher = make_client(access), make_client(access, LAUNCH_READ_SECONDS)
     if budget is not None:
         budget.guard(client)
         budget.guard(launcher)
     return Ec2Fleet(client, cluster, launcher=launcher)
 
 
-def _filter(name: str, values: list[str]) -> "FilterTypeDef":
-    return {"Name": name, "Values": values}
+def read_machine(instance: "InstanceTypeDef") -> Machine:
+    """Return the machine of one instance in an answer of DescribeInstances or RunInstances; `healthy` is None."""
+    tags = {tag.get("Key"): tag.get("Value") for tag in instance.get("Tags", ())}
+    launched = instance.get("LaunchTime")
+    return Machine(
+        id=instance["InstanceId"],
+        state=STATES[instance["State"]["Name"]],
+        address=instance.get("PrivateIpAddress") or instance.get("PublicIpAddress"),
+        type=instance.get("InstanceType"),
+        zone=instance.get("Placement", {}).get("AvailabilityZone"),
+        market=_market(instance.get("InstanceLifecycle")),
+        launched_at=launched.timestamp() if launched else None,
+        interrupted=instance.get("StateReason", {}).get("Code") in INTERRUPTIONS,
+        **_read_tags(tags),
+    )
+
+
+def read_machines(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Machine]:
+    """Yield the machines of EC2's "reservations", which are batches of instances."""
+    for reservation in reservations:
+        for instance in reservation.get("Instances", ()):
+            yield read_machine(instance)
+
+
+def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
+    """Return the machine of one entry of CreateFleet's `Instances`, which has only id, type, market and override."""
+    override = instance.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    return Machine(
+        id=instance["InstanceIds"][0],
+        state="pending",
+        type=instance.get("InstanceType"),
+        zone=override.get("AvailabilityZone"),
+        market=_market(instance.get("Lifecycle")),
+        **_read_tags(tags),
+    )
+
+
+def read_health(status: "InstanceStatusTypeDef") -> bool | None:
+    """Return the result of EC2's two status checks: True if both are ok, False if one is impaired, else None."""
+    checks = {
+        status.get("InstanceStatus", {}).get("Status"),
+        status.get("SystemStatus", {}).get("Status"),
+    }
+    if "impaired" in checks:
+        return False
+    return True if checks == {"ok"} else None
+
+
+def _read_tags(tags: Mapping[Any, str | None]) -> dict[str, Any]:
+    term, _, token = (tags.get(TAG_HIGHEST) or "").partition(".")
+    return {
+        "slot": tags.get(TAG_SLOT),
+        "pool": tags.get(TAG_POOL),
+        "launch_id": tags.get(TAG_LAUNCH),
+        "offering": tags.get(TAG_OFFERING),
+        "cluster_id": tags.get(TAG_CLUSTER_ID),
+        "highest_term": _read_number(term),
+        "highest_token": _read_number(token),
+    }
+
+
+def _read_number(text: str) -> int:
+    """Return the number in a tag, or 0 for other texts: every user of the AWS account may write tags."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else 0
+
+
+def _market(lifecycle: str | None) -> Market:
+    return "spot" if lifecycle == "spot" else "on-demand"

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 
 from scheduler.ports import Message, Notice
-from workers.ec2.clients import LONGEST_POLL, make_queue_client
+from workers.ec2.clients import LONGEST_POLL, Ec2Access, make_queue_client
 from workers.ec2.errors import cloud_errors
-from workers.ec2.fleet import Ec2Access
 from workers.logs import get_logger
 
 if TYPE_CHECKING:
@@ -97,4 +96,4 @@ def _read(message: str, body: str) -> Notice | None:
 
 def make_feed(url: str, access: Ec2Access) -> SqsFeed:
     """Return the feed of this queue. Raises CloudError (auth, misconfigured) if boto3 cannot make a client."""
-    return SqsFeed(make_queue_client(**msgspec.structs.asdict(access)), url)
+    return SqsFeed(make_queue_client(access), url)

@@ -3,19 +3,16 @@
 EC2 answers a permitted call with `DryRun` by the error DryRunOperation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-import boto3
 import msgspec
-from botocore.config import Config
 
 from scheduler.ports import CloudError
+from workers.ec2.clients import Ec2Access, open_client
 from workers.ec2.errors import cloud_errors
-from workers.ec2.fleet import Ec2Access
 from workers.ec2.requests import TAG_CLUSTER
-from workers.ec2.signing_time import AwsClock
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -49,21 +46,16 @@ class Permissions:
 
     def find_region(self) -> str:
         """Return the region of the calls."""
-        with cloud_errors():
-            return str(self._ec2.meta.region_name)
+        return str(self._ec2.meta.region_name)
 
     def try_launch(self, request: Mapping[str, Any]) -> None:
         """Try a launch with a frozen request, including its tags, profile and template."""
-        with cloud_errors():
-            client = self._ec2
-        call = client.create_fleet if request["api"] == "CreateFleet" else client.run_instances
+        call = self._ec2.create_fleet if request["api"] == "CreateFleet" else self._ec2.run_instances
         _expect_refusal(lambda: call(**request["parameters"], DryRun=True))
 
     def try_terminate(self, instance: str) -> None:
         """Try to terminate this instance. It must exist, because the permission may depend on its tags."""
-        with cloud_errors():
-            client = self._ec2
-        _expect_refusal(lambda: client.terminate_instances(InstanceIds=[instance], DryRun=True))
+        _expect_refusal(lambda: self._ec2.terminate_instances(InstanceIds=[instance], DryRun=True))
 
     def look(self, cluster: str) -> int:
         """Read the first few instances and their status checks; return how many belong to this cluster."""
@@ -73,7 +65,7 @@ class Permissions:
                 Filters=[{"Name": f"tag:{TAG_CLUSTER}", "Values": [cluster]}], MaxResults=LEAST_RESULTS
             )
             client.describe_instance_status(MaxResults=LEAST_RESULTS)
-        return count_instances(pages["Reservations"])
+        return sum(len(each.get("Instances", ())) for each in pages["Reservations"])
 
     def look_at_queue(self, url: str) -> int:
         """Return about how many messages wait in this SQS queue."""
@@ -89,27 +81,7 @@ class Permissions:
         return client
 
     def _open(self, service: str) -> Any:
-        access = self._access
-        session = boto3.session.Session(region_name=access.region, profile_name=access.profile)
-        client = session.client(
-            service,  # type: ignore[call-overload]  # the stubs know only literal names
-            endpoint_url=access.endpoint_url,
-            aws_access_key_id=access.access_key_id,
-            aws_secret_access_key=access.secret_access_key,
-            aws_session_token=access.session_token,
-            config=Config(
-                connect_timeout=self._seconds,
-                read_timeout=self._seconds,
-                retries={"mode": "standard", "total_max_attempts": 1},
-            ),
-        )
-        AwsClock().guard(client)
-        return client
-
-
-def count_instances(reservations: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of instances in an answer of DescribeInstances."""
-    return sum(len(each.get("Instances", ())) for each in reservations)
+        return open_client(service, self._access, self._seconds, connect_seconds=self._seconds, attempts=1)
 
 
 def _expect_refusal(call: Callable[[], object]) -> None:

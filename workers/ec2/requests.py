@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.machines import Ec2Rules, Market, Offering
+from scheduler.model.machines import Market, Offering
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.ports import CloudError, LaunchOrder
@@ -94,38 +94,26 @@ def _look_up(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> _La
     subnets = subnets_for(pool.ec2.subnets, zone)
     if pool.ec2.subnets and not subnets:
         raise _refuse(order.pool, "ec2.subnets", f"a subnet in {zone}", list(pool.ec2.subnets))
+    user_data = None
+    if pool.ec2.user_data is not None:
+        path = f"config.pools.{order.pool}.ec2.user_data"
+        try:
+            user_data = render_user_data(pool.ec2.user_data, variables_of(order, pool, cluster, region), path)
+        except InvalidInputError as error:
+            raise CloudError("misconfigured", "InvalidRules", str(error)) from error
+    ours = {TAG_CLUSTER: cluster, TAG_POOL: order.pool, TAG_SLOT: order.slot, TAG_LAUNCH: order.launch_id}
+    if order.offering is not None:
+        ours[TAG_OFFERING] = order.offering
+    if order.cluster_id:
+        ours |= {TAG_CLUSTER_ID: order.cluster_id, TAG_HIGHEST: order.highest}
     return _Launch(
         order=order,
         pool=pool,
         offering=offering,
         subnets=subnets,
-        user_data=_user_data(order, pool, cluster, region),
-        tags=_tags(order, pool.ec2, cluster),
+        user_data=user_data,
+        tags={**pool.ec2.tags, **ours},
     )
-
-
-def _user_data(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> str | None:
-    if pool.ec2.user_data is None:
-        return None
-    path = f"config.pools.{order.pool}.ec2.user_data"
-    try:
-        return render_user_data(pool.ec2.user_data, variables_of(order, pool, cluster, region), path)
-    except InvalidInputError as error:
-        raise CloudError("misconfigured", "InvalidRules", str(error)) from error
-
-
-def _tags(order: LaunchOrder, ec2: Ec2Rules, cluster: str) -> dict[str, str]:
-    ours = {
-        TAG_CLUSTER: cluster,
-        TAG_POOL: order.pool,
-        TAG_SLOT: order.slot,
-        TAG_LAUNCH: order.launch_id,
-    }
-    if order.offering is not None:
-        ours[TAG_OFFERING] = order.offering
-    if order.cluster_id:
-        ours |= {TAG_CLUSTER_ID: order.cluster_id, TAG_HIGHEST: order.highest}
-    return {**ec2.tags, **ours}
 
 
 def _tag_specifications(tags: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]:
@@ -179,26 +167,6 @@ def _common_parameters(launch: _Launch) -> Iterator[tuple[str, Any]]:
 
 
 def _create_fleet(launch: _Launch) -> dict[str, Any]:
-    parameters: dict[str, Any] = {
-        "ClientToken": client_token(launch.order.launch_id, launch.order.generation),
-        "Type": "instant",
-        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": _template(launch), "Overrides": _overrides(launch)}],
-        "TargetCapacitySpecification": {
-            "TotalTargetCapacity": 1,
-            "DefaultTargetCapacityType": launch.market,
-        },
-        # A fleet cannot tag spot requests. The sweep finds machines by their own tags.
-        "TagSpecifications": _tag_specifications(launch.tags, "instance", "volume", "fleet"),
-    }
-    if launch.market == "spot":
-        parameters["SpotOptions"] = {
-            "AllocationStrategy": launch.pool.ec2.spot_allocation,
-            "InstanceInterruptionBehavior": "terminate",
-        }
-    return parameters
-
-
-def _template(launch: _Launch) -> dict[str, Any]:
     ec2 = launch.pool.ec2
     if ec2.security_groups:
         wanted = "none beside a launch_template (a fleet takes the template's)"
@@ -208,7 +176,23 @@ def _template(launch: _Launch) -> dict[str, Any]:
     template["Version"] = str(ec2.launch_template_version)
     if launch.user_data is not None:
         template["LaunchTemplateSpecificationUserData"] = base64.b64encode(launch.user_data.encode()).decode()
-    return template
+    parameters: dict[str, Any] = {
+        "ClientToken": client_token(launch.order.launch_id, launch.order.generation),
+        "Type": "instant",
+        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": _overrides(launch)}],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": 1,
+            "DefaultTargetCapacityType": launch.market,
+        },
+        # A fleet cannot tag spot requests. The sweep finds machines by their own tags.
+        "TagSpecifications": _tag_specifications(launch.tags, "instance", "volume", "fleet"),
+    }
+    if launch.market == "spot":
+        parameters["SpotOptions"] = {
+            "AllocationStrategy": ec2.spot_allocation,
+            "InstanceInterruptionBehavior": "terminate",
+        }
+    return parameters
 
 
 def _overrides(launch: _Launch) -> list[dict[str, Any]]:

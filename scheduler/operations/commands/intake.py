@@ -32,12 +32,11 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.model.view import Row
-from scheduler.operations.admission import Admission, find_excess
+from scheduler.operations.admission import Admission, find_excess, foresee_misfits
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.notes import Note, list_notes, note_ignored, note_submitted
 from scheduler.operations.commands.registry import Subject, load_rows, say
 from scheduler.operations.commands.reports import Nobody
-from scheduler.operations.feasibility import foresee_misfits
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.cycle.deadlines import expiry_of_pending

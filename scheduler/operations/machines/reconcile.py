@@ -18,8 +18,7 @@ from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.rules import Pool, Rules, slot_ids
 from scheduler.model.slots import ADOPTED, Machine, Slot
 from scheduler.model.transitions import INACTIVE
-from scheduler.operations.machines.launch import settle_machine
-from scheduler.operations.machines.quota_backoff import end_quota_holds, list_quota_holds_of
+from scheduler.operations.machines.launch import end_quota_holds, list_quota_holds_of, settle_machine
 from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork

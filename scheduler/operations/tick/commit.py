@@ -33,10 +33,9 @@ from scheduler.model.decisions import (
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IllegalMoveError
-from scheduler.operations.machines.quota_backoff import end_quota_holds, list_quota_holds_of
+from scheduler.operations.machines.launch import end_quota_holds, list_quota_holds_of
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.operations.writers.cpu_limits import CoresWriter
-from scheduler.operations.writers.elastic import ElasticWriter
+from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.operations.writers.quota import QuotaWriter, charge_accounts
 from scheduler.operations.writers.reservations import ReservationWriter
 from scheduler.operations.writers.slots import SlotWriter
@@ -190,9 +189,9 @@ class _Writer:
     """Passes each decision to the writer of its kind."""
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
-        self._reservations, self._slots = ReservationWriter(work, rules), SlotWriter(work, rules, new_id)
-        self._quota, self._elastic = QuotaWriter(work, rules), ElasticWriter(work, rules)
-        self._cores = CoresWriter(work, rules)
+        leases = LeaseWriter(work, rules)
+        self._reservations, self._quota = ReservationWriter(leases), QuotaWriter(leases)
+        self._slots = SlotWriter(work, rules, new_id)
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
         """Write a unit; return the decisions that were skipped, each with the reason.
@@ -202,11 +201,11 @@ class _Writer:
         """
         try:
             if isinstance(unit[0], Grant):
-                return [*self._elastic.grant([each for each in unit if isinstance(each, Grant)])]
+                return [*self._reservations.grant([each for each in unit if isinstance(each, Grant)])]
             if isinstance(unit[0], Cores):
-                return [*self._cores.write([each for each in unit if isinstance(each, Cores)])]
+                return [*self._reservations.write_cores([each for each in unit if isinstance(each, Cores)])]
             if isinstance(unit[0], Revoke) and unit[0].room_for is None:
-                return self._elastic.revoke([each for each in unit if isinstance(each, Revoke)])
+                return self._reservations.revoke([each for each in unit if isinstance(each, Revoke)])
             reason = self._write(unit)
         except IllegalMoveError as error:
             reason = str(error)
@@ -219,7 +218,7 @@ class _Writer:
             case (Preempt(revoke_by=None),):
                 return "no assignment follows the preemption"
             case (Revoke(room_for=str()), *_, Assign() | Claim() as newcomer):
-                return self._elastic.make_way([each for each in unit if isinstance(each, Revoke)], newcomer)
+                return self._reservations.make_way([each for each in unit if isinstance(each, Revoke)], newcomer)
             case (Revoke(room_for=str()), *_):
                 return "no assignment or claim follows the revokes"
             case _:

@@ -18,10 +18,8 @@ from scheduler.operations.metrics import describe_account_waits, describe_waits
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
-from scheduler.operations.tick.heartbeat_intake import hear_before_judging
-from scheduler.operations.tick.key_repair import repair_keys
-from scheduler.operations.tick.outage import forgive_outage
-from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh
+from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
+from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh, repair_keys
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache

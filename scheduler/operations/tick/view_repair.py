@@ -7,10 +7,11 @@ the audit everything else. Both publish what the view lacks and remove rows that
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Kind, Row, View, count_rows, is_newer
 from scheduler.operations.ports import Ports
-from scheduler.ports import RowVersion
+from scheduler.ports import RowVersion, SetAside
 
 LOOK_BACK_SECONDS = 35.0
 """Seconds that a look reads back: longer than any transaction, as rows are committed in another order than marked."""
@@ -141,3 +142,32 @@ def _size(view: View) -> int:
 def _is_done(row: Row) -> bool:
     """Return whether the view rightly lacks this row: an ended reservation."""
     return isinstance(row, Reservation) and is_over(row)
+
+
+SET_ASIDE = "key_set_aside"
+"""The event of a key that had a wrong type or unreadable contents: it was renamed, and is written again."""
+SET_ASIDE_KEYS = "leasehold_set_aside_keys_total"
+
+
+def repair_keys(ports: Ports) -> list[SetAside]:
+    """Rename the keys of the view that cannot be used. Record and count all keys that were renamed since the last call.
+
+    Other processes rename keys, too. Each event is committed at least once, because the list in Redis is shortened
+    after the commit.
+    """
+    ports.view_cache.set_aside_wrong_keys()
+    found = ports.view_cache.list_set_aside()
+    if not found:
+        return found
+    with ports.store.transaction() as transaction:
+        now = transaction.now()
+        transaction.append_events(
+            [
+                Event(at=now, name=SET_ASIDE, cause="tick", detail={"key": each.key, "found": each.found})
+                for each in found
+            ]
+        )
+    ports.view_cache.forget_set_aside(found)
+    for each in found:
+        ports.meter.count(SET_ASIDE_KEYS, {"key": each.key})
+    return found

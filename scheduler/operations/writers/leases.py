@@ -22,7 +22,7 @@ from scheduler.model.reservations import (
     list_instances,
 )
 from scheduler.model.resources import subtract
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle, measure
@@ -313,8 +313,8 @@ class LeaseWriter:
             assigned_at=self.now,
         )
 
-    def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot) -> float:
-        """Return what a lease with these amounts of a slot costs per second; 1 if its pool is no longer configured."""
-        pool: Pool | None = self.rules.pools.get(slot.pool)
+    def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot | None) -> float:
+        """Return what a lease with these amounts of a slot costs per second; 1 if slot or pool no longer exist."""
+        pool = None if slot is None else self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)
-        return 1.0 if pool is None else weigh(given, slot, pool, settings)
+        return 1.0 if slot is None or pool is None else weigh(given, slot, pool, settings)

@@ -12,8 +12,7 @@ from scheduler.model.accounts import NOTHING, Account, Levels, add, find_samples
 from scheduler.model.decisions import Assign, Preempt, Relevel
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
-from scheduler.model.rules import Rules
-from scheduler.operations.ending_leases import return_to_queue
+from scheduler.operations.ending_leases import return_to_queue, revoke
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.policy.quota.accounting import charge, settle, stop
@@ -42,9 +41,8 @@ def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
 class QuotaWriter:
     """One method for each kind of decision: it returns None if the decision was written, else why it was skipped."""
 
-    def __init__(self, work: UnitOfWork, rules: Rules) -> None:
-        self.work, self.rules, self.now = work, rules, work.now
-        self._leases = LeaseWriter(work, rules)
+    def __init__(self, leases: LeaseWriter) -> None:
+        self.work, self.rules, self.now, self._leases = leases.work, leases.rules, leases.now, leases
 
     def relevel(self, decision: Relevel) -> str | None:
         """Let the leases of a reservation pay at another level from now on; cost and balances stay."""
@@ -60,17 +58,13 @@ class QuotaWriter:
                 settle(lease, self.now),
                 level=decision.to,
                 charged_at=self.now,
-                weight=self._weigh(current, lease.slot, lease.resources),
+                weight=self._leases.weigh(current, lease.resources, self.work.slots.get(lease.slot)),
             )
             for lease in current.leases
         )
         self.work.put(msgspec.structs.replace(current, leases=leases))
         self._tell(RELEVELLED, current, **{"from": decision.source, "to": decision.to})
         return None
-
-    def _weigh(self, current: Reservation, slot_id: str, given: dict[str, float]) -> float:
-        slot = self.work.slots.get(slot_id)
-        return 1.0 if slot is None else self._leases.weigh(current, given, slot)
 
     def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
         """Write a preemption and its assignment (with a grace: the claim), or nothing.
@@ -85,12 +79,20 @@ class QuotaWriter:
         present = [victim for victim in victims if victim is not None]
         if len(present) < len(victims):
             return "one of its victims is gone"
-        reason = self._object_to_victims(current, present, decision) or self._object_to_place(current, decision)
+        if (reason := self._object_to_victims(current, present, decision)) is not None:
+            return reason
+        if current.leases:
+            return "it has claimed its place already"
+        is_claim = decision.revoke_by is not None
+        reason = self._leases.object_to(current, decision.leases, leaving=decision.victims, is_claim=is_claim)
         if reason is not None:
             return reason
         cost = _sum_costs(present, self.now)
-        if (reason := self._object_to_price(current, present, cost)) is not None:
-            return reason
+        if (payer := self.work.account_of(current)) is None:
+            return "its account is gone"
+        # Balances are compared from level 0 on. An equal balance is too little.
+        if not cost < payer.balance:
+            return f"{payer.id} has too little left for {', '.join(victim.id for victim in present)}"
         self._pay(current, present, cost)
         for victim in present:
             self._take_back(victim, decision)
@@ -113,25 +115,6 @@ class QuotaWriter:
                 return f"{victim.id} may not be preempted"
             if account is not None and account == self.work.account_of(victim):
                 return f"{victim.id} is work of its own account"
-        return None
-
-    def _object_to_place(self, current: Reservation, decision: Preempt) -> str | None:
-        if current.leases:
-            return "it has claimed its place already"
-        return self._leases.object_to(
-            current,
-            decision.leases,
-            leaving=decision.victims,
-            is_claim=decision.revoke_by is not None,
-        )
-
-    def _object_to_price(self, current: Reservation, victims: Sequence[Reservation], cost: Levels) -> str | None:
-        """Return why the account cannot pay: balances are compared from level 0 on, and an equal one is too little."""
-        account = self.work.account_of(current)
-        if account is None:
-            return "its account is gone"
-        if not cost < account.balance:
-            return f"{account.id} has too little left for {', '.join(victim.id for victim in victims)}"
         return None
 
     def _pay(self, current: Reservation, victims: Sequence[Reservation], cost: Levels) -> None:
@@ -160,19 +143,8 @@ class QuotaWriter:
         if decision.revoke_by is None:
             return_to_queue(self.work, self.rules, victim, PREEMPTED, told=told)
             return
-        leases = tuple(
-            msgspec.structs.replace(stop(lease, self.now), state="revoking", revoke_by=decision.revoke_by)
-            for lease in victim.leases
-        )
-        self.work.move_reservation(
-            victim,
-            "revoking",
-            told=told,
-            reason=PREEMPTED,
-            revoke_reason=PREEMPTED,
-            revoke_by=decision.revoke_by,
-            leases=leases,
-        )
+        stopped = [stop(lease, self.now) for lease in victim.leases]
+        revoke(self.work, victim, PREEMPTED, decision.revoke_by, stopped, told=told)
 
     def _put_in_place(self, current: Reservation, decision: Preempt, assignment: Assign | None, cost: Levels) -> None:
         told: dict[str, Any] = {

@@ -1,29 +1,62 @@
-"""Writes decisions about reservations, after testing each on the current rows."""
+"""Writes decisions about reservations and their leases, after testing each on the current rows.
+
+An elastic instance is granted or revoked by itself. A newcomer and the revokes that make capacity for it are written
+together or not at all. Limits of cpus are computed again on the current rows.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.decisions import Assign, Expire, Fail, Requeue, Restart
+from scheduler.model.decisions import (
+    Assign,
+    Claim,
+    Cores,
+    Decision,
+    Expire,
+    Fail,
+    Grant,
+    Placement,
+    Requeue,
+    Restart,
+    Revoke,
+)
+from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.rules import Rules, SchedulerKeys
+from scheduler.model.rules import SchedulerKeys
 from scheduler.model.transitions import ENDED
 from scheduler.operations.ending_leases import (
+    Parting,
     drop_claims,
     end_failed,
     end_reservation,
     note_unconfirmed,
     return_to_queue,
+    revoke,
+    take_back_instances,
+    tell_instance,
 )
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.policy.lifecycle.timeouts import is_silent
+from scheduler.policy.placement.cpu_bursting import find_spare, is_same, list_users, own_cores
+from scheduler.policy.quota.accounting import stop
+
+GRANTED = "reservation_granted"
+"""The event of a grant; the phase of the reservation does not change."""
+DEATHS: Final = frozenset({"slot_gone", "slot_offline"})
+"""For these reasons an instance is lost without notice, unless it was revoked before."""
+
+CORES = "reservation_cores"
+"""The event of a lease whose limit of cpus changed: no change of phase."""
 
 
 class ReservationWriter:
-    """One method for each kind of decision: it returns None if the decision was written, else why it was skipped."""
+    """Methods for decisions about one reservation. They return what was skipped, with the reason."""
 
-    def __init__(self, work: UnitOfWork, rules: Rules) -> None:
-        self.work, self.rules, self.now = work, rules, work.now
-        self._leases = LeaseWriter(work, rules)
+    def __init__(self, leases: LeaseWriter) -> None:
+        self.work, self.rules, self.now, self._leases = leases.work, leases.rules, leases.now, leases
 
     def write(self, decision: Expire | Fail | Requeue | Restart | Assign) -> str | None:
         """Test one decision on the current rows and write it; return why it was skipped, or None."""
@@ -69,7 +102,11 @@ class ReservationWriter:
 
     def _requeue(self, current: Reservation, decision: Requeue) -> str | None:
         if current.phase == "pending" and current.leases:
-            return self._drop_claims(current)
+            if all(self._may_come_free(lease) for lease in current.leases):
+                return "the slot that it claims is there"
+            # A claimed slot is lost or takes no leases. The reservation stays in the queue without its claims.
+            drop_claims(self.work, current)
+            return None
         if current.phase not in {"leased", "revoking"}:
             return f"it is {current.phase}"
         object_to = self._object_to_return if current.phase == "revoking" else self._object_to_taking
@@ -78,20 +115,13 @@ class ReservationWriter:
         if decision.reason == "slot_interrupted" and current.phase == "leased":
             current = msgspec.structs.replace(current, interruptions=current.interruptions + 1)
         if decision.revoke_by is not None:
-            self._revoke(current, decision.reason, decision.revoke_by)
+            revoke(self.work, current, decision.reason, decision.revoke_by, current.leases)
+        elif decision.reason == "unconfirmed":
+            note_unconfirmed(self.work, current)
+            unconfirmed = current.unconfirmed + 1
+            return_to_queue(self.work, self.rules, current, decision.reason, unconfirmed=unconfirmed)
         else:
-            count = {}
-            if decision.reason == "unconfirmed":
-                count = {"unconfirmed": current.unconfirmed + 1}
-                note_unconfirmed(self.work, current)
-            return_to_queue(self.work, self.rules, current, decision.reason, **count)
-        return None
-
-    def _drop_claims(self, current: Reservation) -> str | None:
-        """Drop the claims of a reservation if one of their slots is lost or takes no leases; it stays in the queue."""
-        if all(self._may_come_free(lease) for lease in current.leases):
-            return "the slot that it claims is there"
-        drop_claims(self.work, current)
+            return_to_queue(self.work, self.rules, current, decision.reason)
         return None
 
     def _may_come_free(self, lease: Lease) -> bool:
@@ -121,14 +151,6 @@ class ReservationWriter:
     def _settings_of(self, current: Reservation) -> SchedulerKeys:
         return self.rules.settings_of(current.request.pool, current.request.system)
 
-    def _revoke(self, current: Reservation, reason: str, revoke_by: float) -> None:
-        leases = tuple(
-            msgspec.structs.replace(lease, state="revoking", revoke_by=revoke_by) for lease in current.leases
-        )
-        self.work.move_reservation(
-            current, "revoking", reason=reason, revoke_reason=reason, revoke_by=revoke_by, leases=leases
-        )
-
     def _restart(self, current: Reservation, decision: Restart) -> str | None:
         if current.phase != "failed":
             return f"it is {current.phase}"
@@ -151,3 +173,137 @@ class ReservationWriter:
             return reason
         self._leases.lease(current, decision.leases, decision.level)
         return None
+
+    def grant(self, decisions: Sequence[Grant]) -> list[tuple[Grant, str]]:
+        """Lease these instances of one reservation, each under a token of its own; the reservation's token stays."""
+        current = self.work.reservations.get(decisions[0].reservation)
+        if current is None:
+            return [(each, "the reservation is gone") for each in decisions]
+        placements = [Placement(each.component, each.slot, each.epoch, each.resources) for each in decisions]
+        objections = self._leases.object_to_instances(current, placements)
+        judged = list(zip(decisions, placements, objections, strict=True))
+        granted = [(decision, placement) for decision, placement, objection in judged if objection is None]
+        leases = self._leases.grant(current, [placement for _, placement in granted]) if granted else []
+        for (decision, _), lease in zip(granted, leases, strict=True):
+            tell_instance(self.work, GRANTED, current.id, lease, decision.reason)
+        return [(decision, objection) for decision, _, objection in judged if objection is not None]
+
+    def revoke(self, decisions: Sequence[Revoke]) -> list[tuple[Decision, str]]:
+        """Revoke these leases of one reservation."""
+        current = self.work.reservations.get(decisions[0].reservation)
+        held = _Held(current)
+        lost: list[tuple[Decision, str]] = []
+        partings: list[tuple[Lease, Revoke]] = []
+        for decision in decisions:
+            lease = held.pop(decision)
+            if current is None or lease is None:
+                lost.append((decision, "it does not hold that any more"))
+            elif (objection := self._object_to_revoke(current, lease, decision)) is not None:
+                lost.append((decision, objection))
+            else:
+                partings.append((lease, decision))
+        if current is not None and partings:
+            self._take_back(current, partings)
+        return lost
+
+    def make_way(self, revokes: Sequence[Revoke], newcomer: Assign | Claim) -> str | None:
+        """Write a newcomer and the revokes that make room for it, or nothing; return why not."""
+        current = self.work.reservations.get(newcomer.reservation)
+        if current is None:
+            return "the reservation is gone"
+        by_holder = {name: _Held(self.work.reservations.get(name)) for name in {each.reservation for each in revokes}}
+        partings: list[tuple[Lease, Revoke]] = []
+        for decision in revokes:
+            holder = self.work.reservations.get(decision.reservation)
+            lease = by_holder[decision.reservation].pop(decision)
+            if holder is None or lease is None:
+                return f"{decision.reservation} does not hold {decision.component} on {decision.slot} any more"
+            objection = self._object_to_revoke(holder, lease, decision)
+            if objection is not None:
+                return objection
+            # Under quota the newcomer pays for the slot from its claim on.
+            partings.append((stop(lease, self.now) if isinstance(newcomer, Claim) else lease, decision))
+        parting = {(each.reservation, each.component) for each in revokes}
+        is_claim = isinstance(newcomer, Claim)
+        if is_claim and current.leases:
+            return "it has claimed its place already"
+        objection = self._leases.object_to(current, newcomer.leases, parting=parting, is_claim=is_claim)
+        if objection is not None:
+            return objection
+        for name, group in groupby(partings, key=lambda each: each[1].reservation):
+            self._take_back(self.work.reservations[name], list(group))
+        if isinstance(newcomer, Claim):
+            self._leases.claim(current, newcomer.leases, newcomer.level)
+        else:
+            self._leases.lease(current, newcomer.leases, newcomer.level)
+        return None
+
+    def _object_to_revoke(self, current: Reservation, lease: Lease, decision: Revoke) -> str | None:
+        """Return why a lease may not be revoked, on the current rows."""
+        if current.phase != "leased":
+            return f"it is {current.phase}"
+        if decision.reason == "reclaimed":
+            has_time = lease.revoke_by is not None and self.now < lease.revoke_by
+            return "its holder has time to let go" if lease.state == "revoking" and has_time else None
+        return None if self._leases.is_lost(lease, decision.reason) else "its slot is there"
+
+    def _take_back(self, current: Reservation, partings: Sequence[tuple[Lease, Revoke]]) -> None:
+        died = [
+            lease.component
+            for lease, decision in partings
+            if decision.revoke_by is None and decision.reason in DEATHS and lease.state == "held"
+        ]
+        found = [Parting(lease, decision.reason, decision.revoke_by) for lease, decision in partings]
+        take_back_instances(self.work, self.rules, current, found, died)
+
+    def write_cores(self, decisions: Sequence[Cores]) -> list[tuple[Cores, str]]:
+        """Write the limits of one reservation that are still right; return the others, each with the reason."""
+        name = decisions[0].reservation
+        current = self.work.reservations.get(name)
+        held = {lease.component: lease for lease in current.leases} if current is not None else {}
+        spares = {name: self._find_spare(name) for name in {each.slot for each in decisions}}
+        objections = [self._object_to_cores(held.get(each.component), spares[each.slot], each) for each in decisions]
+        good = {each.component: each for each, why in zip(decisions, objections, strict=True) if why is None}
+        if current is not None and good:
+            leases = tuple(
+                msgspec.structs.replace(lease, cores=good[lease.component].cpus) if lease.component in good else lease
+                for lease in current.leases
+            )
+            self.work.put(msgspec.structs.replace(current, leases=leases))
+            for decision in good.values():
+                slot = self.work.slots[decision.slot]
+                if slot.machine is not None:
+                    # A change of the slot's row reaches its host, which then sets the limit.
+                    self.work.put(slot)
+                detail: dict[str, Any] = {"component": decision.component, "slot": slot.id, "cpus": decision.cpus}
+                self.work.tell(Event(at=self.now, name=CORES, cause=self.work.cause, reservation=name, detail=detail))
+        return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
+
+    def _find_spare(self, name: str) -> float | None:
+        """Return the cores that each lease of this slot may use in addition to its own, on the current rows."""
+        slot = self.work.slots.get(name)
+        if slot is None:
+            return None
+        users = list_users(self.work.leases_on(slot).values())
+        return find_spare(slot, [own_cores(each.resources) for each in users], self.rules)
+
+    def _object_to_cores(self, lease: Lease | None, spare: float | None, decision: Cores) -> str | None:
+        slot = self.work.slots.get(decision.slot)
+        if lease is None or slot is None or (lease.slot, lease.epoch) != (decision.slot, decision.epoch):
+            return "it does not hold that any more"
+        is_user = lease.state != "claimed" and lease.epoch == slot.epoch
+        if not is_user or spare is None or not is_same(own_cores(lease.resources) + spare, decision.cpus):
+            return f"others share {slot.id} by now"
+        return None
+
+
+class _Held:
+    """The elastic leases of a reservation, by component, slot and epoch; each may be revoked once."""
+
+    def __init__(self, current: Reservation | None) -> None:
+        leases = () if current is None else current.leases
+        self._leases = {(each.component, each.slot, each.epoch): each for each in leases if each.kind == "elastic"}
+
+    def pop(self, decision: Revoke) -> Lease | None:
+        """Return the lease that the plan saw, if it is still held."""
+        return self._leases.pop((decision.component, decision.slot, decision.epoch), None)

@@ -1,22 +1,27 @@
-"""Writes decisions about slots, after testing each on the current row."""
+"""Writes decisions about slots, after testing each on the current row, and counts failed boots in a row.
+
+Enough failed boots in a row pause the launches of their pool.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Final
 
 import msgspec
 
 from scheduler.model.decisions import Drain, Launch, Reset, SlotReason, Terminate
 from scheduler.model.events import Event
-from scheduler.model.rules import Rules
+from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT
-from scheduler.operations.boot_health import BOOTING, note_failed_boot
-from scheduler.operations.ports import ASKED_AGAIN
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.slot_info import is_configured, is_unhealthy
 from scheduler.policy.lifecycle.timeouts import has_timed_out
 from scheduler.policy.scaling.launch_limits import list_choices
 
+BOOTING: Final = frozenset({"booting", "binding"})
+ASKED_AGAIN = "slot_asked_again"
+"""The event of a termination that is requested once more: no change of state."""
 _ADJECTIVES = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
 """By reason: the adjective in "SLOT is not ...", if it differs from the reason."""
 
@@ -40,7 +45,11 @@ class SlotWriter:
             case Terminate():
                 return self._terminate(current, decision)
             case Reset():
-                return self._reset(current, decision)
+                wanted = "error" if decision.reason == "cooled_down" else "draining"
+                if current.state != wanted or self.work.leases_on(current):
+                    return f"{current.id} is {current.state}"
+                self.work.move_slot(current, "empty", reason=decision.reason)
+                return None
 
     def _launch(self, current: Slot, decision: Launch) -> str | None:
         pool = self.rules.pools.get(current.pool)
@@ -83,7 +92,9 @@ class SlotWriter:
         is_free = not self.work.leases_on(current) and current.stranger is None
         match reason:
             case "idle":
-                return self._is_idle(current)
+                since = current.since if current.idle_since is None else current.idle_since
+                is_idle = is_free and not current.cordoned
+                return pool is not None and is_idle and self.now - since > pool.idle_scale_down
             case "interrupted":
                 return current.interrupted_at is not None
             case "at_quota":
@@ -97,12 +108,6 @@ class SlotWriter:
             case _:
                 return current.drain_reason == reason
 
-    def _is_idle(self, current: Slot) -> bool:
-        pool = self.rules.pools.get(current.pool)
-        since = current.since if current.idle_since is None else current.idle_since
-        is_free = not current.cordoned and not self.work.leases_on(current) and current.stranger is None
-        return pool is not None and is_free and self.now - since > pool.idle_scale_down
-
     def _terminate(self, current: Slot, decision: Terminate) -> str | None:
         if current.state not in IN_FLIGHT | {"draining", "terminating"}:
             return f"{current.id} is {current.state}"
@@ -115,21 +120,48 @@ class SlotWriter:
             note_failed_boot(self.work, pool, current, f"timed out while {current.state}")
         slow_work = {"attempts": 0, "not_before": self.now, "sent_at": self.now}
         if current.state == "terminating":
-            self._ask_again(current, slow_work)
+            # The request had no effect. It is sent again, and its timeout starts again.
+            self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
+            self.work.tell(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
         else:
             self.work.move_slot(
                 current, "terminating", reason=decision.reason, drain_reason=decision.reason, **slow_work
             )
         return None
 
-    def _ask_again(self, current: Slot, slow_work: dict[str, Any]) -> None:
-        """Request a termination again that had no effect; its timeout starts again."""
-        self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
-        self.work.tell(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
 
-    def _reset(self, current: Slot, decision: Reset) -> str | None:
-        wanted = "error" if decision.reason == "cooled_down" else "draining"
-        if current.state != wanted or self.work.leases_on(current):
-            return f"{current.id} is {current.state}"
-        self.work.move_slot(current, "empty", reason=decision.reason)
-        return None
+def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happened: str) -> None:
+    """Count a failed boot of this pool. From `unhealthy_after` in a row on, pause its launches for `error_cooldown`.
+
+    A boot that was interrupted or drained does not count. `what_happened` follows the slot's name in the hold.
+    """
+    if pool is None or not pool.unhealthy_after or slot.interrupted_at is not None or slot.drain_reason:
+        return
+    known = _find_hold(work, slot.pool)
+    streak = known.streak + 1 if known else 1
+    is_enough = streak >= pool.unhealthy_after
+    work.put(
+        Hold(
+            version=known.version if known else 0,
+            id=hold_id(slot.pool, "unhealthy"),
+            pool=slot.pool,
+            kind="unhealthy",
+            subject=f"{slot.id} {what_happened}",
+            refused_at=work.now,
+            until=work.now + pool.error_cooldown if is_enough else work.now,
+            streak=streak,
+        )
+    )
+
+
+def note_good_boot(work: UnitOfWork, slot: Slot) -> None:
+    """A machine of this pool became ready: set the count of failed boots in a row to 0."""
+    known = _find_hold(work, slot.pool)
+    if known is not None and known.streak:
+        work.put(msgspec.structs.replace(known, streak=0, until=work.now))
+
+
+def _find_hold(work: UnitOfWork, pool: str) -> Hold | None:
+    """Return the pool's hold as this transaction has it, with its own changes."""
+    name = hold_id(pool, "unhealthy")
+    return work.holds.get(name) or work.transaction.load_holds([name]).get(name)

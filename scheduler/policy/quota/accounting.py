@@ -14,7 +14,7 @@ from typing import Final, assert_never
 import msgspec
 
 from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_level, subtract
-from scheduler.model.reservations import Lease
+from scheduler.model.reservations import Lease, cost_until
 from scheduler.model.rules import Pool, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.policy.capacity.slot_info import capacity_of
@@ -27,8 +27,7 @@ def settle(lease: Lease, now: float) -> Lease:
     """Return the lease with its cost counted up to now."""
     if lease.charged_at is None or now <= lease.charged_at:
         return lease
-    used = at_level(lease.level, lease.weight * (now - lease.charged_at))
-    return msgspec.structs.replace(lease, cost=add(lease.cost, used), charged_at=now)
+    return msgspec.structs.replace(lease, cost=cost_until(lease, now), charged_at=now)
 
 
 def stop(lease: Lease, now: float) -> Lease:

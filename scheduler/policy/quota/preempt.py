@@ -187,7 +187,8 @@ class _Preemption:
         self._least = runs[0].cost
         if all(self._left[name] <= self._least for name in self._payers):
             return False
-        runs = [run for run in runs if run.state == "held" and run.reservation.id in self._run.running.runs]
+        # Work on several slots that was preempted on another one ended, or stands there with revoking leases now.
+        runs = [run for run in runs if self._run.running.runs.get(run.reservation.id) is run]
         met = self._run.requirements_index.list_met(slot_info, slot_info.capacity)
         if runs and met:
             found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))

@@ -32,6 +32,14 @@ def test_a_claim_and_the_leases_that_it_waits_for_count_once(
 
 
 @pytest.mark.parametrize(
+    ("revoking", "claimed"), [({}, {"cpus": 0.5}), ({"cpus": 0.5}, {}), ({"cpus": 0.25}, {"cpus": 0.5})]
+)
+def test_a_part_of_a_core_counts_as_that_part(revoking: dict[str, float], claimed: dict[str, float]) -> None:
+    leases = [a_lease(state="revoking", resources=revoking), a_lease(state="claimed", resources=claimed)]
+    assert measure(leases) == Usage(1, {"cpus": 0.5})
+
+
+@pytest.mark.parametrize(
     ("request_", "free", "leases", "uses", "count", "obstacle"),
     [
         ({"cpus": 2}, {"cpus": 2}, 1, 1, 1, None),

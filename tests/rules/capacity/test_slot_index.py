@@ -69,6 +69,27 @@ def test_capacity_that_is_put_back_is_found_as_if_it_had_not_been_taken(seed: in
     assert list_names(cycle.ready.take_run(need, 40)) == take_one_by_one(seed, 40)
 
 
+@pytest.mark.parametrize("most", [1, 3, 40])
+@pytest.mark.parametrize("seed", range(20))
+def test_as_many_instances_fit_as_can_be_taken_from_the_slots_that_were_not_removed(seed: int, most: int) -> None:
+    cycle, waiting = a_draft(seed)
+    [need] = cycle.demand_of(waiting).needs
+    cycle.ready.remove(next(cycle.ready.list_slot_infos()))
+    count = cycle.ready.count_fits(need, most)
+    assert count == sum(given for _, given in cycle.ready.take_run(need, most))
+
+
+@pytest.mark.parametrize(("slots", "fits"), [(4, True), (3, False)])
+def test_a_gang_of_a_hundred_instances_is_placed_if_all_of_them_fit(slots: int, fits: bool) -> None:
+    rows = [a_slot(f"linux-{number}") for number in range(1, slots + 1)]
+    gang = a_reservation("r1", components=(a_component(count=100, resources={"cpus": 1}),))
+    rules = some_rules({"pools": {"linux": {"resources": {"cpus": 25}}}})
+    cycle = CycleState(View([*rows, gang]), rules, NOW)
+    cycle.open_indexes()
+    placed = fill(cycle.demand_of(gang), [cycle.ready])
+    assert (placed is not None) is fits
+
+
 def find_by_looking_at_all(
     slot_infos: list[SlotInfo], need: InstanceRequest, declined: tuple[str, ...]
 ) -> SlotInfo | None:

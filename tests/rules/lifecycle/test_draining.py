@@ -2,6 +2,11 @@
 
 import pytest
 
+from scheduler.model.decisions import Launch, Requeue
+from scheduler.model.view import View
+from scheduler.policy.plan import plan
+from tests.builders import NOW, a_lease, a_reservation, some_rules
+from tests.builders import a_slot as a_slot_row
 from tests.rules.playing import (
     ON_ONE,
     Cases,
@@ -123,3 +128,14 @@ def test_slots_come_back_when_the_maximum_is_raised_again() -> None:
         tick(2),
         pool=a_pool(),
     ) == [["launch linux-1 minimum", "launch linux-2 minimum", "launch linux-3 minimum"]]
+
+
+def test_a_revoking_reservation_on_a_slot_past_its_drain_timeout_is_an_ordinary_pending_one() -> None:
+    """Its grace has not ended; it waits for one slot and not for a second one that replaces the lease."""
+    slots = [a_slot_row(state="draining", since=NOW - 60)]
+    slots += [a_slot_row(f"linux-{number}", state="empty", epoch=0) for number in (2, 3)]
+    leaving = a_reservation("r1", phase="revoking", revoke_by=NOW + 60, leases=(a_lease(state="revoking"),))
+    found = plan(View([*slots, leaving]), some_rules({"pools": {"linux": {"drain_timeout": 60}}}), NOW)
+    assert [each.reason for each in found.decisions if isinstance(each, Requeue)] == ["slot_draining"]
+    assert [each.reason for each in found.decisions if isinstance(each, Launch)] == ["demand"]
+    assert dict(found.waiting.items())["r1"][0] == "booting"

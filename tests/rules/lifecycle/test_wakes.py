@@ -147,6 +147,14 @@ def test_a_reservation_behind_a_full_pool_causes_no_wake_up() -> None:
     assert play_out(waiting).tick_times == [0]
 
 
+@pytest.mark.parametrize(("ttl", "times"), [({}, [0, 10]), ({"ttl": 0}, [0])])
+def test_a_lease_that_never_expires_causes_no_wake_up(ttl: Document, times: list[float]) -> None:
+    """The `lease_ttl` of the pool holds for requests without a ttl of their own; a ttl of 0 means never."""
+    pool = {"lease_ttl": 10, "min_slots": 1}
+    assigned = a_scenario(submit(0, "r1", **ttl), tick(0), pool=pool, slots=[a_slot("linux-1")], wakes=True, until=10)
+    assert play_out(assigned).tick_times == times
+
+
 def test_undone_trial_launches_cause_no_wake_up() -> None:
     """A gang of two with one slot left: its first launch is undone, and so is the wait for it."""
     gang = {"id": "g", "system": "x86_64-linux", "components": [{"name": "w", "count": 2}]}

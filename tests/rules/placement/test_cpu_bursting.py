@@ -5,10 +5,16 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.decisions import Cores
+from scheduler.model.view import View
+from scheduler.policy.plan import plan
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from scheduler.simulation.snapshot import make_snapshot
+from tests.builders import NOW, a_lease
 from tests.rules.playing import Document, Played, act, play_out, tick, ticks
+from tests.rules.quotas import a_host as quota_host
+from tests.rules.quotas import an_account, quota_rules, runs, waits
 from tests.rules.zoe import submitted
 
 POOL: Document = {
@@ -217,3 +223,13 @@ def test_the_state_shows_the_figures_and_a_snapshot_keeps_them() -> None:
     made = make_snapshot(rows, document["config"], rules, {}, 0)
     again = play_out(json.loads(json.dumps(made)))
     assert (shown(again), again.cores) == ([3.5, 4.5], [])
+
+
+def test_two_preemptions_of_one_tick_share_the_spare_cores_of_both_slots() -> None:
+    rules = quota_rules({"resources": {"cpus": 4}, "max_leases_per_slot": 1}, share_cores=True)
+    lease = {"level": 5, "resources": {"cpus": 1}, "charged_at": NOW, "confirmed_at": NOW}
+    running = [runs(f"r{number}", a_lease(f"hosts-{number}", cores=4, **lease)) for number in (1, 2)]
+    newcomers = [waits(f"r{number}", "A", resources={"cpus": 3}) for number in (3, 4)]
+    view = View([quota_host(1), quota_host(2), *running, *newcomers, an_account("A", 100)])
+    limits = [each for each in plan(view, rules, NOW).decisions if isinstance(each, Cores)]
+    assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r3", "hosts-1", 4), ("r4", "hosts-2", 4)]

@@ -35,17 +35,16 @@ class SecretCheck:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
         """Serve one request, or refuse it as EC2 does."""
         request = Request(environ)
-        if not self._admits(request):
+        login = request.authorization
+        if request.path in OPEN_PAGES:
+            is_admitted = request.method == "GET"
+        elif login is not None and login.type == "basic":
+            is_admitted = _is_same(login.password or "", self._secret)
+        else:
+            is_admitted = _is_signed(request, self._secret)
+        if not is_admitted:
             return answer_error("AuthFailure", _REFUSED, 401)(environ, start_response)
         return self._inside(environ, start_response)
-
-    def _admits(self, request: Request) -> bool:
-        if request.path in OPEN_PAGES:
-            return request.method == "GET"
-        login = request.authorization
-        if login is not None and login.type == "basic":
-            return _is_same(login.password or "", self._secret)
-        return _is_signed(request, self._secret)
 
 
 def _is_signed(request: Request, secret: str) -> bool:
@@ -58,18 +57,14 @@ def _is_signed(request: Request, secret: str) -> bool:
     except (KeyError, ValueError):
         return False
     headers = {name: request.headers.get(name, "") for name in names.split(";")}
-    signed = AWSRequest(request.method, request.url, headers, _read_body(request))
+    body = request.environ["wsgi.input"].read(request.content_length or 0)
+    # The application reads the body again.
+    request.environ["wsgi.input"] = io.BytesIO(body)
+    signed = AWSRequest(request.method, request.url, headers, body)
     signed.context["timestamp"] = at
     signer = SigV4Auth(Credentials(key, secret), service, region)
     made = signer.signature(signer.string_to_sign(signed, signer.canonical_request(signed)), signed)
     return algorithm == _ALGORITHM and _is_same(signature, made)
-
-
-def _read_body(request: Request) -> bytes:
-    """Return the body, and keep it readable for the application behind."""
-    body = request.environ["wsgi.input"].read(request.content_length or 0)
-    request.environ["wsgi.input"] = io.BytesIO(body)
-    return bytes(body)
 
 
 def _is_same(given: str, wanted: str) -> bool:

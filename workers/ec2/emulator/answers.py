@@ -1,14 +1,27 @@
-"""Answers of the emulator's middleware in EC2's XML."""
+"""Answers that the emulator's middleware gives by itself: errors, empty fleets, lost answers, late signatures."""
 
+import contextlib
+import json
+import select
+import socket
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
+import msgspec
 from werkzeug.wrappers import Response
 
 from workers.ec2.emulator.settings import FaultRule
 
-_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
-_REQUEST = "00000000-0000-0000-0000-000000000000"
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+LONGEST_WAIT: Final = 600.0
+"""Time limit in seconds for a caller that waits for its answer without a timeout."""
+WINDOW: Final = 300.0
+"""Seconds between signing time and arrival. AWS documents 5 minutes for signatures, 15 for requests to EC2."""
+_HEAD: Final = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_REQUEST: Final = "00000000-0000-0000-0000-000000000000"
 
 
 def answer_error(code: str, message: str, status: int) -> Response:
@@ -49,3 +62,52 @@ def _fleet_errors(market: str, faults: Iterable[FaultRule]) -> str:
 
 def _xml(body: str, status: int) -> Response:
     return Response(_HEAD + body, status=status, content_type="text/xml;charset=UTF-8")
+
+
+def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
+    """Return a 5xx instead of the answer, or raise ConnectionResetError to send nothing.
+
+    It must be called without the middleware's lock, because "timeout" waits until the caller closes the connection.
+    """
+    if rule.lost == "500":
+        return answer_error(rule.code or "InternalError", rule.message, rule.http_status)
+    connection: socket.socket = environ["werkzeug.socket"]
+    if rule.lost == "timeout":
+        # A closed connection is readable, although it has no data.
+        select.select([connection], [], [], LONGEST_WAIT)
+    # Without the shutdown werkzeug would wait for the next request on this connection.
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    # werkzeug treats this as a caller that has gone, and closes the connection without an answer.
+    raise ConnectionResetError("the emulator loses this answer")
+
+
+class SigningError(msgspec.Struct, frozen=True):
+    """EC2's refusal of such a request."""
+
+    code: str
+    message: str
+    status: int
+
+
+_EXPIRED: Final = SigningError("RequestExpired", "Request has expired.", 400)
+_NOT_YET_CURRENT: Final = SigningError(
+    "AuthFailure", "AWS was not able to validate the provided access credentials", 401
+)
+
+
+def find_signing_error(signed_at: float | None, now: float) -> SigningError | None:
+    """Return EC2's error for a signature of this time; None if it is accepted or the request is not signed."""
+    if signed_at is None or abs(now - signed_at) <= WINDOW:
+        return None
+    return _EXPIRED if signed_at < now else _NOT_YET_CURRENT
+
+
+def answer_outside_window(error: SigningError, content_type: str) -> Response:
+    """Return the refusal of a service other than EC2, in the protocol of the request."""
+    message = "Signature expired" if error is _EXPIRED else "Signature not yet current"
+    if "json" in content_type:
+        body = json.dumps({"__type": "com.amazon.coral.service#InvalidSignatureException", "message": message})
+        return Response(body, status=400, content_type=content_type)
+    xml = f"<Type>Sender</Type><Code>SignatureDoesNotMatch</Code><Message>{message}</Message>"
+    return Response(f"<ErrorResponse><Error>{xml}</Error></ErrorResponse>", status=403, content_type="text/xml")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from scheduler.model.validation import fault
 from workers.ec2.emulator.instances import EmulatedInstance, find_instance
@@ -83,23 +83,24 @@ class BackgroundEvents:
             self._warn(instance, deadline)
 
     def _warn(self, instance: EmulatedInstance, seconds: float) -> EventRecord:
-        """Send the notice as often as drawn, and plan the end, which happens once at the earliest deadline."""
-        life, notices = instance.life, self._lives.count_notices()
-        now = time.time()
+        """Send the notice, and plan the end, which happens once at the earliest deadline."""
+        life, now = instance.life, time.time()
         life.warned_at = life.warned_at or now
         life.deadline = min(now + seconds, life.deadline or now + seconds)
         self._plan(self._clock() + seconds, partial(self._interrupt, instance))
-        event = interruption_event(life)
-        for _ in range(notices):
-            send_notice(event)
+        notices = self._send(interruption_event(life))
         return self._log.append_event("warned", life.region, [life.id], deadline=life.deadline, notices=notices)
 
     def _recommend(self, instance: EmulatedInstance) -> EventRecord:
-        life, notices = instance.life, self._lives.count_notices()
-        event = rebalance_event(life)
+        notices, life = self._send(rebalance_event(instance.life)), instance.life
+        return self._log.append_event("rebalance", life.region, [life.id], notices=notices)
+
+    def _send(self, event: dict[str, Any]) -> int:
+        """Send a notice as often as drawn. Return how often that is: it may be lost or doubled."""
+        notices = self._lives.count_notices()
         for _ in range(notices):
             send_notice(event)
-        return self._log.append_event("rebalance", life.region, [life.id], notices=notices)
+        return notices
 
     def _interrupt(self, instance: EmulatedInstance) -> None:
         if not instance.is_ending:

@@ -116,6 +116,12 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     parameters = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     attempt = _ATTEMPT.search(environ.get("HTTP_AMZ_SDK_REQUEST", ""))
     action = parameters.get("Action", "")
+    places: tuple[Place, ...] = ()
+    if action == "CreateFleet":
+        places = _fleet_places(parameters)
+    elif action == "RunInstances":
+        zone = parameters.get("Placement.AvailabilityZone")
+        places = (Place(parameters.get("InstanceType"), zone, parameters.get("SubnetId")),)
     return Call(
         action=action,
         region=credential_scope(environ)[0],
@@ -123,7 +129,7 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
         invocation=environ.get("HTTP_AMZ_SDK_INVOCATION_ID"),
         attempt=int(attempt[1]) if attempt else 1,
         signed_at=read_signing_time(environ),
-        places=_find_places(action, parameters),
+        places=places,
     )
 
 
@@ -145,17 +151,6 @@ def read_signing_time(environ: Mapping[str, Any]) -> float | None:
 
 def _number(value: str | None) -> int:
     return int(value) if value and value.isdecimal() else 1
-
-
-def _find_places(action: str, parameters: Mapping[str, str]) -> tuple[Place, ...]:
-    match action:
-        case "CreateFleet":
-            return _fleet_places(parameters)
-        case "RunInstances":
-            zone = parameters.get("Placement.AvailabilityZone")
-            return (Place(parameters.get("InstanceType"), zone, parameters.get("SubnetId")),)
-        case _:
-            return ()
 
 
 def _fleet_places(parameters: Mapping[str, str]) -> tuple[Place, ...]:

@@ -7,6 +7,7 @@ import msgspec
 from werkzeug.wrappers import Request, Response
 
 from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, fault, read_document
+from workers.ec2.emulator.instances import describe_instance, each_instance
 from workers.ec2.emulator.log import EventRecord
 from workers.ec2.emulator.middleware import Middleware
 from workers.ec2.emulator.notices import queue_path
@@ -66,18 +67,23 @@ class ControlApi:
                 return self._middleware.control.show()
 
     def _show(self, path: str, request: Request) -> dict[str, Any]:
-        log = self._middleware.log
+        log, control = self._middleware.log, self._middleware.control
         match path:
             case "health":
                 return {"status": "ok", "interruption_queue": self._find_queue(request)}
             case "state":
-                return self._show_state(request)
+                return {
+                    "settings": control.show(),
+                    "file_error": control.file_error,
+                    "interruption_queue": self._find_queue(request),
+                    "instances": [describe_instance(region, instance) for region, instance in each_instance()],
+                }
             case "calls":
                 return {"calls": msgspec.to_builtins(log.after(_after(request)))}
             case "events":
                 return {"events": msgspec.to_builtins(log.events_after(_after(request)))}
             case "history":
-                return {"instances": msgspec.to_builtins(list(self._middleware.control.lives.all.values()))}
+                return {"instances": msgspec.to_builtins(list(control.lives.all.values()))}
             case _:
                 raise LookupError(path)
 
@@ -102,15 +108,6 @@ class ControlApi:
             return events.interrupt(order.instances, order.deadline)
         instances = read_document(Order, _read(request)).instances
         return events.recommend(instances) if what == "rebalance" else events.lose(instances)
-
-    def _show_state(self, request: Request) -> dict[str, Any]:
-        control = self._middleware.control
-        return {
-            "settings": control.show(),
-            "file_error": control.file_error,
-            "interruption_queue": self._find_queue(request),
-            "instances": self._middleware.show_instances(),
-        }
 
     def _find_queue(self, request: Request) -> str | None:
         """Return the URL of the queue, with the name of this server that the request used."""

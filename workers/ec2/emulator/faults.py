@@ -41,8 +41,11 @@ class Fault:
         if self.has_ended(now) or not (self._left != 0 or call.invocation in self._met):
             return False
         rule = self.rule
-        actions = call.is_launch if rule.action is None else rule.action in {call.action, "any"}
-        return actions and rule.market in {None, call.market} and _is_there(rule, place)
+        is_for_action = call.is_launch if rule.action is None else rule.action in {call.action, "any"}
+        # A call without places meets only the faults that name none.
+        kind, zone = (place.type, place.zone) if place else (None, None)
+        is_there = rule.type in {None, kind} and rule.zone in {None, zone}
+        return is_for_action and rule.market in {None, call.market} and is_there
 
     def spend(self, call: Call) -> None:
         """Reduce its count, once for all attempts of one call."""
@@ -72,17 +75,17 @@ class FaultTable:
         """Return the rules whose time is not over."""
         return (fault.rule for fault in self._faults if not fault.has_ended(now))
 
-    def take_for_request(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault of the whole request, and reduce its count."""
-        return self._take("request", call, now)
+    def take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
+        """Return the first fault of this kind that meets the call, and reduce its count.
 
-    def take_short(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault that lets a launch get fewer instances, and reduce its count."""
-        return self._take("short", call, now)
-
-    def take_lost(self, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault that loses the answer to this call, and reduce its count."""
-        return self._take("lost", call, now)
+        `request`: it fails the whole request. `short`: a launch gets fewer instances. `lost`: the answer is lost.
+        """
+        places = call.places or (None,)
+        for fault in self._faults:
+            if fault.kind == kind and any(fault.meets(call, place, now) for place in places):
+                fault.spend(call)
+                return fault.rule
+        return None
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
         """Return the first fault for each place of a launch; the count of each fault is reduced once."""
@@ -95,17 +98,3 @@ class FaultTable:
         for fault in {id(fault): fault for fault in met.values()}.values():
             fault.spend(call)
         return {place: fault.rule for place, fault in met.items()}
-
-    def _take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
-        places = call.places or (None,)
-        for fault in self._faults:
-            if fault.kind == kind and any(fault.meets(call, place, now) for place in places):
-                fault.spend(call)
-                return fault.rule
-        return None
-
-
-def _is_there(rule: FaultRule, place: Place | None) -> bool:
-    if place is None:
-        return rule.type is None and rule.zone is None
-    return rule.type in {None, place.type} and rule.zone in {None, place.zone}

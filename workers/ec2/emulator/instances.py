@@ -4,7 +4,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -27,31 +27,31 @@ class EmulatedInstance(moto_instances.Instance):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         now, settings = time.monotonic(), self.lives.settings
         self._settings, self._began_at = settings, now
-        self._running_at = now + settings.boot_seconds
+        self.runs_at = now + settings.boot_seconds
+        """The end of its boot, by the monotonic clock."""
         self._ends_at: float | None = None
         self._seen_until: tuple[float, moto_instances.InstanceState] | None = None
-        self._fate = Fate()
-        super().__init__(*args, **kwargs)
-        self.life = _begin_life(self, kwargs)
-        self._fate = self.lives.begin(self.life)
-        if self._fate.failure == "stuck":
-            self._running_at = math.inf
-
-    @property
-    def fate(self) -> Fate:
+        self.fate = Fate()
         """The drawn outcome of its boot and the time of its interruption."""
-        return self._fate
-
-    @property
-    def runs_at(self) -> float:
-        """The end of its boot, by the monotonic clock."""
-        return self._running_at
+        super().__init__(*args, **kwargs)
+        spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
+        self.life = Life(
+            id=self.id,
+            region=self.ec2_backend.region_name,
+            type=self.instance_type,
+            zone=str(self.availability_zone),
+            market="spot" if spot else "on-demand",
+            launched_at=time.time(),
+        )
+        self.fate = self.lives.begin(self.life)
+        if self.fate.failure == "stuck":
+            self.runs_at = math.inf
 
     @property
     def real_state(self) -> moto_instances.InstanceState:
         """Its state by the clock: running only after the boot, terminated only after shutting down."""
         now = time.monotonic()
-        if self._held.code == RUNNING and now < self._running_at:
+        if self._held.code == RUNNING and now < self.runs_at:
             return moto_instances.InstanceState("pending", PENDING)
         if self._held.code == TERMINATED and self._ends_at is not None and now < self._ends_at:
             return moto_instances.InstanceState("shutting-down", SHUTTING_DOWN)
@@ -98,7 +98,7 @@ class EmulatedInstance(moto_instances.Instance):
         """None at first, if so configured; an unreachable address after such a boot; else the configured or moto's."""
         if self._has_no_address:
             return None
-        if self._fate.failure == "unreachable":
+        if self.fate.failure == "unreachable":
             return self._settings.dead_address
         return self._settings.address or super().private_ip_address
 
@@ -139,10 +139,12 @@ class EmulatedInstance(moto_instances.Instance):
         self.life.cause, self.life.end_asked_at, self.life.terminated_at = cause, now, now + seconds
         self._ends_at = time.monotonic() + seconds
         # The boot no longer counts: the state follows moto's record and the end.
-        self._running_at = 0.0
+        self.runs_at = 0.0
         volumes = [device.volume_id for _, device in self.get_block_device_mapping]
         super().terminate()
-        self._drop_tags(volumes)
+        for volume in volumes:
+            if volume not in self.ec2_backend.volumes:
+                self.ec2_backend.tags.pop(volume, None)
 
     def is_gone_since(self, seconds: float) -> bool:
         """Return whether it has been terminated for this time."""
@@ -151,28 +153,11 @@ class EmulatedInstance(moto_instances.Instance):
     def _check(self, status: dict[str, Any]) -> dict[str, Any]:
         if status["Status"] != "ok":
             return status
-        if time.monotonic() < self._running_at + self._settings.status_seconds:
+        if time.monotonic() < self.runs_at + self._settings.status_seconds:
             return {"Status": "initializing", "Details": [{"Name": "reachability", "Status": "initializing"}]}
-        if self._fate.failure == "impaired":
+        if self.fate.failure == "impaired":
             return {"Status": "impaired", "Details": [{"Name": "reachability", "Status": "failed"}]}
         return status
-
-    def _drop_tags(self, volumes: list[str]) -> None:
-        for volume in volumes:
-            if volume not in self.ec2_backend.volumes:
-                self.ec2_backend.tags.pop(volume, None)
-
-
-def _begin_life(instance: EmulatedInstance, launch: Mapping[str, Any]) -> Life:
-    spot = launch.get("lifecycle") == "spot" or launch.get("instance_market_options") == "spot"
-    return Life(
-        id=instance.id,
-        region=instance.ec2_backend.region_name,
-        type=instance.instance_type,
-        zone=str(instance.availability_zone),
-        market="spot" if spot else "on-demand",
-        launched_at=time.time(),
-    )
 
 
 def know_no_images() -> None:
@@ -218,7 +203,9 @@ def without_hidden(region: str) -> Iterator[None]:
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
     everything = backend.reservations
     backend.reservations = {
-        key: reservation for key, reservation in everything.items() if not any(map(_is_hidden, reservation.instances))
+        key: reservation
+        for key, reservation in everything.items()
+        if not any(isinstance(each, EmulatedInstance) and each.is_hidden for each in reservation.instances)
     }
     try:
         yield
@@ -230,7 +217,9 @@ def forget_terminated(seconds: float) -> None:
     """Remove the instances that have been terminated for this time, as EC2 does after about an hour."""
     for backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].values()):
         for key, reservation in list(backend.reservations.items()):
-            if all(_is_gone(instance, seconds) for instance in reservation.instances):
+            if all(
+                isinstance(each, EmulatedInstance) and each.is_gone_since(seconds) for each in reservation.instances
+            ):
                 del backend.reservations[key]
                 for instance in reservation.instances:
                     backend.tags.pop(instance.id, None)
@@ -251,7 +240,7 @@ def describe_instance(region: str, instance: moto_instances.Instance) -> dict[st
     return {
         "id": instance.id,
         "region": region,
-        "state": _real_state(instance),
+        "state": instance.real_state.name if isinstance(instance, EmulatedInstance) else instance.state,
         "type": instance.instance_type,
         "zone": instance.availability_zone,
         "market": instance.lifecycle or "on-demand",
@@ -260,15 +249,3 @@ def describe_instance(region: str, instance: moto_instances.Instance) -> dict[st
         "user_data": str(instance.user_data) if instance.user_data else None,
         "tags": {tag["key"]: tag["value"] for tag in instance.get_tags()},
     }
-
-
-def _real_state(instance: moto_instances.Instance) -> str | None:
-    return instance.real_state.name if isinstance(instance, EmulatedInstance) else instance.state
-
-
-def _is_hidden(instance: moto_instances.Instance) -> bool:
-    return isinstance(instance, EmulatedInstance) and instance.is_hidden
-
-
-def _is_gone(instance: moto_instances.Instance, seconds: float) -> bool:
-    return isinstance(instance, EmulatedInstance) and instance.is_gone_since(seconds)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from workers.ec2.emulator.settings import BootFailure, EmulatorSettings
+from workers.ec2.emulator.settings import EmulatorSettings
 
 Kind = Literal["stuck", "terminated", "impaired", "unreachable"]
 Cause = Literal["call", "interrupted", "lost", "boot_failure"]
@@ -84,7 +84,8 @@ class Lives:
         """Return the first failure that applies and is not used up, by its share of the drawn number."""
         before = 0.0
         for index, failure in enumerate(self.settings.boot_failures):
-            if self._left[index] == 0 or not _concerns(failure, life):
+            concerns = failure.type in {None, life.type} and failure.zone in {None, life.zone}
+            if self._left[index] == 0 or not concerns or failure.market not in {None, life.market}:
                 continue
             if before <= drawn < before + failure.share:
                 left = self._left[index]
@@ -92,11 +93,3 @@ class Lives:
                 return failure.kind
             before += failure.share
         return None
-
-
-def _concerns(failure: BootFailure, life: Life) -> bool:
-    return (
-        failure.type in {None, life.type}
-        and failure.zone in {None, life.zone}
-        and failure.market in {None, life.market}
-    )

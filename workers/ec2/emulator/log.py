@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -63,16 +63,6 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """For a warning or recommendation: how often it was sent (0: dropped, 2: doubled)."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call."""
-
-    status: int
-    answer: str
-    replayed: bool = False
-    lost: bool = False
-    faults: Sequence[str] = ()
-
-
 class CallLog:
     """EC2 calls and events in order: the newest ones in memory, all of them in a file of JSON lines if there is one.
 
@@ -86,8 +76,10 @@ class CallLog:
         self._events: deque[EventRecord] = deque(maxlen=MOST_KEPT)
         self._last = 0
 
-    def append(self, call: Call, outcome: Outcome) -> CallRecord:
-        """Record a call with its result."""
+    def append(self, call: Call, status: int, answer: str, *, replayed: bool, lost: bool, faults: list[str]) -> None:
+        """Record a call with the status and the text of its answer."""
+        # Most answers are long and have no code: the search for a plain text is faster.
+        code = _CODE.search(answer) if "Code>" in answer else None
         record = CallRecord(
             number=self._count(),
             time=datetime.now(UTC).timestamp(),
@@ -97,17 +89,16 @@ class CallLog:
             types=[place.type for place in call.places if place.type],
             zones=[place.zone for place in call.places if place.zone],
             market=call.market,
-            status=outcome.status,
-            code=_find_code(outcome.answer),
-            instances=find_instances(outcome.answer) if call.is_launch else call.instances,
-            replayed=outcome.replayed,
+            status=status,
+            code=code[1] if code else None,
+            instances=find_instances(answer) if call.is_launch else call.instances,
+            replayed=replayed,
             attempt=call.attempt,
-            lost=outcome.lost,
-            faults=list(outcome.faults),
+            lost=lost,
+            faults=faults,
         )
         self._calls.append(record)
         self._write(record)
-        return record
 
     def append_event(
         self,
@@ -154,20 +145,9 @@ class CallLog:
     def _write(self, record: CallRecord | EventRecord) -> None:
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(_line(msgspec.to_builtins(record)))
+                file.write(json.dumps(msgspec.to_builtins(record)) + "\n")
 
 
 def find_instances(answer: str) -> list[str]:
     """Return the instance ids in an answer, each once, in their order."""
     return list(dict.fromkeys(_FOUND_ID.findall(answer)))
-
-
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record) + "\n"
-
-
-def _find_code(answer: str) -> str | None:
-    if "Code>" not in answer:
-        return None
-    found = _CODE.search(answer)
-    return found[1] if found else None

@@ -14,14 +14,12 @@ from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
-from workers.ec2.emulator.answers import answer_error
+from workers.ec2.emulator.answers import answer_error, answer_outside_window, find_signing_error, lose
 from workers.ec2.emulator.background_events import BackgroundEvents
 from workers.ec2.emulator.buckets import Throttle
 from workers.ec2.emulator.calls import Call, credential_scope, read_call, read_signing_time
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.instances import (
-    describe_instance,
-    each_instance,
     find_instance,
     forget_terminated,
     install_instances,
@@ -31,11 +29,9 @@ from workers.ec2.emulator.instances import (
     zone_of,
 )
 from workers.ec2.emulator.launching import grant_launch, launch
-from workers.ec2.emulator.log import CallLog, Outcome, find_instances
-from workers.ec2.emulator.lost_answers import lose
+from workers.ec2.emulator.log import CallLog, find_instances
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.settings import FaultRule
-from workers.ec2.emulator.signing_window import answer_outside_window, find_signing_error
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -99,18 +95,19 @@ class Middleware:
         """Answer one EC2 call and log it. Raises ConnectionResetError if the answer is to be lost."""
         with self._lock:
             self._advance()
-            call = _with_zones(call)
+            places = (msgspec.structs.replace(place, zone=zone_of(place, call.region)) for place in call.places)
+            call = msgspec.structs.replace(call, places=tuple(places))
             reply = self._answer(call, environ)
             is_ok = reply.answer.status_code == 200  # noqa: PLR2004 - HTTP status OK
-            lost = self.control.faults.take_lost(call, time.monotonic()) if is_ok else None
-            outcome = Outcome(
-                status=reply.answer.status_code,
-                answer=reply.answer.get_data(as_text=True),
+            lost = self.control.faults.take("lost", call, time.monotonic()) if is_ok else None
+            self.log.append(
+                call,
+                reply.answer.status_code,
+                reply.answer.get_data(as_text=True),
                 replayed=reply.replayed,
                 lost=lost is not None,
                 faults=[*reply.faults, *([f"lost:{lost.lost}"] if lost else [])],
             )
-            self.log.append(call, outcome)
         return lose(lost, environ) if lost else reply.answer
 
     def locked(self, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -123,10 +120,6 @@ class Middleware:
         """Run the background events that are due. Calls are not needed for that."""
         with self._lock:
             self._advance()
-
-    def show_instances(self) -> list[dict[str, Any]]:
-        """Return all instances that EC2 still describes, as JSON values."""
-        return [describe_instance(region, instance) for region, instance in each_instance()]
 
     def reset(self) -> None:
         """Remove instances, tokens, faults and records. Delays stay, and the numbers of records continue."""
@@ -148,18 +141,18 @@ class Middleware:
             make_queue(queue, self._region)
         self._queue = queue
         self.background_events.advance()
-        self._forget()
+        now = time.monotonic()
+        if now - self._forgotten_at >= FORGET_EVERY:
+            self._forgotten_at = now
+            forget_terminated(self.control.settings.forget_seconds)
 
     def _answer(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
         now = time.monotonic()
-        late = find_signing_error(call.signed_at, time.time())
-        if late:
-            answer = answer_error(late.code, late.message, late.status)
-            return _Reply(answer, faults=[f"error:{late.code}"])
+        if late := find_signing_error(call.signed_at, time.time()):
+            return _Reply(answer_error(late.code, late.message, late.status), faults=[f"error:{late.code}"])
         if not self._throttle.admits(call, self.control.settings.throttling, now):
             return _Reply(_refuse(FaultRule(code="RequestLimitExceeded", message=_THROTTLED)), faults=["throttled"])
-        fault = self.control.faults.take_for_request(call, now)
-        if fault:
+        if fault := self.control.faults.take("request", call, now):
             return _Reply(_refuse(fault), faults=[f"error:{fault.code}"])
         if call.is_dry_run:
             return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))
@@ -170,8 +163,11 @@ class Middleware:
     def _launch(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
         key = (call.region, call.action, call.token) if call.token else None
         known = self._tokens.get(key) if key else None
+        if known and known.parameters != call.parameters:
+            message = f"the client token {call.token} was used with other parameters"
+            return _Reply(answer_error("IdempotentParameterMismatch", message, 400), replayed=True)
         if known:
-            return _Reply(_replay(known, call), replayed=True)
+            return _Reply(Response(known.body, status=200, content_type=known.content_type), replayed=True)
         grant = grant_launch(call, self.control.faults, self.control.lives, time.monotonic())
         answer = launch(call, grant, lambda granted: self._forward(granted, environ))
         given = [find_instance(name) for name in find_instances(answer.get_data(as_text=True))]
@@ -186,12 +182,6 @@ class Middleware:
         with without_hidden(call.region) if call.action.startswith("Describe") else nullcontext():
             return Response.from_app(self._moto, changed, buffered=True)
 
-    def _forget(self) -> None:
-        now = time.monotonic()
-        if now - self._forgotten_at >= FORGET_EVERY:
-            self._forgotten_at = now
-            forget_terminated(self.control.settings.forget_seconds)
-
 
 def _create_app(service: SERVICE_NAMES) -> Flask:
     app = create_backend_app(service)
@@ -200,18 +190,5 @@ def _create_app(service: SERVICE_NAMES) -> Flask:
     return app
 
 
-def _with_zones(call: Call) -> Call:
-    """Return the call with the zones of its subnets."""
-    places = (msgspec.structs.replace(place, zone=zone_of(place, call.region)) for place in call.places)
-    return msgspec.structs.replace(call, places=tuple(places))
-
-
 def _refuse(fault: FaultRule) -> Response:
     return answer_error(str(fault.code), fault.message, fault.http_status)
-
-
-def _replay(known: _Remembered, call: Call) -> Response:
-    if known.parameters != call.parameters:
-        message = f"the client token {call.token} was used with other parameters"
-        return answer_error("IdempotentParameterMismatch", message, 400)
-    return Response(known.body, status=200, content_type=known.content_type)

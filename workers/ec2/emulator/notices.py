@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from moto.core.exceptions import JsonRESTError, ServiceException
 from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.events.models import Rule, events_backends
+from moto.events.models import events_backends
 from moto.sqs.models import sqs_backends
 
 from workers.ec2.emulator.lives import Life
@@ -55,7 +55,11 @@ def send_notice(event: dict[str, Any]) -> None:
     for rule in list(bus.rules.values()):
         if rule.state == "ENABLED":
             with contextlib.suppress(JsonRESTError, ServiceException, NotImplementedError):
-                _send_to_rule(rule, event)
+                # As moto's put_events does, but with all fields: moto's own template lacks the account.
+                if any("InputTransformer" in target for target in rule.targets):
+                    rule.send_to_targets({**event, "ingestion-time": event["time"]})  # type: ignore[typeddict-item]
+                else:
+                    rule.send_to_targets(event, transform_input=False)  # type: ignore[arg-type]
 
 
 def make_queue(name: str, region: str) -> None:
@@ -83,11 +87,3 @@ def _envelope(kind: str, region: str, at: float) -> dict[str, Any]:
         "time": at,
         "region": region,
     }
-
-
-def _send_to_rule(rule: Rule, event: dict[str, Any]) -> None:
-    """Send an event as moto's put_events does, but with all fields: moto's own template lacks the account."""
-    if any("InputTransformer" in target for target in rule.targets):
-        rule.send_to_targets({**event, "ingestion-time": event["time"]})  # type: ignore[typeddict-item]
-    else:
-        rule.send_to_targets(event, transform_input=False)  # type: ignore[arg-type]

@@ -192,10 +192,7 @@ def load_settings(path: Path) -> EmulatorSettings:
 
     Raises OSError if it cannot be read, InvalidInputError if its content is wrong.
     """
-    return read_settings(_parse(path.read_text(encoding="utf-8"), path))
-
-
-def _parse(text: str, path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8")
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
         document: Any = parse_json(text) if kind == "JSON" else tomllib.loads(text)
@@ -203,4 +200,4 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         raise fault(path.name, f"valid {kind}", str(error)) from None
     if not isinstance(document, dict):
         raise fault(path.name, "a table", document)
-    return document
+    return read_settings(document)

@@ -1,4 +1,4 @@
-"""One seed's story: reservations, faults, quiet, verdict."""
+"""The run of one seed: reservations, faults, the wait until everything has ended, and the verdict."""
 
 import json
 import random
@@ -17,21 +17,21 @@ from tests.chaos.nemesis import Nemesis
 from tests.chaos.witness import Witness
 
 SETTLE_SECONDS: Final = 60.0
-"""After the last fault, or the last end of a reservation: then all have ended, and no machine is left."""
+"""Longest wait for the next end of a reservation, or for the end of the last machine."""
 MOST_SETTLE_SECONDS: Final = 150.0
-"""After the last fault, whatever ends meanwhile."""
+"""Longest wait after the last fault for everything together."""
 HOLDERS: Final = 2
 LATE: Final = 8
-"""One of this many is late."""
+"""One of this many requests is sent late."""
 
 
 @dataclass
 class Verdict:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     violations: list[str]
-    deeds: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     reservations: int = 0
     ends: dict[str, int] = field(default_factory=dict)
     launches: int = 0
@@ -40,23 +40,25 @@ class Verdict:
     settled_seconds: float = 0.0
 
     def describe(self) -> str:
-        """A line for people."""
+        """Return one line that sums up the seed."""
         ends = ", ".join(f"{count} {phase}" for phase, count in sorted(self.ends.items()))
         return (
-            f"seed {self.seed}: {len(self.deeds)} faults, {self.reservations} accepted ({ends}), "
+            f"seed {self.seed}: {len(self.faults)} faults, {self.reservations} accepted ({ends}), "
             f"{self.launches} launches, {self.uses} uses, {self.terms} terms, "
             f"quiet after {self.settled_seconds:.1f} s: "
             + (f"{len(self.violations)} VIOLATIONS" if self.violations else "kept")
         )
 
 
-def make_wishes(seed: int, count: int, seconds: float) -> list[list[dict[str, Any]]]:
-    """What each holder process asks for and when, how long it holds, and whether it lets go when it is asked to.
+def make_requests(seed: int, count: int, seconds: float) -> list[list[dict[str, Any]]]:
+    """Return the requests of each holder process, by the random seed.
 
-    Most of it at once, far more than there is room for; the late ones one by one, each on a machine of its own.
+    `after`: seconds until the request is sent; `seconds`: how long its lease is used; `stops_early`: whether the
+    holder stops when the lease is revoked. Most requests are sent at once and exceed the capacity. The late ones are
+    sent one by one, and each gets its own machine.
     """
     dice = random.Random(seed)
-    wishes: list[list[dict[str, Any]]] = [[] for _ in range(HOLDERS)]
+    requests: list[list[dict[str, Any]]] = [[] for _ in range(HOLDERS)]
     for number in range(count):
         is_late = number >= count - count // LATE
         system = "brief" if is_late else dice.choice(["single", "single", "shared"])
@@ -67,13 +69,13 @@ def make_wishes(seed: int, count: int, seconds: float) -> list[list[dict[str, An
             document["components"] = [{"name": "rank", "count": 2}]
         if dice.random() < 0.3:
             document["restart_policy"] = "on_failure"
-        wish = {"id": document["id"], "document": document, "seconds": dice.uniform(0.1, 0.8)}
-        wish["after"] = dice.uniform(0, seconds) if is_late else 0.0
-        wishes[number % HOLDERS].append({**wish, "obeys": dice.random() < 0.5})
-    return wishes
+        request = {"id": document["id"], "document": document, "seconds": dice.uniform(0.1, 0.8)}
+        request["after"] = dice.uniform(0, seconds) if is_late else 0.0
+        requests[number % HOLDERS].append({**request, "stops_early": dice.random() < 0.5})
+    return requests
 
 
-def tell(
+def run_seed(
     folder: Path,
     database: str,
     seed: int,
@@ -83,11 +85,15 @@ def tell(
     off: str | None = None,
     only: Sequence[str] = (),
 ) -> Verdict:
-    """Play one seed on a stack of its own and judge it; what it left stays in `folder`."""
+    """Run one seed on its own stack and return the verdict. The files of the run stay in `folder`.
+
+    `count`: number of reservations. `seconds`: duration of the faults. `off`: a guard that is switched off. `only`:
+    the faults to inject; default: all.
+    """
     folder.mkdir(exist_ok=True)
     with Hosts(folder, database, off) as hosts:
-        for number, wishes in enumerate(make_wishes(seed, count, seconds)):
-            (folder / f"wishes-{number}.json").write_text(json.dumps(wishes))
+        for number, requests in enumerate(make_requests(seed, count, seconds)):
+            (folder / f"requests-{number}.json").write_text(json.dumps(requests))
             hosts.start(f"holders-{number}", "tests.chaos.holders", str(folder), str(number))
         nemesis = Nemesis(hosts, seed, seconds, only)
         with Witness(folder, hosts.services.ports.store) as witness:
@@ -95,21 +101,21 @@ def tell(
                 Event().wait(seconds)
             settled = _settle(hosts, witness, count)
         verdict = _judge(hosts, seed, settled)
-        verdict.deeds = nemesis.deeds
-        (folder / "deeds.txt").write_text("\n".join(nemesis.deeds))
+        verdict.faults = nemesis.faults
+        (folder / "faults.txt").write_text("\n".join(nemesis.faults))
     return verdict
 
 
 def _settle(hosts: Hosts, witness: Witness, count: int) -> float:
-    """Wait until everything has ended and no machine is left; how long it took.
+    """Wait until all reservations have ended and all machines are terminated; return the seconds.
 
-    At most SETTLE_SECONDS after the last reservation ended, and two lease times more: leases of killed holders run out
-    by themselves. A machine that has other things to do takes longer for all of them together.
+    The wait ends when no reservation has ended for SETTLE_SECONDS and two lease times: leases of killed holders expire
+    in that time. A busy machine takes longer for all of them, up to MOST_SETTLE_SECONDS.
     """
     began, pause = time.monotonic(), Event()
     ended, ended_at = len(witness.ended), began
     while (now := time.monotonic()) < min(ended_at + SETTLE_SECONDS + 2 * LEASE_SECONDS, began + MOST_SETTLE_SECONDS):
-        # Again and again: who had taken the order to stop may have stopped only after all were told to go on.
+        # Repeated, since a process may take its order to stop and stop after the signal to continue.
         hosts.go_on()
         if _is_quiet(hosts, witness, count):
             break
@@ -120,7 +126,7 @@ def _settle(hosts: Hosts, witness: Witness, count: int) -> float:
 
 
 def _is_quiet(hosts: Hosts, witness: Witness, count: int) -> bool:
-    """Whether everything has ended. What ended before a restore is not in SQL any more."""
+    """Return whether everything has ended. The witness counts the ends, because a restore removes them from SQL."""
     store = hosts.services.ports.store
     try:
         phases, slots = store.count_phases(), store.find_slots()

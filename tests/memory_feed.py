@@ -1,4 +1,4 @@
-"""A feed of notices in memory, for tests of their handling."""
+"""The NoticeFeed in memory, for tests of the handling of notices."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -20,7 +20,7 @@ class MemoryFeed:
         """Add a message. None: a message that is no notice."""
         self._messages[str(next(self._numbers))] = (self._clock(), notice)
 
-    def receive(self, wait_seconds: float = 0.0) -> list[Message]:  # noqa: ARG002 - no message arrives during the wait
+    def receive(self, wait_seconds: float = 0.0) -> list[Message]:
         """See NoticeFeed."""
         now = self._clock()
         due = [receipt for receipt, (due, _) in self._messages.items() if due <= now][:MOST_AT_ONCE]

@@ -1,0 +1,83 @@
+"""The fields of a reservation that a client submits: their types, and their description for users.
+
+A new field stands in both. `scheduler/model/command_schemas.py` checks it, `scheduler/model/reservations.py` stores it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypedDict
+
+
+class CallbackFields(TypedDict):
+    """A Celery task of the producer, and the queue that its workers read."""
+
+    task: str
+    queue: str
+
+
+class ComponentFields(TypedDict, total=False):
+    """One component: `count` equal instances, each on one slot."""
+
+    name: str
+    count: int
+    kind: Literal["essential", "elastic"]
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+
+
+class ReservationFields(TypedDict, total=False):
+    """The fields of a reservation. Give either `system` or `pool`. Default of `id` and `key`: new random ones; only the
+    hash of the key is sent.
+    """
+
+    id: str
+    system: str
+    pool: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+    prefers: Mapping[str, str]
+    account: str
+    priority: float
+    size: float
+    ttl: float | str
+    restart_policy: Literal["never", "on_failure"]
+    on_interruption: Literal["requeue", "fail"]
+    preemptible: bool
+    tags: Mapping[str, str]
+    runtime: float | str
+    components: Iterable[ComponentFields]
+    on_lease: CallbackFields
+    on_end: CallbackFields
+    key: str
+
+
+FIELDS: Final = """\b
+Fields of a reservation, in --file and in Client.reserve:
+  id               its name; default: a new one
+  system           any pool of this system
+  pool             this pool only; give either system or pool
+  resources        amounts by name, like {"cpus": 2, "memory_mib": 4096}
+  labels           labels that its slots must have, by name
+  prefers          labels that its slots should have, by name
+  account          the account that it counts for
+  priority         higher is served first; 0: on hold; default: 1
+  size             what the queues `size` and `dynsize` sort by
+  ttl              how long a lease lasts without a renewal, in seconds or like
+                   "15m"; 0: no end; default: the pool's
+  runtime          how long it works, for simulations
+  restart_policy   "never" (default) or "on_failure"
+  on_interruption  "requeue" (default) or "fail", when its machine is interrupted
+  preemptible      whether it may be preempted; default: true
+  tags             texts by name, stored with it
+  components       instances of several kinds, instead of resources; each has
+    name           its name
+    count          how many instances; default: 1
+    kind           "essential" (default) or "elastic"
+    resources      amounts by name, of each instance
+    labels         labels that its slots must have, by name
+  key              a secret of 32 to 200 letters, digits, - and _ that proves the
+                   right to its lease; only its hash is sent; default: a new one
+  on_lease         a Celery task that is sent when it is leased
+  on_end           a Celery task that is sent when it has ended; each has
+    task           the name of the task
+    queue          the queue that its workers read"""
+"""Printed by `leasehold reserve --help`."""

@@ -1,0 +1,78 @@
+"""What an account pays in a cycle, which leases change their level, and which work is preempted."""
+
+import pytest
+
+from scheduler.model.reservations import Lease
+from scheduler.model.view import Row
+from scheduler.policy.capacity.requests import SharedAmounts
+from scheduler.policy.capacity.slot_info import make_slot_info
+from scheduler.policy.quota.pending_groups import RequirementsIndex
+from tests.builders import NOW, a_component, a_lease
+from tests.rules.quotas import a_host, an_account, decide, quota_rules, runs, waits
+
+
+def a_running_lease(slot: int, level: int, since: float = 0, component: str = "main") -> Lease:
+    """A lease that has been charged up to `since` seconds ago and counts as one worker."""
+    charged_at = NOW - since
+    return a_lease(f"hosts-{slot}", component=component, level=level, charged_at=charged_at, confirmed_at=NOW)
+
+
+@pytest.mark.parametrize("level", range(5))
+def test_an_account_without_leases_keeps_its_balance_at_each_level(level: int) -> None:
+    account = an_account("A", *([0] * level), 1, charged_at=NOW - 10)
+    assert decide(a_host(), waits("r1", "A"), account) == [f"r1 on 1 at {level}"]
+
+
+def test_an_account_pays_for_each_second_that_a_lease_ran() -> None:
+    rows: list[Row] = [
+        a_host(1),
+        a_host(2),
+        runs("r9", a_running_lease(1, 0, since=100), account="A"),
+        waits("r1", "A"),
+    ]
+    assert decide(*rows, an_account("A", 100, charged_at=NOW - 100)) == ["r1 on 2 at 5"]
+    assert decide(*rows, an_account("A", 101, charged_at=NOW - 100)) == ["r1 on 2 at 0"]
+
+
+@pytest.mark.parametrize(
+    ("balance", "level", "moved"),
+    [
+        # It earns 1 and spends 2: without one of the leases it earns as much as it spends.
+        (-700, 0, ["r1 from 0 to 1"]),
+        # It earns 1 and spends nothing at level 0: it can pay one of the leases there.
+        (700, 1, ["r1 from 1 to 0"]),
+    ],
+)
+def test_no_more_leases_change_their_level_than_the_account_earns_or_lacks(
+    balance: float, level: int, moved: list[str]
+) -> None:
+    work = [runs(f"r{number}", a_running_lease(number, level), account="A") for number in (1, 2)]
+    account = an_account("A", balance, 0, rate=(1, 0), max_charge_seconds=1000)
+    assert decide(a_host(1), a_host(2), *work, account) == moved
+
+
+def test_work_on_a_slot_that_the_newcomer_has_declined_is_not_preempted() -> None:
+    rows: list[Row] = [a_host(uses=1), runs("r9", 1), an_account("A", 100)]
+    assert decide(*rows, waits("r1", "A")) == ["r1 takes 1 of r9", "r1 on 1 at 0"]
+    assert decide(*rows, waits("r1", "A", declined=("hosts-1",))) == []
+
+
+@pytest.mark.parametrize(
+    ("grace", "decisions"), [(0, ["r1 takes 1 of r9", "r1 on 1 at 0"]), (60, ["r1 takes 1 of r9 by 60"])]
+)
+def test_work_on_two_slots_is_preempted_once(grace: float, decisions: list[str]) -> None:
+    leases = (a_running_lease(1, 5, component="x"), a_running_lease(2, 5, component="y"))
+    components = (a_component("x"), a_component("y"))
+    both = runs("r9", leases[0], components=components, leases=leases)
+    newcomers = [waits("r1", "A"), waits("r2", "A")]
+    rules = quota_rules(preemption_grace=grace)
+    assert decide(a_host(1), a_host(2), both, *newcomers, an_account("A", 100), rules=rules) == decisions
+
+
+def test_requirements_that_are_added_later_are_met_too() -> None:
+    index, amounts = RequirementsIndex(), SharedAmounts()
+    slot_info = make_slot_info(a_host(labels={"zone": "a"}), quota_rules().pools["hosts"], 0)
+    first = index.find({}, {"hosts": amounts.find({})})
+    assert index.list_met(slot_info, None) == (first,)
+    second = index.find({"zone": "a"}, {"hosts": amounts.find({})})
+    assert index.list_met(slot_info, None) == (first, second)
