@@ -6,8 +6,12 @@ from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
     "scheduler.policy.capacity.slot_index": {
-        "SlotClass.drop_removed": [
-            Change("the flag only saves filtering the slots again, which finds the same slots", "False", "True"),
+        "CandidateQueue.open": [
+            Change(
+                "the flag only saves filtering the slots again, which finds the same slots",
+                "slot_class.has_removed = False",
+                "slot_class.has_removed = True",
+            ),
         ],
         "SlotIndex._note": [
             Change(
@@ -31,9 +35,6 @@ EXPLAINED: Final[Changes] = {
                 "assignment.use > use + MORE",
                 "assignment.use >= use + MORE",
             ),
-        ],
-        "ReclaimableCapacity._add_up": [
-            Change("the sum is an upper bound that only saves a search; a higher bound is right too", "1", "2"),
         ],
         "ReclaimableCapacity.leave": [
             Change(
