@@ -26,13 +26,13 @@ class CanaryTask(LeaseholdTask):
     roles = frozenset({"worker", "operator", "reader"})
 
     def verify(self) -> Principal | None:
-        """See LeaseholdTask.verify."""
+        """Return the principal that sent the message; None for an unsigned message, if `access.mode` allows it."""
         with suppress(StoreUnavailableError):
             return super().verify()
         return None
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """See LeaseholdTask.answer_refused."""
+        """Send `answer` to the sender of a refused message, if the message names an address. See LeaseholdTask."""
         with suppress(InvalidInputError):
             (reply_to,), _ = self.read_arguments(args, kwargs)
             services.ports.notifier.reply(reply_to, answer)

@@ -38,15 +38,15 @@ class CeleryDispatcher:
         self._alarm = Alarm(self._send_due_tick)
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher."""
+        """Send the launches of these slots to the launch queue. See Dispatcher."""
         self._send(LAUNCH_SLOT, [[slot.id, slot.launch_id] for slot in slots], self._slow_expires)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher."""
+        """Send the terminations of these slots' machines, in these epochs, to the terminate queue. See Dispatcher."""
         self._send(TERMINATE_SLOT, [[slot.id, slot.epoch] for slot in slots], self._slow_expires)
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """See Dispatcher."""
+        """Send checks of these slots to the health queue. See Dispatcher."""
         if slots:
             self._send(CHECK, [[list(slots)]], self._check_expires)
 
@@ -55,7 +55,7 @@ class CeleryDispatcher:
         self._send(TICK, [[]], 2 * self._tick_seconds)
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher."""
+        """Send a callback to its task and queue. See Dispatcher."""
         name = outgoing.callback.queue
         # The producer's queue, which is not declared here: the message goes onto the Redis list of that name.
         queue = Queue(name, Exchange("", type="direct", no_declare=True), routing_key=name, no_declare=True)
@@ -77,7 +77,9 @@ class CeleryDispatcher:
             raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """See Dispatcher. A due time after the next periodic tick needs no alarm."""
+        """Schedule a tick for `due` (None: no scheduled tick). A due time after the next periodic tick needs no alarm.
+        See Dispatcher.
+        """
         wait = None if due is None or due - now >= self._tick_seconds else max(due - now, LEAST_WAIT)
         self._alarm.set(wait)
 

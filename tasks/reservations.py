@@ -87,14 +87,14 @@ class RequestTask(LeaseholdTask):
     roles = frozenset(ROLES)
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """See LeaseholdTask.answer_refused."""
+        """Send `answer` to the sender of a refused message, if the message names an address. See LeaseholdTask."""
         with suppress(InvalidInputError):
             (document,), _ = self.read_arguments(args, kwargs)
             if address := find_address(document):
                 services.ports.notifier.reply(address, answer)
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """See LeaseholdTask.read_arguments."""
+        """Return the arguments for the task, checked for their number and types. See LeaseholdTask."""
         return [read_request(args, kwargs, str(self.request.id or ""))], {}
 
 

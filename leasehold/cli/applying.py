@@ -32,7 +32,7 @@ class _Kicker(QuietDispatcher):
         self._settings = settings
 
     def send_tick(self) -> None:
-        """See TickingDispatcher.send_tick. If the request cannot be sent, the next tick comes with the interval."""
+        """Request a tick now. If the request cannot be sent, the next tick comes with the interval."""
         with suppress(LeaseholdError), closing(open_wire(self._settings)) as wire:
             wire.send_tick()
 

@@ -17,23 +17,25 @@ class QuietDispatcher:
     """A dispatcher that sends nothing. The processes that start later find the work in the database."""
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher.send_launches."""
+        """Send the launches of these slots to the launch queue. See Dispatcher."""
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher.send_terminations."""
+        """Send the terminations of these slots' machines, in these epochs, to the terminate queue. See Dispatcher."""
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """See Dispatcher.send_checks."""
+        """Send checks of these slots to the health queue. See Dispatcher."""
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher.send_callback. Raises, so that the message stays in the outbox and `recover` sends it."""
+        """Send a callback to its task and queue. Raises, so that the message stays in the outbox and `recover` sends
+        it. See Dispatcher.
+        """
         raise ConnectionError(outgoing.id)
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """See Dispatcher.wake_at."""
+        """Schedule a tick for `due` (None: no scheduled tick). See Dispatcher."""
 
     def send_tick(self) -> None:
-        """See TickingDispatcher.send_tick."""
+        """Request a tick now. See TickingDispatcher."""
 
 
 EXAMPLE_RULES: Final[dict[str, Any]] = {

@@ -88,12 +88,12 @@ class SimulatedCloud:
         return None
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """See Fleet."""
+        """Return the complete request to the cloud as JSON values. See Fleet."""
         assert order.pool in rules.pools, "a launch is decided for a pool of the rules"  # noqa: S101
         return msgspec.to_builtins(order)  # type: ignore[no-any-return]
 
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        """See Fleet."""
+        """Send a request that `freeze` returned. See Fleet."""
         self.calls += 1
         verdict = self.verdicts.pop(request["launch_id"], None)
         if verdict is not None:
@@ -118,7 +118,7 @@ class SimulatedCloud:
         machine.pool, machine.offering = pool, offering
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """See Fleet."""
+        """Return the machines with these ids. See Fleet."""
         return {name: self._describe(name) for name in machines if name in self._machines}
 
     def _describe(self, name: str) -> Machine:
@@ -134,20 +134,20 @@ class SimulatedCloud:
         )
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """See Fleet."""
+        """Return the machines that are tagged with this launch id, without terminated ones. See Fleet."""
         name = self._launched.get(launch_id)
         found = self._describe(name) if name is not None else None
         return [found] if found is not None and found.state != "terminated" else []
 
     def sweep(self) -> Iterator[Machine]:
-        """See Fleet."""
+        """Return every machine with the cluster's tags, without terminated ones, page by page. See Fleet."""
         return (found for name in self._machines if (found := self._describe(name)).state != "terminated")
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """See Fleet. There is one cluster in a simulation."""
+        """Write the cluster's identity on these machines. There is one cluster in a simulation. See Fleet."""
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """See Fleet."""
+        """Terminate these machines. See Fleet."""
         for name in machines:
             if name in self._machines:
                 self.end(name, self._event_queue.now + self.delays.terminate)
@@ -166,7 +166,7 @@ class SimulatedCloud:
             self._launched.pop(machine.launch_id, None)
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """See Probe."""
+        """Return whether the machine of this slot passes its pool's probe. See Probe."""
         return slot.pool in rules.pools and self._event_queue.now >= self._machines[machine.id].serves_at
 
     def next_turns(self, name: str) -> list[float]:

@@ -57,7 +57,9 @@ class SimulatedDispatcher:
         return launch(self.ports, slot_id, launch_id)
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher. Refusals are decided now; the answers arrive `launch` seconds later."""
+        """Send the launches of these slots to the launch queue. Refusals are decided now; the answers arrive `launch`
+        seconds later. See Dispatcher.
+        """
         for slot in self._judge(slots):
             self._note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
 
@@ -85,13 +87,17 @@ class SimulatedDispatcher:
         self._event_queue.note(at, answer)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher. A slot without a machine becomes empty after the same time as one with a machine."""
+        """Send the terminations of these slots' machines, in these epochs, to the terminate queue. A slot without a
+        machine becomes empty after the same time as one with a machine. See Dispatcher.
+        """
         for slot in slots:
             wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
             self._event_queue.note(self._event_queue.now + wait, partial(terminate, self.ports, slot.id, slot.epoch))
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """See Dispatcher. A slot is checked each time that its machine changes its state."""
+        """Send checks of these slots to the health queue. A slot is checked each time that its machine changes its
+        state. See Dispatcher.
+        """
         for name in slots:
             for slot in self.ports.store.find_slots(ids=[name]):
                 self.note_checks(slot)
@@ -102,10 +108,10 @@ class SimulatedDispatcher:
             self._event_queue.note(at, partial(check, self.ports, [slot.id]))
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher. A simulation has no receivers of callbacks."""
+        """Send a callback to its task and queue. A simulation has no receivers of callbacks. See Dispatcher."""
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """See Dispatcher."""
+        """Schedule a tick for `due` (None: no scheduled tick). See Dispatcher."""
         self.due = None if due is None else max(due, now)
 
 

@@ -47,18 +47,18 @@ class MemoryStore:
         return self._world.events
 
     def transaction(self) -> MemoryTransaction:
-        """See Store."""
+        """Begin a transaction. See Store."""
         return MemoryTransaction(self._world, self._lock, self._clock)
 
     def close(self) -> None:
-        """See Store."""
+        """Close all connections of this process. See Store."""
 
     def now(self) -> float:
-        """See Store."""
+        """Return cluster time, outside a transaction. See Store."""
         return self._clock()
 
     def read_cluster(self) -> ClusterRow:
-        """See Store."""
+        """Return cluster time and the other values of the cluster row. See Store."""
         world = self._world
         return ClusterRow(
             now=self._clock(),
@@ -70,28 +70,28 @@ class MemoryStore:
         )
 
     def rules_version(self) -> int:
-        """See Store."""
+        """Return the version of the rules in force. See Store."""
         return self._world.rules.version
 
     def load_rules(self) -> StoredRules:
-        """See Store."""
+        """Return the rules in force. See Store."""
         return self._world.rules
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """See Store."""
+        """Return the newest `limit` versions of the rules, or only this one; oldest first. See Store."""
         found = [each for each in self._world.applied if version in {None, each.version}]
         return found[-limit:]
 
     def find_principals(self) -> list[StoredPrincipal]:
-        """See Store."""
+        """Return every principal, sorted by name, without locking. See Store."""
         return [row for _, row in sorted(self._world.principals.items())]
 
     def load_leader_term(self) -> LeaderTerm:
-        """See Store."""
+        """Return the present leadership; term 0 before the first. See Store."""
         return self._world.leader_term
 
     def read_rows(self) -> Iterator[Row]:
-        """See Store."""
+        """Return every slot, hold and account, and every reservation that did not end more than 10 minutes ago."""
         since = self._clock() - RECENT_SECONDS
         yield from [
             row
@@ -100,7 +100,7 @@ class MemoryStore:
         ]
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """See Store."""
+        """Return the versions of every slot, hold and account, and of every reservation that has not ended. See Store."""
         rows = list(self._world.present())
         return (
             RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at)
@@ -109,7 +109,7 @@ class MemoryStore:
         )
 
     def read_changed_since(self, since: float) -> list[Row]:
-        """See Store."""
+        """Return the rows (of any phase) that were written at or after `since`. See Store."""
         found: list[Row] = []
         # The rows that were written last come first, so no older rows are read.
         for (kind, row_id), stamp in reversed(self._world.written.items()):
@@ -123,7 +123,7 @@ class MemoryStore:
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """See Store."""
+        """Return the matching reservations in order of submission, without locking. See Store."""
         known = self._world.reservations
         if ids is not None:
             named = (known[row_id] for row_id in set(ids) if row_id in known)
@@ -144,39 +144,39 @@ class MemoryStore:
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """See Store."""
+        """Return the slots that match all given conditions, in any order, without locking. See Store."""
         known = self._world.slots
         rows = known.values() if ids is None else [known[row_id] for row_id in set(ids) if row_id in known]
         found = (row for row in rows if states is None or row.state in states)
         return [row for row in found if pools is None or row.pool in pools]
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
-        """See Store."""
+        """Return the slots whose `instance_id` is one of these, in any order, without locking. See Store."""
         wanted = set(machines)
         return [row for row in self._world.slots.values() if row.instance_id in wanted]
 
     def find_accounts(self) -> list[Account]:
-        """See Store."""
+        """Return every account, forgotten ones too, in the order of their ids, without locking. See Store."""
         return sorted(self._world.accounts.values(), key=lambda account: account.id)
 
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
-        """See Store."""
+        """Return the samples of this account's balances at or after `since`, oldest first. See Store."""
         return sorted(
             (sample for sample in self._world.balances.get(account, {}).values() if sample.at >= since),
             key=lambda sample: sample.at,
         )
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """See Store."""
+        """Return the callbacks in the outbox that were last sent before `sent_before`. See Store."""
         due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]
         return sorted(due, key=lambda row: (row.created_at, row.id))[:limit]
 
     def count_phases(self) -> dict[str, int]:
-        """See Store."""
+        """Return the number of reservations in each phase, zeros included. See Store."""
         return {phase: len(self._world.phases[phase]) for phase in PHASES}
 
     def read_events(self, which: EventFilter) -> list[Event]:
-        """See Store."""
+        """Return the matching events in the order in which they were appended. See Store."""
         events = self._world.events
         found = (
             event
@@ -190,7 +190,7 @@ class MemoryStore:
         return chosen[::-1] if which.newest else chosen
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """See Store."""
+        """Delete old events and balance samples, answers and ended reservations. See Store."""
         world = self._world
         with self._lock:
             gone = len(world.events)

@@ -67,51 +67,53 @@ class MemoryTransaction(WholeOrNothing):
             self._lock.release()
 
     def now(self) -> float:
-        """See Transaction."""
+        """Return cluster time at the begin of the transaction; virtual time in memory (consistency.md, "Time"). See
+        Transaction.
+        """
         return self._now
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """See Transaction."""
+        """Lock the term row. See Transaction."""
         self._compare_terms(self._leader_term, leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
-        """See Transaction."""
+        """Increase the term by one for `holder`. See Transaction."""
         self._leader_term = LeaderTerm(self._leader_term.term + 1, holder, self._leader_term.ticked_at)
         return self._leader_term
 
     def jump(self, term: int, token: int) -> None:
-        """See Transaction."""
+        """Set term and highest token to these values and count a restore. See Transaction."""
         self._leader_term, self._token = LeaderTerm(term, "", LONG_AGO), token
         self._restores += 1
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """See Transaction."""
+        """Store `now` as the time of this leader term's last tick. See Transaction."""
         self.check_term(leader_term)
         self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """See Transaction."""
+        """Lock and return the rows of these ids with their leases. See Transaction."""
         return cast("dict[str, Reservation]", self._load(Reservation, ids))
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """See Transaction."""
+        """Lock and return the rows of these ids. See Transaction."""
         return cast("dict[str, Slot]", self._load(Slot, ids))
 
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
-        """See Transaction."""
+        """Lock and return the rows of these ids. See Transaction."""
         return cast("dict[str, Hold]", self._load(Hold, ids))
 
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """See Transaction."""
+        """Lock and return the rows of these ids, forgotten accounts too. See Transaction."""
         return cast("dict[str, Account]", self._load(Account, ids))
 
     def load_all_accounts(self) -> list[Account]:
-        """See Transaction."""
+        """Lock and return every account, forgotten ones too, in the order of their ids. See Transaction."""
         names = {*self._world.accounts, *(key[1] for key in self._rows if key[0] is Account)}
         return list(self.load_accounts(sorted(names)).values())
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """See Transaction."""
+        """Return for each account what its leases have used up to `now` since its last charge. See Transaction."""
         accounts = {account.id: account for account in self.load_all_accounts()}
         owners = {owner for held in self._world.occupants.values() for owner in held}
         owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
@@ -124,15 +126,15 @@ class MemoryTransaction(WholeOrNothing):
         return found
 
     def last_sequence(self) -> int:
-        """See Transaction."""
+        """Return the `sequence` of the newest reservation. See Transaction."""
         return self._sequence
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """See Transaction."""
+        """Return the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
         return self._count_pending(lambda row: row.principal == principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """See Transaction."""
+        """Return the pending reservations of this account. See Transaction."""
         return self._count_pending(lambda row: row.request.account == account)
 
     def _count_pending(self, counts: Callable[[Reservation], bool]) -> Pending:
@@ -141,7 +143,9 @@ class MemoryTransaction(WholeOrNothing):
         return Pending(len(rows), sum(row.instances or 1 for row in rows))
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
-        """See Transaction."""
+        """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id.
+        See Transaction.
+        """
         wanted = list(slots)
         owners = {owner for slot in wanted for owner in self._world.occupants.get(slot, ())}
         owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
@@ -153,16 +157,16 @@ class MemoryTransaction(WholeOrNothing):
         return found
 
     def load_all_slots(self) -> list[Slot]:
-        """See Transaction."""
+        """Lock and return every slot. See Transaction."""
         names = dict.fromkeys([*self._world.slots, *(key[1] for key in self._rows if key[0] is Slot)])
         return list(self.load_slots(names).values())
 
     def count_active(self, pool: str) -> int:
-        """See Transaction."""
+        """Return the number of slots of this pool that are neither `empty` nor `error`. See Transaction."""
         return sum(slot.pool == pool and slot.state not in INACTIVE for slot in self.load_all_slots())
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """See Transaction."""
+        """Store new reservations in this order and return them with their `sequence`, `version` 1 and `marked_at`."""
         inserted = []
         for row in rows:
             if self._find((Reservation, row.id)) is not None:
@@ -174,7 +178,7 @@ class MemoryTransaction(WholeOrNothing):
         return inserted
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """See Transaction."""
+        """Write rows whose `version` is the one that they were read with. See Transaction."""
         saved: list[Row] = []
         for row in rows:
             self._guard(row)
@@ -185,7 +189,9 @@ class MemoryTransaction(WholeOrNothing):
         return saved
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """See Transaction."""
+        """Write only the fields that are no change of state (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`,
+        `sent_at`, `not_before`, `attempts`). See Transaction.
+        """
         marked = []
         for row in rows:
             current = self._guard(row)
@@ -197,7 +203,7 @@ class MemoryTransaction(WholeOrNothing):
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """See Transaction."""
+        """Delete rows at the version that they were read with. See Transaction."""
         gone = []
         for row in rows:
             if self._guard(row) is None:
@@ -208,58 +214,58 @@ class MemoryTransaction(WholeOrNothing):
         return gone
 
     def next_tokens(self, count: int) -> range:
-        """See Transaction."""
+        """Return `count` fencing tokens that were never used before, ascending. See Transaction."""
         first = self._token + 1
         self._token += count
         return range(first, first + count)
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """See Transaction."""
+        """Append these events to the history, in this order. See Transaction."""
         self._events.extend(events)
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """See Transaction."""
+        """Return the stored answers to these requests. See Transaction."""
         both = {**self._world.answers, **self._answers} if self._answers else self._world.answers
         return {row_id: both[row_id] for row_id in ids if row_id in both}
 
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
-        """See Transaction."""
+        """Store answers. See Transaction."""
         for answered in answers:
             if answered.id in self._answers or answered.id in self._world.answers:
                 raise self._lose(StaleWriteError(f"request {answered.id} has an answer already"))
             self._answers[answered.id] = answered
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """See Transaction."""
+        """Insert or replace callbacks in the outbox. See Transaction."""
         self._outgoing.update((row.id, row) for row in rows)
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """See Transaction."""
+        """Delete callbacks that the broker accepted. See Transaction."""
         self._outgoing.update(dict.fromkeys(ids))
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """See Transaction."""
+        """Lock and return every principal by name. See Transaction."""
         both = {**self._world.principals, **self._principals}
         return {name: row for name, row in sorted(both.items()) if row is not None}
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """See Transaction."""
+        """Insert or replace principals, and raise `ClusterRow.principals_version`. See Transaction."""
         self._principals.update((row.name, row) for row in rows)
 
     def delete_principals(self, names: Iterable[str]) -> None:
-        """See Transaction."""
+        """Delete principals, and raise `ClusterRow.principals_version`. See Transaction."""
         self._principals.update(dict.fromkeys(names))
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
-        """See Transaction."""
+        """Store samples of accounts' balances for the history. See Transaction."""
         self._balances.extend(samples)
 
     def load_rules(self) -> StoredRules:
-        """See Transaction."""
+        """Return the rules in force. See Transaction."""
         return self._rules
 
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
-        """See Transaction."""
+        """Make this document the rules in force if `version` is still the version in force. See Transaction."""
         if version != self._rules.version:
             raise self._lose(StaleWriteError(f"the rules have version {self._rules.version}, not {version}"))
         stored = dict(document)

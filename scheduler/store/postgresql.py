@@ -113,7 +113,7 @@ class PostgresDialect:
         self._reference = ReferenceClock(_CLUSTER)
 
     def create_engine(self) -> Engine:
-        """See Dialect. Raises StoreUnavailableError if psycopg is not installed."""
+        """Return a new engine for this process. Raises StoreUnavailableError if psycopg is not installed. See Dialect."""
         try:
             return create_engine(self._url, **_POOL)
         except ImportError as error:
@@ -121,29 +121,31 @@ class PostgresDialect:
             raise StoreUnavailableError(f"{self._shown}: {missing} ({_first_line(error)})") from error
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
-        """See Dialect."""
+        """Return the execution options of a connection for one transaction. See Dialect."""
         return {} if writes else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     def given(self, fields: Sequence[Field]) -> FromClause:
-        """See Dialect."""
+        """Return the structs that `bind_rows` binds, as a table with these columns in their order. See Dialect."""
         arrays = [_array(_bound(each), _type_of(each)) for each, _ in fields]
         columns = [column(each.name, _type_of(each)) for each, _ in fields]
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
     def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
-        """See Dialect."""
+        """Return the values to bind in a statement that was built on `given(fields)`. See Dialect."""
         return {_bound(each): _write_array(_take(path, rows), _find_writer(each)) for each, path in fields}
 
     def ids(self) -> Select[tuple[str]]:
-        """See Dialect."""
+        """Return the texts that `bind_ids` binds, as a select with one row each, for `IN`. See Dialect."""
         return select(func.unnest(_array("ids", Text())))
 
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
-        """See Dialect."""
+        """Return the values to bind in a statement that was built on `ids()`. See Dialect."""
         return {"ids": _write_array(ids, _quote)}
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """See Dialect."""
+        """Return a statement that inserts the given rows (no key twice) and overwrites rows with the same primary key.
+        See Dialect.
+        """
         columns = [each for each, _ in fields]
         statement = insert(table).from_select(list(columns), select(self.given(fields)))
         excluded = {each.name: statement.excluded[each.name] for each in columns}
@@ -153,22 +155,22 @@ class PostgresDialect:
         """See Dialect: the server has a clock."""
 
     def read_cluster(self, connection: Connection) -> ClusterRow:
-        """See Dialect."""
+        """Return cluster time and the other values of the cluster row, by one statement. See Dialect."""
         if self._clock is None:
             return self._reference.read(connection)
         stored = read_stored(connection, _CLUSTER)
         return stored.at(self._clock(), stored.clock_offset)
 
     def queue_for_events(self, connection: Connection) -> None:
-        """See Dialect."""
+        """Wait until no other transaction that has numbered events is open, so that numbers are committed in order."""
         connection.execute(_ADVISORY, {"key": _EVENTS_LOCK})
 
     def queue_for_migration(self, connection: Connection) -> None:
-        """See Dialect."""
+        """Wait until no other transaction migrates. See Dialect."""
         connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
 
     def check_text(self, connection: Connection) -> None:
-        """See Dialect."""
+        """Raise StoreUnavailableError if the database cannot store every text. See Dialect."""
         found = connection.execute(_ENCODING).scalar_one()
         if found not in _ENCODINGS:
             raise StoreUnavailableError(
@@ -177,7 +179,7 @@ class PostgresDialect:
             )
 
     def explain(self, error: SQLAlchemyError) -> Exception:
-        """See Dialect."""
+        """Return the port's error for the driver's: a message of one line, without a password. See Dialect."""
         state = _state_of(error)
         if state == _UNIQUE:
             return StaleWriteError("a row exists already: another transaction inserted it")

@@ -45,7 +45,7 @@ class Session:
             return self._dialect.read_cluster(self._connection)
 
     def queue_for_events(self) -> None:
-        """See Dialect."""
+        """Wait until no other transaction that has numbered events is open, so that numbers are committed in order."""
         with self._explaining():
             self._dialect.queue_for_events(self._connection)
 

@@ -112,14 +112,14 @@ class SqlStore:
         return engine
 
     def close(self) -> None:
-        """See Store."""
+        """Close all connections of this process. See Store."""
         engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
             engine.dispose()
 
     @contextmanager
     def transaction(self) -> Iterator[SqlTransaction]:
-        """See Store."""
+        """Begin a transaction. See Store."""
         with open_session(self.engine, self._dialect, writes=True) as session:
             began = monotonic()
             transaction = SqlTransaction(session, self._statements, self._rules, self._seen.read(session).now)
@@ -130,26 +130,26 @@ class SqlStore:
                 raise StoreUnavailableError(f"a transaction took {seconds:.0f} seconds: it is not committed")
 
     def now(self) -> float:
-        """See Store."""
+        """Return cluster time, outside a transaction. See Store."""
         return self.read_cluster().now
 
     def read_cluster(self) -> ClusterRow:
-        """See Store."""
+        """Return cluster time and the other values of the cluster row. See Store."""
         with self._reading() as session:
             return self._seen.read(session)
 
     def rules_version(self) -> int:
-        """See Store."""
+        """Return the version of the rules in force. See Store."""
         with self._reading() as session:
             return read_rules_version(session)
 
     def load_rules(self) -> StoredRules:
-        """See Store."""
+        """Return the rules in force. See Store."""
         with self._reading() as session:
             return self._rules.load(session)
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """See Store."""
+        """Return the newest `limit` versions of the rules, or only this one; oldest first. See Store."""
         with self._reading() as session:
             found = select(_RULES.version, _RULES.applied_at, _RULES.document)
             if version is not None:
@@ -158,17 +158,17 @@ class SqlStore:
             return [AppliedRules(number, at, msgspec.json.decode(text)) for number, at, text in reversed(newest)]
 
     def find_principals(self) -> list[StoredPrincipal]:
-        """See Store."""
+        """Return every principal, sorted by name, without locking. See Store."""
         with self._reading() as session:
             return read_principals(session)
 
     def load_leader_term(self) -> LeaderTerm:
-        """See Store."""
+        """Return the present leadership; term 0 before the first. See Store."""
         with self._reading() as session:
             return load_leader_term(session)
 
     def read_rows(self) -> Iterator[Row]:
-        """See Store."""
+        """Return every slot, hold and account, and every reservation that did not end more than 10 minutes ago."""
         with self._reading() as session:
             ended_after = session.read_cluster().now - RECENT_SECONDS
             for chunk in session.stream(_ALL_SLOTS):
@@ -181,7 +181,7 @@ class SqlStore:
                 yield from read_reservations(session, self._statements, chunk)
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """See Store."""
+        """Return the versions of every slot, hold and account, and of every reservation that has not ended. See Store."""
         with self._reading() as session:
             for kind, statement in _STAMPS.items():
                 for chunk in session.stream(statement):
@@ -189,7 +189,7 @@ class SqlStore:
                         yield RowVersion(kind, *row)
 
     def read_changed_since(self, since: float) -> list[Row]:
-        """See Store."""
+        """Return the rows (of any phase) that were written at or after `since`. See Store."""
         known = self._statements
         with self._reading() as session:
             slots = SLOTS.read_all(session.fetch(known.slots.changed, since=since))
@@ -201,7 +201,7 @@ class SqlStore:
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """See Store."""
+        """Return the matching reservations in order of submission, without locking. See Store."""
         with self._reading() as session:
             if ids is not None:
                 found = list(session.fetch_for(self._statements.reservations.find, ids))
@@ -222,7 +222,7 @@ class SqlStore:
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """See Store."""
+        """Return the slots that match all given conditions, in any order, without locking. See Store."""
         wanted = {"state": states, "pool": pools}
         given = {name: list(values) for name, values in wanted.items() if values is not None}
         with self._reading() as session:
@@ -233,33 +233,33 @@ class SqlStore:
             return SLOTS.read_all([row for row in rows if all(getattr(row, name) in given[name] for name in given)])
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
-        """See Store."""
+        """Return the slots whose `instance_id` is one of these, in any order, without locking. See Store."""
         with self._reading() as session:
             return SLOTS.read_all(list(session.fetch_for(self._statements.slots.find_by_machine, machines)))
 
     def find_accounts(self) -> list[Account]:
-        """See Store."""
+        """Return every account, forgotten ones too, in the order of their ids, without locking. See Store."""
         with self._reading() as session:
             return ACCOUNTS.read_all(session.fetch(_ALL_ACCOUNTS.order_by(tables.accounts.c.id)))
 
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
-        """See Store."""
+        """Return the samples of this account's balances at or after `since`, oldest first. See Store."""
         with self._reading() as session:
             return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """See Store."""
+        """Return the callbacks in the outbox that were last sent before `sent_before`. See Store."""
         with self._reading() as session:
             return OUTGOING.read_all(session.fetch(_DUE, sent_before=sent_before, limit=limit))
 
     def count_phases(self) -> dict[str, int]:
-        """See Store."""
+        """Return the number of reservations in each phase, zeros included. See Store."""
         with self._reading() as session:
             counted = dict(tuple(row) for row in session.fetch(_PHASES))
             return {phase: counted.get(phase, 0) for phase in PHASES}
 
     def read_events(self, which: EventFilter) -> list[Event]:
-        """See Store."""
+        """Return the matching events in the order in which they were appended. See Store."""
         wanted = {"reservation": which.reservation, "slot": which.slot, "name": which.name}
         same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
         order = _EVENT.number.desc() if which.newest else _EVENT.number
@@ -269,7 +269,7 @@ class SqlStore:
             return found[::-1] if which.newest else found
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """See Store."""
+        """Delete old events and balance samples, answers and ended reservations. See Store."""
         total = self._prune_before(tables.events, events_before)
         total += self._prune_before(tables.balances, events_before)
         total += self._prune_before(tables.requests, requests_before)

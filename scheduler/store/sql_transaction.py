@@ -118,31 +118,33 @@ class SqlTransaction(WholeOrNothing):
             self._session.write(self._statements.append_events, self._events)
 
     def now(self) -> float:
-        """See Transaction."""
+        """Return cluster time at the begin of the transaction; virtual time in memory (consistency.md, "Time"). See
+        Transaction.
+        """
         return self._now
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """See Transaction."""
+        """Lock the term row. See Transaction."""
         self._compare_terms(load_leader_term(self._session, lock=True), leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
-        """See Transaction."""
+        """Increase the term by one for `holder`. See Transaction."""
         (row,) = self._session.fetch(_TAKE_TERM, me=holder)
         return LeaderTerm(*row)
 
     def jump(self, term: int, token: int) -> None:
-        """See Transaction."""
+        """Set term and highest token to these values and count a restore. See Transaction."""
         self._session.change(_JUMP_TERM, to=term, long_ago=LONG_AGO)
         self._session.change(_JUMP_TOKEN, to=token)
         self._session.change(_COUNT_RESTORE)
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """See Transaction."""
+        """Store `now` as the time of this leader term's last tick. See Transaction."""
         if self._session.change(_NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
             raise self._lose(DeposedError(f"term {leader_term.term} is over"))
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """See Transaction."""
+        """Lock and return the rows of these ids with their leases. See Transaction."""
         rows = list(self._session.fetch_for(self._statements.reservations.load, ids))
         last: dict[str, int] = {}
         found = {row.id: row for row in read_reservations(self._session, self._statements, rows, last)}
@@ -150,24 +152,24 @@ class SqlTransaction(WholeOrNothing):
         return found
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """See Transaction."""
+        """Lock and return the rows of these ids. See Transaction."""
         return {row.id: row for row in map(SLOTS.read, self._session.fetch_for(self._statements.slots.load, ids))}
 
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
-        """See Transaction."""
+        """Lock and return the rows of these ids. See Transaction."""
         return {row.id: row for row in map(HOLDS.read, self._session.fetch_for(self._statements.holds.load, ids))}
 
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """See Transaction."""
+        """Lock and return the rows of these ids, forgotten accounts too. See Transaction."""
         rows = self._session.fetch_for(self._statements.accounts.load, ids)
         return {row.id: row for row in map(ACCOUNTS.read, rows)}
 
     def load_all_accounts(self) -> list[Account]:
-        """See Transaction."""
+        """Lock and return every account, forgotten ones too, in the order of their ids. See Transaction."""
         return ACCOUNTS.read_all(self._session.fetch(_ALL_ACCOUNTS))
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """See Transaction."""
+        """Return for each account what its leases have used up to `now` since its last charge. See Transaction."""
         found: dict[str, Levels] = {}
         for account, level, used in self._session.fetch(_RUNNING, now=now):
             sums = at_level(level, used)
@@ -175,17 +177,17 @@ class SqlTransaction(WholeOrNothing):
         return found
 
     def last_sequence(self) -> int:
-        """See Transaction."""
+        """Return the `sequence` of the newest reservation. See Transaction."""
         return self._count("sequence", 0).start - 1
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """See Transaction."""
+        """Return the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
         if principal is None:
             return self._count_pending(_PENDING_UNSIGNED)
         return self._count_pending(_PENDING_OF_PRINCIPAL, name=principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """See Transaction."""
+        """Return the pending reservations of this account. See Transaction."""
         return self._count_pending(_PENDING_OF_ACCOUNT, name=account)
 
     def _count_pending(self, statement: Executable, **values: object) -> Pending:
@@ -193,7 +195,9 @@ class SqlTransaction(WholeOrNothing):
         return Pending(int(count), int(instances))
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
-        """See Transaction."""
+        """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id.
+        See Transaction.
+        """
         found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in slots}
         for *values, owner in self._session.fetch_for(self._statements.leases.on_slots, found):
             lease = LEASES.read(values)
@@ -201,16 +205,16 @@ class SqlTransaction(WholeOrNothing):
         return found
 
     def load_all_slots(self) -> list[Slot]:
-        """See Transaction."""
+        """Lock and return every slot. See Transaction."""
         return SLOTS.read_all(self._session.fetch(_ALL_SLOTS))
 
     def count_active(self, pool: str) -> int:
-        """See Transaction."""
+        """Return the number of slots of this pool that are neither `empty` nor `error`. See Transaction."""
         ((count,),) = self._session.fetch(_ACTIVE, of_pool=pool)
         return int(count)
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """See Transaction."""
+        """Store new reservations in this order and return them with their `sequence`, `version` 1 and `marked_at`."""
         # Lock the counter before reading known ids: no other transaction can insert until this one ends.
         self._count("sequence", 0)
         known = {
@@ -231,7 +235,7 @@ class SqlTransaction(WholeOrNothing):
         return stored
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """See Transaction."""
+        """Write rows whose `version` is the one that they were read with. See Transaction."""
         first = 1
         if any(row.version == 0 for row in rows):
             # A new row gets a higher version than any deleted row, because the view keeps tombstones.
@@ -254,7 +258,9 @@ class SqlTransaction(WholeOrNothing):
         return stored
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """See Transaction."""
+        """Write only the fields that are no change of state (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`,
+        `sent_at`, `not_before`, `attempts`). See Transaction.
+        """
         current = {kind: self._load(kind, [row.id for row in alike]) for kind, alike in _by_kind(rows).items()}
         marked = []
         for row in rows:
@@ -270,7 +276,7 @@ class SqlTransaction(WholeOrNothing):
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """See Transaction."""
+        """Delete rows at the version that they were read with. See Transaction."""
         gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
         if gone:
             # Lock this before the rows are deleted: a transaction that inserts one of the ids again waits here, and
@@ -284,57 +290,57 @@ class SqlTransaction(WholeOrNothing):
         return gone
 
     def next_tokens(self, count: int) -> range:
-        """See Transaction."""
+        """Return `count` fencing tokens that were never used before, ascending. See Transaction."""
         return self._count("token", count)
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """See Transaction."""
+        """Append these events to the history, in this order. See Transaction."""
         self._events += events
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """See Transaction."""
+        """Return the stored answers to these requests. See Transaction."""
         rows = self._session.fetch_for(self._statements.find_answers, ids)
         return {answered.id: answered for answered in map(ANSWERS.read, rows)}
 
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
-        """See Transaction."""
+        """Store answers. See Transaction."""
         self._write(self._statements.insert_answers, answers)
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """See Transaction."""
+        """Insert or replace callbacks in the outbox. See Transaction."""
         by_id = {row.id: row for row in rows}
         self._session.write(self._statements.put_outgoing, [by_id[key] for key in sorted(by_id)])
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """See Transaction."""
+        """Delete callbacks that the broker accepted. See Transaction."""
         self._session.change_for(self._statements.delete_outgoing, ids)
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """See Transaction."""
+        """Lock and return every principal by name. See Transaction."""
         self._session.fetch(_LOCK_PRINCIPALS)
         return {row.name: row for row in read_principals(self._session)}
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """See Transaction."""
+        """Insert or replace principals, and raise `ClusterRow.principals_version`. See Transaction."""
         self._session.change(_CHANGE_PRINCIPALS)
         self._session.write(self._statements.put_principals, rows)
 
     def delete_principals(self, names: Iterable[str]) -> None:
-        """See Transaction."""
+        """Delete principals, and raise `ClusterRow.principals_version`. See Transaction."""
         self._session.change(_CHANGE_PRINCIPALS)
         self._session.change_for(self._statements.delete_principals, names)
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
-        """See Transaction."""
+        """Store samples of accounts' balances for the history. See Transaction."""
         by_key = {(sample.account, sample.at): sample for sample in samples}
         self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
 
     def load_rules(self) -> StoredRules:
-        """See Transaction."""
+        """Return the rules in force. See Transaction."""
         return self._rules.load(self._session)
 
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
-        """See Transaction."""
+        """Make this document the rules in force if `version` is still the version in force. See Transaction."""
         read_rules(dict(document))
         current = read_rules_version(self._session)
         if current != version:

@@ -81,17 +81,17 @@ class SqliteDialect:
     """A process that is stopped within its transaction keeps the write lock, so no other one writes before it."""
 
     def create_engine(self) -> Engine:
-        """See Dialect."""
+        """Return a new engine for this process. See Dialect."""
         engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool, pool_size=5, max_overflow=50)
         event.listen(engine, "begin", _begin)
         return engine
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
-        """See Dialect."""
+        """Return the execution options of a connection for one transaction. See Dialect."""
         return {"writes": writes}
 
     def given(self, fields: Sequence[Field]) -> FromClause:
-        """See Dialect."""
+        """Return the structs that `bind_rows` binds, as a table with these columns in their order. See Dialect."""
         items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
         # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
         rows = select(items.c.value).cte("rows", nesting=True).prefix_with("MATERIALIZED")
@@ -102,20 +102,24 @@ class SqliteDialect:
         return select(*values).subquery("given")
 
     def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:  # noqa: ARG002 - `given` picks them out of whole rows
-        """See Dialect. One JSON array of arrays: shorter than objects, and quicker to read."""
+        """Return the values to bind in a statement that was built on `given(fields)`. One JSON array of arrays: shorter
+        than objects, and quicker to read. See Dialect.
+        """
         return {"rows": msgspec.json.encode([msgspec.structs.astuple(row) for row in rows]).decode()}
 
     def ids(self) -> Select[tuple[str]]:
-        """See Dialect."""
+        """Return the texts that `bind_ids` binds, as a select with one row each, for `IN`. See Dialect."""
         ids = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids")
         return select(ids.c.value)
 
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
-        """See Dialect."""
+        """Return the values to bind in a statement that was built on `ids()`. See Dialect."""
         return {"ids": msgspec.json.encode(ids).decode()}
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """See Dialect."""
+        """Return a statement that inserts the given rows (no key twice) and overwrites rows with the same primary key.
+        See Dialect.
+        """
         given, columns = self.given(fields), [column for column, _ in fields]
         # Without a WHERE before it, SQLite parses the ON of ON CONFLICT as that of a join.
         statement = insert(table).from_select(list(columns), select(given).where(true()))
@@ -123,12 +127,12 @@ class SqliteDialect:
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
 
     def prepare_clock(self, engine: Engine) -> None:
-        """See Dialect."""
+        """Store the base of cluster time if there is no valid one. See Dialect."""
         if self._clock is None:
             self._boot.prepare(engine)
 
     def read_cluster(self, connection: Connection) -> ClusterRow:
-        """See Dialect."""
+        """Return cluster time and the other values of the cluster row, by one statement. See Dialect."""
         stored = read_stored(connection, SELECT)
         return stored.at(self._boot.read(stored) if self._clock is None else self._clock(), stored.clock_offset)
 
@@ -142,7 +146,7 @@ class SqliteDialect:
         """See Dialect: SQLite stores every text."""
 
     def explain(self, error: SQLAlchemyError) -> Exception:
-        """See Dialect."""
+        """Return the port's error for the driver's: a message of one line, without a password. See Dialect."""
         if isinstance(error, IntegrityError) and _name_of(error) != _NOT_NULL:
             return StaleWriteError(f"a row exists already: {error.orig}")
         line = f"{self.path}: {self._find_cause(error)}"

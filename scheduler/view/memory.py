@@ -123,7 +123,7 @@ class MemoryViewCache:
         self._position: tuple[int | None, int] = (None, 0)
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """See ViewCache.publish."""
+        """Merge changed rows into the view; of two copies the newer stays. See ViewCache."""
         with self.redis.guard:
             if self.redis.generation is None and self.redis.building is None:
                 return False
@@ -131,7 +131,7 @@ class MemoryViewCache:
             return True
 
     def catch_up(self) -> View | None:
-        """See ViewCache.catch_up."""
+        """Return this process's own copy, brought up to date with the changes since the last call. See ViewCache."""
         with self.redis.guard:
             generation, sequence = self._position
             deltas = self.redis.deltas_after(sequence)
@@ -144,19 +144,19 @@ class MemoryViewCache:
             return self._view
 
     def load(self) -> View | None:
-        """See ViewCache.load."""
+        """Read the whole view. See ViewCache."""
         with self.redis.guard:
             self._view = None if self.redis.generation is None else self._copy()
             return self._view
 
     def read_kept(self) -> dict[str, Reservation]:
-        """See ViewCache.read_kept."""
+        """Return the stored reservations, ended ones too, whether the view is valid or not. See ViewCache."""
         with self.redis.guard:
             rows = self.redis.rows["reservations"].values()
             return {row.id: row for row in rows if isinstance(row, Reservation)}
 
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """See ViewCache.rebuild."""
+        """Replace the view by these rows from the database. See ViewCache."""
         with self.redis.guard:
             self.redis.begin_generation(rows)
             self._view = self._copy()
@@ -167,36 +167,36 @@ class MemoryViewCache:
         return []
 
     def list_set_aside(self) -> list[SetAside]:
-        """See ViewCache.list_set_aside."""
+        """Return the keys that any process renamed and `forget_set_aside` has not removed. See ViewCache."""
         return []
 
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """See ViewCache.forget_set_aside."""
+        """Remove these entries from the list of renamed keys. See ViewCache."""
 
     def matches_copy(self) -> bool:
-        """See ViewCache.matches_copy."""
+        """Return whether Redis stores as many rows of each kind as this process's copy has at the same moment."""
         with self.redis.guard:
             view = self.catch_up()
             return view is not None and count_rows(view) == self.redis.count_rows()
 
     def publish_time(self, now: float) -> None:
-        """See ViewCache.publish_time. Nothing reads it here: all processes in memory share one clock."""
+        """Publish cluster time. Nothing reads it here: all processes in memory share one clock. See ViewCache."""
 
     def write_report(self, report: Mapping[str, Any]) -> None:
-        """See ViewCache.write_report."""
+        """Store the report of the last tick (waiting codes, wake_at, term, duration) for the CLI and the client."""
         self.redis.report = dict(report)
 
     def read_report(self) -> dict[str, Any]:
-        """See ViewCache.read_report."""
+        """Return the last report, {} before the first. See ViewCache."""
         return dict(self.redis.report)
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """See ViewCache.read_reservations."""
+        """Return those of these reservations that the view has. See ViewCache."""
         rows = self._valid_rows("reservations")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Reservation)}
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """See ViewCache.read_slots."""
+        """Return those of these slots that the view has. See ViewCache."""
         rows = self._valid_rows("slots")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Slot)}
 
@@ -233,7 +233,7 @@ class MemoryLeaderLock:
         self._me = object()
 
     def take(self) -> bool:
-        """See LeaderLock.take."""
+        """Take the lock for its whole time. See LeaderLock."""
         if self._holder() is not None:
             self.lock_holder.again = True
             return False
@@ -242,25 +242,25 @@ class MemoryLeaderLock:
         return True
 
     def renew(self) -> bool:
-        """See LeaderLock.renew."""
+        """Extend the lock to its whole time. See LeaderLock."""
         if self._holder() is not self._me:
             return False
         self.lock_holder.until = self._clock() + self._lock_seconds
         return True
 
     def release(self) -> bool:
-        """See LeaderLock.release."""
+        """Release the lock if this process has it. See LeaderLock."""
         if self._holder() not in (self._me, None):
             return False
         self.lock_holder.holder, self.lock_holder.until = None, 0.0
         return self.lock_holder.again
 
     def seconds_until_free(self) -> float:
-        """See LeaderLock.seconds_until_free."""
+        """Return after how many seconds the lock runs out unless it is renewed; 0 when no process has it."""
         return self.lock_holder.until - self._clock() if self._holder() is not None else 0.0
 
     def seconds_left(self) -> float:
-        """See LeaderLock.seconds_left."""
+        """Return how many seconds of the lock's time are left since the last successful take or renewal *began*."""
         return self.lock_holder.until - self._clock() if self._holder() is self._me else 0.0
 
     def _holder(self) -> object | None:
@@ -290,7 +290,7 @@ class MemoryHeartbeats:
         self._beats[slot] = (beat, self._clock())
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """See Heartbeats.listen."""
+        """Return the heartbeats of these slots, each from the machine that it is given with. See Heartbeats."""
         now = self._clock()
         found = {slot: each for slot, each in self._beats.items() if hosts.get(slot) == each[0].machine}
         ages = {slot: now - at for slot, (_, at) in found.items()}
@@ -324,7 +324,7 @@ class MemoryNotifier:
         return self._clock() < self._flag_until
 
     def kick(self) -> None:
-        """See Notifier.kick."""
+        """Request a tick. See Notifier."""
         self.kicks += 1
         if self.is_rung:
             return
@@ -334,19 +334,19 @@ class MemoryNotifier:
         self._flag_until = self._clock() + self._kick_seconds
 
     def hear(self) -> None:
-        """See Notifier.hear."""
+        """Note that a tick has begun. See Notifier."""
         self._flag_until = float("-inf")
 
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """See Notifier.notify."""
+        """Publish a notice on this reservation's channel. See Notifier."""
         self.notices.append((reservation, dict(notice)))
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """See Notifier.push."""
+        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it. See Notifier."""
         self.news += [(slot, dict(each)) for slot, each in news.items()]
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """See Notifier.reply."""
+        """Write an answer to the reply address, where it is kept for a minute. See Notifier."""
         check_reply_address(address, DEFAULT_PREFIX)
         self.replies.setdefault(address, []).append(dict(answer))
 
@@ -362,25 +362,28 @@ class MemoryMeter:
         self._noted: dict[str, tuple[float, int]] = {}
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
-        """See Meter.count."""
+        """Add `amount` to a counter. See Meter."""
         find_label_values(name, "counter", labels)
         self.counts[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment] # it adds floats, too
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """See Meter.observe."""
+        """Add one observation to a histogram. See Meter."""
         self.observe_all(name, labels, [value])
 
     def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
-        """See Meter.observe_all."""
+        """Add many observations to a histogram at once. See Meter."""
         find_label_values(name, "histogram", labels)
         self.observations += [(name, dict(labels), value) for value in values]
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """See Meter.note_probes."""
+        """Note that the machines of these slots answered at that time, or that EC2 reported them. See Meter."""
         self.probed.update(dict.fromkeys(slots, at))
 
     def note_refused(self, refused: RefusedMessage) -> None:
-        """See Meter.note_refused. The minute is measured by the messages' own times."""
+        """Count a refused message, and keep it for `take_refused` unless MOST_REFUSED messages with the same defect
+        were kept within REFUSED_SECONDS. Needs no database. The minute is measured by the messages' own times. See
+        Meter.
+        """
         self.count(REFUSED, {"queue": refused.queue, "defect": refused.defect})
         begun, noted = self._noted.get(refused.defect, (refused.at, 0))
         if refused.at >= begun + REFUSED_SECONDS:
@@ -390,10 +393,10 @@ class MemoryMeter:
             self.put_back_refused([refused])
 
     def take_refused(self) -> list[RefusedMessage]:
-        """See Meter.take_refused."""
+        """Return and remove the refused messages that were kept, oldest first. See Meter."""
         taken, self._refused = self._refused, []
         return taken
 
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
-        """See Meter.put_back_refused."""
+        """Keep these messages again. See Meter."""
         self._refused = [*self._refused, *refused][-MOST_KEPT:]

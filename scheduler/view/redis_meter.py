@@ -52,29 +52,31 @@ class RedisMeter:
         self._client, self._key, self._refused = client, f"{prefix}metrics", f"{prefix}refused"
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
-        """See Meter.count."""
+        """Add `amount` to a counter. See Meter."""
         self._add(name, find_label_values(name, "counter", labels), {"": amount})
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """See Meter.observe."""
+        """Add one observation to a histogram. See Meter."""
         self.observe_all(name, labels, [value])
 
     def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
-        """See Meter.observe_all."""
+        """Add many observations to a histogram at once. See Meter."""
         found = find_label_values(name, "histogram", labels)
         if values:
             buckets = Counter(str(bisect_left(METRICS[name].buckets, value)) for value in values)
             self._add(name, found, {**buckets, "sum": sum(values)})
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """See Meter.note_probes."""
+        """Note that the machines of these slots answered at that time, or that EC2 reported them. See Meter."""
         fields: dict[Field, Field] = {msgspec.json.encode((PROBED, [slot], "")).decode(): at for slot in slots}
         with suppress(redis.RedisError):
             if fields:
                 self._client.hset(self._key, mapping=fields)
 
     def note_refused(self, refused: RefusedMessage) -> None:
-        """See Meter.note_refused."""
+        """Count a refused message, and keep it for `take_refused` unless MOST_REFUSED messages with the same defect
+        were kept within REFUSED_SECONDS. Needs no database. See Meter.
+        """
         labels = find_label_values(REFUSED, "counter", {"queue": refused.queue, "defect": refused.defect})
         noted = f"{self._refused}:{refused.defect}"
         with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
@@ -86,14 +88,14 @@ class RedisMeter:
                 self.put_back_refused([refused])
 
     def take_refused(self) -> list[RefusedMessage]:
-        """See Meter.take_refused."""
+        """Return and remove the refused messages that were kept, oldest first. See Meter."""
         with suppress(redis.RedisError):
             taken = cast("list[bytes] | None", self._client.lpop(self._refused, MOST_KEPT))
             return [refused for each in taken or () if (refused := _read_refused(each)) is not None]
         return []
 
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
-        """See Meter.put_back_refused."""
+        """Keep these messages again. See Meter."""
         if not refused:
             return
         with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:

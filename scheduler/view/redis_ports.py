@@ -48,7 +48,7 @@ class RedisNotifier:
         self._flag = f"{prefix}kick"
 
     def kick(self) -> None:
-        """See Notifier.kick. If the message cannot be sent, the flag is deleted, so that the next kick sends one."""
+        """Request a tick. If the message cannot be sent, the flag is deleted, so that the next kick sends one."""
         if not self._raise_flag():
             return
         is_sent = False
@@ -61,17 +61,19 @@ class RedisNotifier:
 
     @redis_errors()
     def hear(self) -> None:
-        """See Notifier.hear."""
+        """Note that a tick has begun. See Notifier."""
         self._client.delete(self._flag)
 
     @redis_errors()
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """See Notifier.notify."""
+        """Publish a notice on this reservation's channel. See Notifier."""
         self._client.publish(self._names.notice(reservation), msgspec.json.encode(notice))
 
     @redis_errors()
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """See Notifier.push. One round trip for all hosts."""
+        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it. One round
+        trip for all hosts. See Notifier.
+        """
         with self._client.pipeline(transaction=False) as pipeline:
             for slot, each in news.items():
                 pipeline.publish(self._names.host(slot), msgspec.json.encode(each))
@@ -79,7 +81,7 @@ class RedisNotifier:
 
     @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """See Notifier.reply."""
+        """Write an answer to the reply address, where it is kept for a minute. See Notifier."""
         check_reply_address(address, self._names.prefix)
         with self._client.pipeline(transaction=True) as both:
             both.rpush(address, msgspec.json.encode(answer))
@@ -104,7 +106,9 @@ class RedisHeartbeats:
 
     @redis_errors()
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """See Heartbeats.listen. A server that was flushed or restarted keeps heartbeats only since then."""
+        """Return the heartbeats of these slots, each from the machine that it is given with. A server that was flushed
+        or restarted keeps heartbeats only since then. See Heartbeats.
+        """
         ages: dict[str, float] = {}
         versions: dict[str, str] = {}
         signed: dict[str, Heartbeat] = {}
@@ -159,7 +163,7 @@ class RedisRecord:
 
     @redis_errors()
     def read(self) -> Remembered:
-        """See ClusterRecord.read."""
+        """Return the contents of the record. See ClusterRecord."""
         identity: bytes | None = None
         numbers: list[bytes | None] = [None, None, None]
         with suppress(redis.ResponseError):
@@ -176,13 +180,13 @@ class RedisRecord:
 
     @redis_errors()
     def keep(self, identity: str, term: int, token: int) -> str:
-        """See ClusterRecord.keep."""
+        """Write the identity if none is stored, and raise the stored term and token to these values. See ClusterRecord."""
         kept = cast("bytes", self._keep([self._cluster, self._highest], [identity, term, token]))
         return kept.decode(errors="replace")
 
     @redis_errors()
     def begin_restore(self) -> None:
-        """See ClusterRecord.begin_restore."""
+        """Mark that a restore is under way. See ClusterRecord."""
         try:
             self._client.hset(self._highest, RESTORING, 1)
         except redis.ResponseError:
@@ -191,7 +195,7 @@ class RedisRecord:
 
     @redis_errors()
     def end_restore(self, identity: str, term: int, token: int) -> None:
-        """See ClusterRecord.end_restore."""
+        """Replace the contents of the record by these values and remove the mark of `begin_restore`. See ClusterRecord."""
         with self._client.pipeline(transaction=True) as pipeline:
             pipeline.delete(self._highest)
             pipeline.set(self._cluster, identity)
@@ -230,7 +234,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def take(self) -> bool:
-        """See LeaderLock.take."""
+        """Take the lock for its whole time. See LeaderLock."""
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
@@ -242,7 +246,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def renew(self) -> bool:
-        """See LeaderLock.renew."""
+        """Extend the lock to its whole time. See LeaderLock."""
         began = self._clock()
         is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
         self._held_since = began if is_ours else None
@@ -250,18 +254,18 @@ class RedisLeaderLock:
 
     @redis_errors()
     def release(self) -> bool:
-        """See LeaderLock.release."""
+        """Release the lock if this process has it. See LeaderLock."""
         self._held_since = None
         return bool(self._release(self._keys, [self._token]))
 
     @redis_errors()
     def seconds_until_free(self) -> float:
-        """See LeaderLock.seconds_until_free."""
+        """Return after how many seconds the lock runs out unless it is renewed; 0 when no process has it."""
         # A result below 0 means that no process has the lock.
         return max(0.0, self._client.pttl(self._keys[0]) / 1000)
 
     def seconds_left(self) -> float:
-        """See LeaderLock.seconds_left."""
+        """Return how many seconds of the lock's time are left since the last successful take or renewal *began*."""
         since = self._held_since
         return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())
 

@@ -68,23 +68,21 @@ class RedisViewCache:
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
-        """See ViewCache.publish."""
+        """Merge changed rows into the view; of two copies the newer stays. See ViewCache."""
         return all(self._send(batch) for batch in _batches(changes, CHANGES_A_CALL))
 
     @redis_errors()
     def catch_up(self) -> View | None:
-        """See ViewCache.catch_up."""
+        """Return this process's own copy, brought up to date with the changes since the last call. See ViewCache."""
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
         return self._view
 
     @redis_errors()
     def load(self) -> View | None:
-        """See ViewCache.load.
-
-        The rows are scanned while other processes publish. All changes after the first position are applied after
-        the scan: a row that was scanned too early is replaced, and a row that was scanned newer than its delta
-        stays.
+        """Read the whole view. The rows are scanned while other processes publish. All changes after the first position
+        are applied after the scan: a row that was scanned too early is replaced, and a row that was scanned newer than
+        its delta stays. See ViewCache.
         """
         self._view = None
         for _ in range(LOADS_TRIED):
@@ -102,7 +100,7 @@ class RedisViewCache:
 
     @redis_errors()
     def read_kept(self) -> dict[str, Reservation]:
-        """See ViewCache.read_kept."""
+        """Return the stored reservations, ended ones too, whether the view is valid or not. See ViewCache."""
         found: dict[str, Reservation] = {}
         with suppress(redis.ResponseError):  # the key has another type
             for _, body in self._client.hscan_iter(self._keys.rows("reservations"), count=ROWS_A_CALL):
@@ -113,7 +111,7 @@ class RedisViewCache:
 
     @redis_errors()
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """See ViewCache.rebuild."""
+        """Replace the view by these rows from the database. See ViewCache."""
         self._view = None
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = View()
@@ -129,7 +127,7 @@ class RedisViewCache:
 
     @redis_errors()
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """See ViewCache.set_aside_wrong_keys."""
+        """Rename the keys that have a wrong type or unreadable contents, and return what was renamed. See ViewCache."""
         # Repair this key first, so that the records can be written.
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
@@ -142,17 +140,19 @@ class RedisViewCache:
 
     @redis_errors()
     def list_set_aside(self) -> list[SetAside]:
-        """See ViewCache.list_set_aside."""
+        """Return the keys that any process renamed and `forget_set_aside` has not removed. See ViewCache."""
         return list_records(self._client, self._prefix)
 
     @redis_errors()
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """See ViewCache.forget_set_aside."""
+        """Remove these entries from the list of renamed keys. See ViewCache."""
         forget_records(self._client, self._prefix, records)
 
     @redis_errors()
     def matches_copy(self) -> bool:
-        """See ViewCache.matches_copy. True also while other processes publish faster than this one reads."""
+        """Return whether Redis stores as many rows of each kind as this process's copy has at the same moment. True
+        also while other processes publish faster than this one reads. See ViewCache.
+        """
         for _ in range(LOADS_TRIED):
             view = self.catch_up()
             stored = cast("list[int] | None", self._count(self._keys.all, [self._generation]))
@@ -165,26 +165,26 @@ class RedisViewCache:
 
     @redis_errors()
     def publish_time(self, now: float) -> None:
-        """See ViewCache.publish_time. Redis computes the difference to its own clock when the call arrives."""
+        """Publish cluster time. Redis computes the difference to its own clock when the call arrives. See ViewCache."""
         self._publish_clock([self._clock], [repr(now)])
 
     @redis_errors()
     def write_report(self, report: Mapping[str, Any]) -> None:
-        """See ViewCache.write_report."""
+        """Store the report of the last tick (waiting codes, wake_at, term, duration) for the CLI and the client."""
         self._client.set(self._keys.report, msgspec.json.encode(report))
 
     @redis_errors()
     def read_report(self) -> dict[str, Any]:
-        """See ViewCache.read_report."""
+        """Return the last report, {} before the first. See ViewCache."""
         stored = cast("bytes | None", self._client.get(self._keys.report))
         return msgspec.json.decode(stored, type=dict[str, Any]) if stored else {}
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """See ViewCache.read_reservations."""
+        """Return those of these reservations that the view has. See ViewCache."""
         return self._read("reservations", Reservation, ids)
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """See ViewCache.read_slots."""
+        """Return those of these slots that the view has. See ViewCache."""
         return self._read("slots", Slot, ids)
 
     def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:

@@ -7,7 +7,11 @@ from tests.mutations.mutant import Change, Changes
 EXPLAINED: Final[Changes] = {
     "scheduler.policy.capacity.slot_index": {
         "CandidateQueue.open": [
-            Change("the flag only saves filtering the slots again, which finds the same slots", "False", "True"),
+            Change(
+                "the flag only saves filtering the slots again, which finds the same slots",
+                "slot_class.has_removed = False",
+                "slot_class.has_removed = True",
+            ),
         ],
         "SlotIndex._note": [
             Change(

@@ -81,7 +81,9 @@ class FaultRule(Document):
     """How long it lasts after it was set; default: until it is removed."""
 
     def check_fields(self) -> None:
-        """See Document.check_fields."""
+        """Refuse a document whose fields contradict each other: raise the error that `expected` or `conflicts` makes.
+        See Document.
+        """
         if self.lost is None and self.deliver is None and self.code is None:
             raise conflicts([Fault("code", "a value", "nothing")])
         if self.lost is not None and self.deliver is not None:
