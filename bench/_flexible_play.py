@@ -12,7 +12,7 @@ from scheduler.operations.tick.tick import Ticked
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
 from scheduler.simulation.holders import Holders
-from scheduler.simulation.initial_state import GivenSlot
+from scheduler.simulation.initial_state import SlotRecord
 from scheduler.simulation.loop import EventLoop
 
 POOL = "machines"
@@ -112,7 +112,7 @@ class Play:
         """From when on so much of all cpus, and of all memory, is leased."""
         self._seen = len(self.cluster.store.events)
         for name in self._used:
-            put_slot(self.cluster, GivenSlot(id=name, pool=POOL))
+            put_slot(self.cluster, SlotRecord(id=name, pool=POOL))
         self._process_events()
 
     @property

@@ -1,7 +1,8 @@
-"""Health checks of a stack by measurement: queues by their length, workers by a canary task, the leader by its lock."""
+"""Check a running stack: the lengths of its queues, its workers by canary messages, its leader by the lock."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import cast
 
 import redis
@@ -12,7 +13,7 @@ from leasehold.common.names import QUEUE_NAMES
 
 
 class Canaries:
-    """One canary task for each queue. A worker that consumes the queue and reaches Redis answers it."""
+    """A canary message for each queue. A worker that consumes the queue and reaches Redis answers it."""
 
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
@@ -20,18 +21,15 @@ class Canaries:
         self._silent = set(QUEUE_NAMES)
 
     def send(self, queues: Iterable[str] = QUEUE_NAMES, expires: float | None = None) -> None:
-        """Send the canaries. A canary that waits for more than `expires` seconds is dropped. Raise Unavailable."""
+        """Send the canaries. A canary that waits longer than `expires` seconds is dropped. Raises Unavailable."""
         for queue in queues:
             self._wire.send_canary(queue, self._address(queue), expires)
 
     def answered(self, queue: str) -> bool:
-        """Return whether a worker of this queue has answered. Also return False while Redis is unreachable."""
-        if queue in self._silent:
-            try:
-                if self._wire.redis.lpop(self._address(queue)) is not None:
-                    self._silent.discard(queue)
-            except redis.RedisError:
-                return False
+        """Return whether a worker of this queue has answered. False if Redis cannot be reached."""
+        with suppress(redis.RedisError):
+            if queue in self._silent and self._wire.redis.lpop(self._address(queue)) is not None:
+                self._silent.discard(queue)
         return queue not in self._silent
 
     def _address(self, queue: str) -> str:
@@ -39,21 +37,27 @@ class Canaries:
 
 
 class Probe:
-    """Checks the health of one stack from outside. Every method raises Unavailable if Redis is unreachable."""
+    """Reads the state of one stack. Every method raises Unavailable if Redis cannot be reached."""
 
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
 
     def check_redis(self) -> None:
         """Raise Unavailable unless the Redis of the view answers."""
-        try:
+        with self._explaining("use it"):
             self._wire.redis.ping()
-        except redis.RedisError as error:
-            raise explain_redis(error, self._wire.view_url, "use it") from error
         self._wire.clock.refresh()
 
+    @contextmanager
+    def _explaining(self, what: str) -> Iterator[None]:
+        """Turn errors of Redis within this context into Unavailable."""
+        try:
+            yield
+        except redis.RedisError as error:
+            raise explain_redis(error, self._wire.view_url, what) from error
+
     def queue_lengths(self) -> dict[str, int]:
-        """Return how many messages wait in each queue."""
+        """Return how many messages wait in each queue for a worker."""
         broker = self._wire.redis if self._wire.url == self._wire.view_url else make_redis(self._wire.url)
         try:
             return {queue: broker.llen(queue) for queue in QUEUE_NAMES}
@@ -64,8 +68,9 @@ class Probe:
                 broker.close()
 
     def clock_offsets(self) -> list[ProcessOffset]:
-        """Return the difference between the wall clock of each process of the stack and cluster time, as the processes
-        measured it. Return [] if this user of Redis may not read it.
+        """Return the differences of the processes' wall clocks from cluster time, as the processes measured them.
+
+        [] if this user of Redis may not read them.
         """
         try:
             stored = cast("dict[bytes, bytes]", self._wire.redis.hgetall(self._wire.names.clocks))
@@ -77,10 +82,8 @@ class Probe:
 
     def is_led(self) -> bool:
         """Return whether the leader lock is held now: only while a tick runs."""
-        try:
+        with self._explaining("read the leader lock"):
             return bool(self._wire.redis.exists(self._wire.names.leader))
-        except redis.RedisError as error:
-            raise explain_redis(error, self._wire.view_url, "read the leader lock") from error
 
     def silent_queues(self, seconds: float) -> list[str]:
         """Return the queues whose workers do not answer a canary within this time."""

@@ -1,7 +1,7 @@
 """Run a command while a lease is held: its environment, its process group and its end.
 
-The command leads a process group of its own. The group is killed when the lease is lost, and what is left of it is
-killed when the command ends.
+The command leads a process group of its own. The group is killed when the lease is lost; when the command ends, the
+remaining processes of the group are killed.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ LEASE_LOST: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
-"""Added to the number of a signal, this is the exit status of a command that the signal ended, as in shells."""
+"""Exit statuses, as of timeout(1) and of shells. OF_A_SIGNAL is added to the number of a signal."""
 CLOCK_SECONDS: Final = 1.0
-"""Tolerance between the local cluster time and that of the stack when a lease ends at its deadline, in seconds."""
+"""The tolerated delay of our cluster time behind that of the stack, which ends a lease at its deadline."""
 RETRY_SECONDS: Final = 1.0
-"""Interval between two attempts of a command in the background to use the terminal, in seconds."""
+"""The pause between two attempts of a command in the background to use the terminal."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask a program to end."""
 VARIABLES: Final = (
@@ -49,14 +49,12 @@ VARIABLES: Final = (
     "LEASEHOLD_DEADLINE",
     "LEASEHOLD_REVOKED_FILE",
 )
-"""Environment variables that a command receives. No setting has one of these names, because settings contain two
-underscores.
-"""
+"""The environment variables of a command. No setting has one of these names, because settings have two underscores."""
 _PLACEMENT_FIELDS: Final = ("component", "kind", "slot", "token", "resources", "instance_id", "address", "type", "zone")
 
 
 class Stopped(BaseException):
-    """Raised when a signal asks this process to end before the command was started."""
+    """A signal that ends this process came before the command was started."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -64,7 +62,7 @@ class Stopped(BaseException):
 
 
 class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the client
-    """Raised if the command could not be started. `status` is the exit status that a shell would return."""
+    """The command could not be started. `status` is the exit status that a shell would return."""
 
     def __init__(self, message: str, status: int) -> None:
         self.status = status
@@ -72,7 +70,7 @@ class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the cli
 
 
 def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command that holds this lease. Unknown properties of the machine are not set."""
+    """Return the environment of a command that holds this lease. Variables without a known value are not set."""
     placements = [
         {name: getattr(each, name) for name in _PLACEMENT_FIELDS} | {"cores": each.usable_cores}
         for each in lease.placements
@@ -95,7 +93,7 @@ def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, s
 
 
 class CommandGroup:
-    """The process group of one command. Any thread may send it a signal. The group has ended when `wait` returns."""
+    """The process group of one command. Any thread may send it a signal. It has ended when `wait` returns."""
 
     def __init__(self) -> None:
         self._pid: int | None = None
@@ -106,7 +104,7 @@ class CommandGroup:
 
     @property
     def is_over(self) -> bool:
-        """Whether the command and all processes of its group have ended."""
+        """Whether the command has ended with all processes of its group."""
         return self._is_over
 
     def send(self, number: int) -> None:
@@ -120,9 +118,9 @@ class CommandGroup:
                     os.killpg(self._pid, number)
 
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Start the command and return the id of its process group. Raise NotStarted."""
+        """Start the command and return the id of its process group. Raises NotStarted."""
         try:
-            self._process = subprocess.Popen(words, env=environment, process_group=0)  # noqa: S603 - what was asked for
+            self._process = subprocess.Popen(words, env=environment, process_group=0)  # noqa: S603 - running it is the purpose
         except FileNotFoundError as error:
             raise NotStarted(f"{words[0]}: {error.strerror}", NOT_FOUND) from None
         except OSError as error:
@@ -134,7 +132,7 @@ class CommandGroup:
         return self._process.pid
 
     def wait(self, on_stop: Callable[[int], object]) -> int:
-        """Wait until the command ends, kill the rest of its group, and return its exit status as a shell would.
+        """Wait until the command has ended, kill the rest of its group, and return its exit status as a shell would.
 
         `on_stop` is called with the signal each time the command is stopped.
         """
@@ -151,9 +149,9 @@ class CommandGroup:
 
 
 class Signals:
-    """Handles signals to this process: during the wait for a lease they end it, later they are sent to the command.
+    """Handles signals to this process: they end the wait for a lease, and later are passed on to the command.
 
-    An ignored signal stays ignored, also by the command; see nohup(1).
+    An ignored signal stays ignored, by the command too: see nohup(1).
     """
 
     def __init__(self, group: CommandGroup) -> None:
@@ -172,7 +170,7 @@ class Signals:
             signal.signal(number, handler)
 
     def pass_on(self) -> None:
-        """Send signals to the command from now on."""
+        """Pass signals on to the command from now on."""
         self._is_passing = True
         self._handle((signal.SIGTSTP,))
 
@@ -188,22 +186,23 @@ class Signals:
 
 
 class LeasedCommand:
-    """Runs one command under one lease. `say` is called with each message for people, from any thread."""
+    """Runs one command under one lease. `report` is called with lines for people, from any thread."""
 
-    def __init__(self, client: "Client", lease: Lease, group: CommandGroup, say: Callable[[str], object]) -> None:
-        self._client, self._lease, self._group, self._say = client, lease, group, say
+    def __init__(self, client: "Client", lease: Lease, group: CommandGroup, report: Callable[[str], object]) -> None:
+        self._client, self._lease, self._group, self._report = client, lease, group, report
         self._guard = threading.Lock()
         self._is_revoked = self._is_lost = False
         self._revoke_reason: str | None = None
 
     def run(self, words: Sequence[str], starting: contextlib.AbstractContextManager[None]) -> int:
-        """Run the command and return its exit status, or LEASE_LOST. The command is started within the context
-        `starting`.
+        """Run the command to its end. Return its exit status, or LEASE_LOST. It starts within the context `starting`.
 
         Raise NotStarted.
         """
         terminal = Terminal()
-        with self._folder() as folder, contextlib.closing(terminal):
+        # A thread of the lease may write to the folder while it is removed.
+        folder_ = tempfile.TemporaryDirectory(prefix="leasehold-run-", ignore_cleanup_errors=True)
+        with folder_ as folder, contextlib.closing(terminal):
             self._revoked_file = Path(folder) / "revoked"
             environment = make_environment(self._lease, self._revoked_file, os.environ)
             with starting:
@@ -216,23 +215,15 @@ class LeasedCommand:
         with self._guard:
             return LEASE_LOST if self._is_lost else status
 
-    def _folder(self) -> "tempfile.TemporaryDirectory[str]":
-        """Return a temporary folder. Errors of its removal are ignored, because a thread of the lease may write to it
-        at that moment.
-        """
-        return tempfile.TemporaryDirectory(prefix="leasehold-run-", ignore_cleanup_errors=True)
-
     def _stop(self, number: int, terminal: Terminal, group: int) -> None:
-        """React to a stop of the command: give it the terminal if it stopped for lack of it, else stop this process as
-        well.
-        """
+        """After a stop of the command: give it the terminal if it stopped for that, else stop this process as well."""
         if number in STOPS_TO_ASK_FOR_IT and terminal.give(group):
             self._group.send(signal.SIGCONT)
         elif number != signal.SIGSTOP:
             terminal.take_back()
             stop_own_group()
             if not terminal.give(group) and number in STOPS_TO_ASK_FOR_IT:
-                # Wait, because without the terminal the command stops again at once.
+                # If no shell can give this process the terminal either, the command stops again at once.
                 time.sleep(RETRY_SECONDS)
             if self._lease.is_held:
                 self._group.send(signal.SIGCONT)
@@ -242,28 +233,22 @@ class LeasedCommand:
             if self._is_revoked or self._group.is_over:
                 return
             self._is_revoked = True
-        # Outside the lock, so that a lost lease does not wait for Redis.
-        self._revoke_reason = reason = lease.reason or self._read_reason() or "revoked"
-        deadline = lease.revoke_by
-        self._write_reason(reason, deadline)
-        until = "" if deadline is None else f", and is killed in {deadline - self._client.now():.0f} s if it still runs"
-        self._say(f"{lease.id} is being revoked: {reason}; the command gets SIGTERM{until}")
-        self._group.send(signal.SIGTERM)
-
-    def _read_reason(self) -> str | None:
-        """Return the reason of the revoke from the row, because the answer to a renewal does not contain it."""
+        # Outside of the guard, so that a lost lease does not wait for Redis.
+        row = None
         with contextlib.suppress(LeaseholdError):
-            row = self._client.get(self._lease.id)
-            return None if row is None else row.revoke_reason
-        return None
-
-    def _write_reason(self, reason: str, deadline: float | None) -> None:
-        """Write the file with the reason of the revoke atomically, because the command may read it at any time."""
+            # An answer to a renewal reports a revocation without its reason; the row has it.
+            row = None if lease.reason else self._client.get(self._lease.id)
+        self._revoke_reason = reason = lease.reason or (row.revoke_reason if row else None) or "revoked"
+        deadline = lease.revoke_by
         draft = self._revoked_file.with_suffix(".draft")
         with contextlib.suppress(OSError):
-            # Without the file the command still gets the signal.
+            # Renamed when it is complete, because the command may read it at any time. Without the file the command
+            # still gets the signal.
             draft.write_text(f"{reason}\n{'' if deadline is None else f'{deadline:.3f}'}\n", encoding="utf-8")
             draft.replace(self._revoked_file)
+        until = "" if deadline is None else f", and is killed in {deadline - self._client.now():.0f} s if it still runs"
+        self._report(f"{lease.id} is being revoked: {reason}; the command gets SIGTERM{until}")
+        self._group.send(signal.SIGTERM)
 
     def _lose(self, lease: Lease) -> None:
         with self._guard:
@@ -274,4 +259,4 @@ class LeasedCommand:
         reason = lease.reason
         if lease.revoke_by is not None and self._client.now() >= lease.revoke_by - CLOCK_SECONDS:
             reason = f"it was not given back in time ({self._revoke_reason or 'revoked'})"
-        self._say(f"{lease.id} is lost: {reason}; the command is killed")
+        self._report(f"{lease.id} is lost: {reason}; the command is killed")

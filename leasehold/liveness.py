@@ -1,7 +1,7 @@
-"""Check whether one process on this host does its work. Health checks of containers and service managers call this.
+"""Check whether one process on this host works, for health checks of containers and service managers.
 
-A worker must take a canary task from its queue and answer it: a worker that only answers pings may consume nothing. If
-several hosts share a queue, any of them may take a canary. Canaries are therefore sent until one is answered from this
+A worker has to take a canary message from its queue and answer it, because a worker that answers Celery's pings may
+consume nothing. The workers of several hosts may share a queue, so canaries are sent until one is answered from this
 host.
 """
 
@@ -26,14 +26,15 @@ from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
-"""Number of tick intervals without a message after which beat counts as not alive."""
+"""Beat sends a tick every interval. After this number of intervals without a message it is not alive."""
 RESEND_SECONDS: Final = 2.0
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens, not where we do
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the server listens there
 
 
 def find_trouble(process: str, settings: Settings, seconds: float) -> str | None:
-    """Return why this process on this host does not work, or None if it does. `process` is one of PROCESSES. The check
-    takes about `seconds` at most.
+    """Return why this process of this host does not work; None if it works. `process` is one of PROCESSES.
+
+    Takes at most about `seconds`.
     """
     match process:
         case "beat":
@@ -63,7 +64,7 @@ def _find_late_beat(settings: Settings) -> str | None:
 
 def _find_silence(url: str, seconds: float) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310 - of our own settings, http
+        with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310 - an http URL of our settings
             return None if answer.read(1) else f"{url} answers nothing"
     except (urllib.error.URLError, OSError) as error:
         return f"{url} does not answer: {error}"
@@ -96,7 +97,7 @@ def _await_canary(wire: RequestTransport, queue: str, seconds: float) -> str | N
             continue
         answer = msgspec.json.decode(got[1], type=dict[str, Any])
         if not answer.get("ok"):
-            return f"the worker of the queue {queue} refused the question: {answer.get('errors')}"
+            return f"the worker of the queue {queue} refused the canary: {answer.get('errors')}"
         host = answer.get("host")
         if host == socket.gethostname():
             return None

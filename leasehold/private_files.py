@@ -1,5 +1,6 @@
-"""Files and folders that only this user may read and write (modes 0600 and 0700, independent of the umask). They are
-used only while no other user owns them or may write to them.
+"""Files and folders that only this user can read and write. They get the modes 0600 and 0700 whatever the umask is.
+
+A file or folder that belongs to another user, or that other users may write to, is not used.
 """
 
 import os
@@ -18,18 +19,15 @@ _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file as an `opener` for `open`: a new file is private to this user, and a symbolic link is not
-    followed.
-    """
+    """Open a file, as an `opener` for `open`. A new file has mode 0600. A symbolic link is not followed."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
 
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[int | None]:
-    """Return a descriptor of a folder to which only this user may write. Return None if the folder is missing or this
-    user may not enter it.
+    """Yield a descriptor of a folder; None if there is no such folder or this user may not enter it.
 
-    Files are opened relative to the descriptor, so that another folder cannot be put in its place. Raise
+    Files are opened relative to the descriptor, so that the folder cannot be exchanged meanwhile. Raises
     UntrustedFolder if the folder, or a symbolic link to it, belongs to another user, or if other users may write to it.
     """
     try:
@@ -37,7 +35,7 @@ def open_folder(path: Path) -> Iterator[int | None]:
     except OSError:
         yield None
         return
-    # The target of a dangling link may appear at any moment, so the link is checked too.
+    # A link without a target now may have one a moment later.
     if stat.S_ISLNK(link.st_mode) or stat.S_ISDIR(link.st_mode):
         _check_owner(path, link)
     try:
@@ -53,9 +51,9 @@ def open_folder(path: Path) -> Iterator[int | None]:
 
 
 def open_file(name: str, folder: int, path: Path) -> int:
-    """Return a descriptor for reading a file of an open folder. `path` is the path of the folder, for messages.
+    """Return a descriptor to read a file of an open folder. `path`: the folder's path, for messages.
 
-    Raise OSError, or UntrustedFolder if the file belongs to another user or other users may write to it.
+    Raises OSError, and UntrustedFolder for a file that belongs to another user or that other users may write to.
     """
     # Without O_NONBLOCK, opening a named pipe would wait for a writer.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -68,7 +66,7 @@ def open_file(name: str, folder: int, path: Path) -> int:
 
 
 def check_private(path: Path, found: os.stat_result) -> None:
-    """Raise UntrustedFolder if a file or folder belongs to another user, or if other users may write to it."""
+    """Raise UntrustedFolder for a file or folder that belongs to another user or that other users may write to."""
     _check_owner(path, found)
     if found.st_mode & _OTHERS_MAY_WRITE:
         raise UntrustedFolder(
@@ -78,18 +76,21 @@ def check_private(path: Path, found: os.stat_result) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder that only this user may use. The modes of an existing folder and its content are restricted.
+    """Make a folder that only this user can use. An existing folder and all its content are closed to other users.
 
-    Raise OSError, or UntrustedFolder if a part of it belongs to another user.
+    Raises OSError, and UntrustedFolder if a part of it belongs to another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         _check_owner(path, path.lstat())
         path = path.resolve()
     path.mkdir(mode=_FOLDER, exist_ok=True)
-    # From the top down: other users cannot change the content of a folder that is already restricted.
+    # From above: after a folder is closed, other users cannot change its content.
     for place, folders, files, descriptor in os.fwalk(path, onerror=_raise):
-        _close(Path(place), descriptor, os.fstat(descriptor), _FOLDER)
+        found = os.fstat(descriptor)
+        _check_owner(Path(place), found)
+        if stat.S_IMODE(found.st_mode) != _FOLDER:
+            os.fchmod(descriptor, _FOLDER)
         for name in (*folders, *files):
             _close_entry(Path(place) / name, name, descriptor)
 
@@ -98,17 +99,11 @@ def _close_entry(path: Path, name: str, folder: int) -> None:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        # A file, such as a journal of SQLite, may be removed meanwhile.
+        # Removed just now, for example a journal of SQLite.
         return
     _check_owner(path, found)
     if not stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) & PRIVATE_UMASK:
         os.chmod(name, stat.S_IMODE(found.st_mode) & ~PRIVATE_UMASK, dir_fd=folder)
-
-
-def _close(path: Path, descriptor: int, found: os.stat_result, mode: int) -> None:
-    _check_owner(path, found)
-    if stat.S_IMODE(found.st_mode) != mode:
-        os.fchmod(descriptor, mode)
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:

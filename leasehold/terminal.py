@@ -1,4 +1,4 @@
-"""The controlling terminal: set which process group may read it, and stop processes as Ctrl-Z does."""
+"""The controlling terminal: choose the process group that may read it, and stop as Ctrl-Z does."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ STOPS_TO_ASK_FOR_IT: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 
 
 class Terminal:
-    """The controlling terminal of this process, if it has one. Only the main thread may use it.
+    """The terminal of this process, if it has one. Only the main thread may use it.
 
     The terminal sends Ctrl-C and Ctrl-Z to its foreground process group, and only that group may read from it.
     """
@@ -31,13 +31,11 @@ class Terminal:
 
     @property
     def is_for_one_command(self) -> bool:
-        """Whether an interactive shell started this process alone: its process group has no script or pipeline."""
+        """Whether an interactive shell started this process alone, so that no script or pipeline shares its group."""
         return os.isatty(0) and os.isatty(1) and os.getpgrp() == os.getpid()
 
     def give(self, group: int) -> bool:
-        """Make `group` the foreground group if this process's group is in the foreground. Return whether that
-        was done.
-        """
+        """Make this group the foreground group if ours is that now. Return whether it was done."""
         if not self._move(os.getpgrp(), group):
             return False
         self._given = group
@@ -52,7 +50,7 @@ class Terminal:
     def _move(self, present: int, wanted: int) -> bool:
         if self._descriptor is None:
             return False
-        # Without this, a process outside the foreground group would be stopped by the call.
+        # Blocked, because the kernel stops a process outside of the foreground group that does this.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             if os.tcgetpgrp(self._descriptor) != present:
@@ -69,7 +67,7 @@ class Terminal:
 def stop_own_group() -> None:
     """Stop this process and its group, as Ctrl-Z does. Return when they are continued.
 
-    The kernel does not stop a group that no shell could continue; then this returns at once.
+    The kernel does not stop a group that no shell could continue. Then this function returns at once.
     """
     before = signal.getsignal(signal.SIGTSTP)
     if before is signal.SIG_IGN:

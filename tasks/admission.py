@@ -27,7 +27,7 @@ from leasehold.common.signing import PRINCIPAL, encode_canonically
 from scheduler.model.validation import InvalidInputError
 from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
-from scheduler.view.redis_notifier import RedisNotifier
+from scheduler.view.redis_ports import RedisNotifier
 from workers.access import is_signed
 from workers.logs import get_logger
 

@@ -36,9 +36,7 @@ PUBLISH_RETRIES: Final = {"max_retries": 3, "interval_start": 0.0, "interval_ste
 MODULES: Final = (
     "tasks.reservations",
     "tasks.ticks",
-    "tasks.launch",
-    "tasks.health",
-    "tasks.terminate",
+    "tasks.machines",
     "tasks.canary",
 )
 
@@ -52,16 +50,16 @@ def make_app(settings: Settings) -> Celery:
         include=MODULES,
         amqp="tasks.signing:SigningAMQP" if signs else None,
     )
-    app.conf.update(_messages(settings), **_broker(settings), **_workers(settings))
+    app.conf.update(_tasks(settings), **_broker(settings))
     app.conf.update(
         beat_schedule=make_schedule(settings),
         # The schedule is kept in memory, without a file; each entry is due one interval after the start.
-        beat_scheduler="tasks.punctual:PunctualScheduler",
+        beat_scheduler="tasks.beat:PunctualScheduler",
     )
     return app
 
 
-def _messages(settings: Settings) -> dict[str, Any]:
+def _tasks(settings: Settings) -> dict[str, Any]:
     return {
         "task_serializer": "json",
         "accept_content": ["json"],
@@ -83,6 +81,13 @@ def _messages(settings: Settings) -> dict[str, Any]:
         "task_soft_time_limit": settings.celery.soft_time_limit,
         "enable_utc": True,
         "timezone": "UTC",
+        "worker_prefetch_multiplier": 1,
+        "worker_soft_shutdown_timeout": settings.celery.soft_shutdown,
+        "worker_enable_soft_shutdown_on_idle": False,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "worker_send_task_events": True,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
     }
 
 
@@ -142,18 +147,6 @@ def find_tls(url: str | None) -> dict[str, Any] | bool:
     if url is None or not url.startswith("rediss://"):
         return False
     return {"ssl_cert_reqs": ssl.CERT_REQUIRED, **parse_url(url).get("ssl", {})}
-
-
-def _workers(settings: Settings) -> dict[str, Any]:
-    return {
-        "worker_prefetch_multiplier": 1,
-        "worker_soft_shutdown_timeout": settings.celery.soft_shutdown,
-        "worker_enable_soft_shutdown_on_idle": False,
-        "worker_cancel_long_running_tasks_on_connection_loss": False,
-        "worker_send_task_events": True,
-        "worker_hijack_root_logger": False,
-        "worker_redirect_stdouts": False,
-    }
 
 
 def _read_settings() -> Settings:

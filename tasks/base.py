@@ -9,8 +9,9 @@ import inspect
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, ClassVar, Final, NoReturn
 
@@ -37,9 +38,9 @@ from scheduler.ports import (
     StoreUnavailableError,
     ViewUnavailableError,
 )
-from tasks.principals import UnprovenError, acting_for, verify_sender
-from tasks.refusals import report_refused
+from tasks.messages import report_refused
 from tasks.requests import describe_arguments
+from workers.access import SignatureError, is_signed
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -83,12 +84,6 @@ def _leave(error: ForeignClusterError) -> NoReturn:
     # In a pool of processes the parent is the worker; in a pool of threads this process is.
     os.kill(getattr(current_process(), "_parent_pid", None) or os.getpid(), signal.SIGTERM)
     raise Reject(str(error), requeue=True) from None
-
-
-def _ensure_membership() -> None:
-    from tasks.app import services  # noqa: PLC0415 - the app imports this module
-
-    services.ensure_membership()
 
 
 class LeaseholdTask(Task):  # type: ignore[type-arg]
@@ -146,7 +141,9 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return "refused"
         try:
             if self.needs_membership and not self.request.called_directly:
-                _ensure_membership()
+                from tasks.app import services  # noqa: PLC0415 - the app imports this module
+
+                services.ensure_membership()
             return str(self.run(*args, **kwargs))
         except UnansweredError as error:
             errors = [str(each) for each in error.faults[:MOST_SHOWN]]
@@ -199,3 +196,62 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         # If the ports cannot be built, the task itself has logged it.
         with suppress(*DROPPED):
             services.ports.meter.observe("leasehold_task_seconds", labels, seconds)
+
+
+_CURRENT: Final[ContextVar[Principal | None]] = ContextVar("principal", default=None)
+_WANTED: Final = "a valid signature of a known principal of this cluster, at most an hour old"
+"""The same text for every wrong signature, so that a sender does not learn which names exist."""
+
+
+class UnprovenError(Exception):
+    """A message was refused because of its sender. `fault` goes to the sender, `reason` into the worker's log."""
+
+    def __init__(self, fault: Fault, reason: str) -> None:
+        self.fault, self.reason = fault, reason
+        super().__init__(str(fault))
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The answer to the sender."""
+        return {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(self.fault)}]}
+
+
+def current_principal() -> Principal | None:
+    """Return the verified sender of the message that this task carries out; None if the message was not signed."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def acting_for(principal: Principal | None) -> Iterator[None]:
+    """Let `current_principal` return this principal within the context. Only `tasks.base` calls it, after verifying."""
+    token = _CURRENT.set(principal)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role]) -> Principal | None:
+    """Return the principal that sent a message for this task; None for an unsigned one, if `access.mode` accepts it.
+
+    A wrong signature is refused in every mode, a role that is not in `roles` in mode `signed`. Raises UnprovenError,
+    and StoreUnavailableError without the database.
+    """
+    from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
+
+    mode = services.settings.access.mode
+    _, queue, *_ = (*task.split("."), "")
+    if not is_signed(headers):
+        if mode == "signed":
+            raise UnprovenError(Fault("signature", _WANTED, "none"), "it is not signed")
+        if mode == "warn":
+            services.meter.count("leasehold_unsigned_messages_total", {"queue": queue})
+        return None
+    try:
+        found = services.access.verify(headers, queue=queue, task=task, message_id=str(headers.get("id") or ""))
+    except SignatureError as error:
+        raise UnprovenError(Fault("signature", _WANTED, "another one"), str(error)) from None
+    if mode == "signed" and found.role not in roles:
+        wanted = f"a principal of the role {' or '.join(sorted(roles))}"
+        raise UnprovenError(Fault("principal", wanted, found.role), f"{found.name} has another role")
+    return found

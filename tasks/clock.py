@@ -51,7 +51,7 @@ def main() -> None:
     with PausedGC():
         # Imported here, because a wrong configuration ends the process at this import.
         from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415
-        from tasks.punctual import PunctualScheduler  # noqa: PLC0415
+        from tasks.beat import PunctualScheduler  # noqa: PLC0415
 
         require_broker()
         services.name_process("beat")

@@ -3,19 +3,32 @@
 The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/reference/protocol.md). Parts that our tasks
 never have are refused: an ETA (the message would be delivered repeatedly), compression, and links to other tasks. Time
 limits are removed: each task has its own, and Celery 5.7.0 adds some to every message of beat.
+
+Refused messages are counted and recorded in Redis, because a worker's main process, which checks all messages, opens no
+database; the task `recover` writes the events. Expired messages are counted at most once a second and reported at most
+once a minute, because a worker that was paused may find thousands of them.
 """
 
 import base64
-from collections.abc import Collection, Iterator, Mapping
+import re
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
+from redis import RedisError
 
+from leasehold.common.clock import read_monotonic
+from leasehold.common.masking import MASK, mask_urls
 from scheduler.model.validation import Fault, InvalidInputError, fault, is_whole_text, show, suggest
-from scheduler.ports import Defect
+from scheduler.ports import Defect, RefusedMessage
+from scheduler.view.metric_table import EXPIRED
+from workers.logs import get_logger, mask_secrets, mask_text
 
 CONTENT_TYPE: Final = "application/json"
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -159,14 +172,102 @@ def _check_body(content: object) -> None:
         raise fault("body[2]", "no links to other tasks", links)
     level: list[object] = [content]
     for _ in range(MOST_LEVELS):
-        level = [inner for outer in level for inner in _list_inner(outer)]
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
         if not level:
             return
     raise InvalidInputError([Fault("body", f"at most {MOST_LEVELS} tables and lists within each other", "more")])
 
 
-def _list_inner(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
+_HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})
+"""Fields of documents whose values are never shown."""
+_TYPES: Final = {'"': "a text", "{": "a table", "[": "a list"}
+
+
+def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task: str, message: str) -> None:
+    """Count and record a message that was refused without an answer. Never raises: the message is refused anyway."""
+    from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
+
+    first = faults[0]
+    # Invalid settings were reported at the start.
+    with suppress(InvalidInputError, RedisError):
+        services.meter.note_refused(
+            RefusedMessage(
+                at=services.clock.now(),
+                queue=queue,
+                task=task,
+                message=message,
+                defect=defect,
+                path=mask_text(first.path),
+                expected=mask_text(first.expected),
+                got=conceal(first),
+                more_faults=len(faults) - 1,
+            )
+        )
+
+
+def conceal(fault: Fault) -> str:
+    """Return the value of a fault without secrets. Of a message's body only type and size are shown."""
+    field = re.split(r"[.\[\]]", fault.path.rstrip("]"))[-1]
+    if field in _HIDDEN:
+        return MASK
+    if fault.path == "." or fault.path.startswith("body"):
+        size = re.search(r" \(\d+ characters\)$", fault.got)
+        return _TYPES.get(fault.got[:1], fault.got) + (size[0] if size else "")
+    return str(mask_secrets(None, "", {field: mask_urls(fault.got)})[field])
+
+
+log = get_logger(__name__)
+
+COUNT_SECONDS: Final = 1.0
+WARN_SECONDS: Final = 60.0
+_SENTENCE: Final = (
+    "Messages expired before a worker took them: their queue is backed up, or the clock of their sender is behind"
+    " (`leasehold doctor` compares the clocks)."
+)
+
+
+class ExpiredMessages:
+    """The expired messages that one worker dropped. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._uncounted: Counter[str] = Counter()
+        self._unreported: Counter[str] = Counter()
+        self._counted_at = self._warned_at = float("-inf")
+
+    def note(self, queue: str) -> None:
+        """Record one dropped message."""
+        with self._guard:
+            self._uncounted[queue] += 1
+            self._unreported[queue] += 1
+        self.report()
+
+    def report(self) -> None:
+        """Write the counts and the warning that are due. It is called regularly, so that the last ones are written."""
+        now = read_monotonic()
+        with self._guard:
+            counted = self._take_due(self._uncounted, self._counted_at + COUNT_SECONDS, now)
+            warned = self._take_due(self._unreported, self._warned_at + WARN_SECONDS, now)
+            self._counted_at = now if counted else self._counted_at
+            self._warned_at = now if warned else self._warned_at
+        for queue, count in counted.items():
+            from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
+
+            services.meter.count(EXPIRED, {"queue": queue}, count)
+        for queue, count in warned.items():
+            log.warning(_SENTENCE, action="messages.expired", queue=queue, count=count)
+
+    def _take_due(self, counts: Counter[str], due: float, now: float) -> dict[str, int]:
+        if now < due:
+            return {}
+        taken = dict(counts)
+        counts.clear()
+        return taken
+
+
+expired: Final = ExpiredMessages()

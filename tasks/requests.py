@@ -11,7 +11,7 @@ from celery.worker.request import Request
 
 from leasehold.common.names import RESERVATIONS, TASK_PREFIX
 from tasks.admission import ARRIVAL, Admission, find_admission
-from tasks.expired import expired
+from tasks.messages import expired
 from workers.logs import mask_text
 
 MOST_SHOWN: Final = 200

@@ -29,12 +29,9 @@ from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.tick.heartbeat_intake import describe_host
 from scheduler.operations.unit_of_work import describe_row
-from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
-from scheduler.view.addresses import check_reply_address
+from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError, check_reply_address
 from tasks.app import app, services
-from tasks.base import LeaseholdTask, UnansweredError
-from tasks.documents import read_request
-from tasks.principals import current_principal
+from tasks.base import LeaseholdTask, UnansweredError, current_principal
 from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY
 
 MOST_TRIES: Final = 3
@@ -142,7 +139,7 @@ def conditions(document: Any) -> str:
 
 @app.task(name=LEASES, base=RequestTask)
 def leases(document: Any) -> str:
-    """Answer a host with its slot and the leases on it: see `operations.hosts`."""
+    """Answer a host with its slot and the leases on it: see `heartbeat_intake.describe_host`."""
     return _answer(
         "leases", LeasesDocument, document, lambda asked: describe_host(services.ports, asked.slot, asked.machine)
     )
@@ -217,3 +214,35 @@ def describe_answer(answer: Answer) -> str:
     if refused:
         return f"refused: {refused} of {len(results)}"
     return "accepted" if len(results) == 1 else f"accepted: {len(results)}"
+
+
+NAME = "document"
+"""The keyword argument for a whole document. No document has a field of this name."""
+
+
+def read_request(arguments: Sequence[Any], named: Mapping[str, Any], message: str) -> Any:
+    """Return the document of a message. If it has no `request`, the id of the message becomes its request id.
+
+    The document is the only positional argument, or the keyword argument `document`, or the keyword arguments are its
+    fields. Raises InvalidInputError for other arguments.
+    """
+    document = _find_document(arguments, named)
+    if isinstance(document, Mapping) and "request" not in document:
+        return {**document, "request": message}
+    return document
+
+
+def _find_document(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    if arguments and named:
+        raise fault("kwargs", "nothing beside a positional argument", list(named))
+    if len(arguments) > 1:
+        raise InvalidInputError([Fault("args", "one document", f"{len(arguments)} arguments")])
+    if arguments:
+        return arguments[0]
+    if NAME not in named:
+        if not named:
+            raise InvalidInputError([Fault("args", "one document", "no arguments")])
+        return dict(named)
+    if len(named) > 1:
+        raise fault("kwargs", f"nothing beside {NAME}", [name for name in named if name != NAME])
+    return named[NAME]

@@ -1,7 +1,7 @@
 """Queue `ticks`: one tick after the other, in the process that holds the lock."""
 
 from scheduler.operations.tick.tick import Ticked, tick
-from scheduler.view.renewal import Renewal
+from scheduler.view.redis_ports import Renewal
 from tasks.app import app, services
 from tasks.base import LeaseholdTask
 from tasks.queues import TICK
@@ -22,7 +22,7 @@ def run_tick() -> str:
     """Run a tick, unless another process ticks: that process then runs another tick."""
     ports = services.ports
     try:
-        done = tick(ports, services.leader, _keep_lock)
+        done = tick(ports, services.leader, lambda: Renewal(ports.lock, services.settings.ticks.lock_seconds))
     except Exception:  # counted, and then raised as before
         ports.meter.count("leasehold_ticks_total", {"result": "error"})
         raise
@@ -31,10 +31,6 @@ def run_tick() -> str:
         ports.meter.observe("leasehold_tick_duration_seconds", {}, ticked.seconds)
         _log(ticked)
     return f"ticked: {sum(len(each.plan.decisions) for each in done)} decisions" if done else "not_leader"
-
-
-def _keep_lock() -> Renewal:
-    return Renewal(services.ports.lock, services.settings.ticks.lock_seconds)
 
 
 def _log(ticked: Ticked) -> None:

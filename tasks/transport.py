@@ -26,9 +26,7 @@ from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.view.set_aside import BROKER_TYPES, UNACKED, set_aside, set_aside_note
 from tasks.admission import ARRIVAL, find_admission, read_arrival
-from tasks.expired import expired
-from tasks.messages import check_message, describe_message, find_defect, is_expired
-from tasks.refusals import report_refused
+from tasks.messages import check_message, describe_message, expired, find_defect, is_expired, report_refused
 from workers.logs import get_logger
 
 log = get_logger(__name__)

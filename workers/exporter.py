@@ -10,7 +10,7 @@ from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
 from scheduler.view.redis_meter import RedisMeter
-from scheduler.view.redis_record import RedisRecord
+from scheduler.view.redis_ports import RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache
 from workers.clock_watch import ClockWatch
 from workers.configuration import load_settings

@@ -45,12 +45,12 @@ START_SECONDS: Final = 1.0
 """Time limit for the answer of Redis at the start of a process; Redis may start later."""
 ADAPTERS: Final = (
     "scheduler.store.opening",
-    "scheduler.view.redis_notifier",
+    "scheduler.view.redis_ports",
     "scheduler.view.redis_view_cache",
     "scheduler.view.redis_clock",
-    "scheduler.view.redis_leader_lock",
+    "scheduler.view.redis_ports",
     "scheduler.view.redis_meter",
-    "scheduler.view.redis_record",
+    "scheduler.view.redis_ports",
     "workers.probes",
 )
 
@@ -124,10 +124,7 @@ class Services:
     @once_per_process
     def ports(self) -> Ports:
         """The ports that every operation gets."""
-        from scheduler.view.redis_heartbeats import RedisHeartbeats
-        from scheduler.view.redis_leader_lock import RedisLeaderLock
-        from scheduler.view.redis_notifier import RedisNotifier
-        from scheduler.view.redis_record import RedisRecord
+        from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
         from scheduler.view.redis_view_cache import RedisViewCache
         from workers.probes import Probes
 
@@ -252,7 +249,7 @@ def find_foreign(settings: Settings) -> str | None:
     """
     from scheduler.store.opening import open_store
     from scheduler.view.connection import make_redis
-    from scheduler.view.redis_record import RedisRecord
+    from scheduler.view.redis_ports import RedisRecord
 
     client = make_redis(settings.view_url or "", socket_seconds=START_SECONDS, connect_seconds=START_SECONDS)
     with closing(open_store(settings.database_url)) as store, client, suppress(StoreUnavailableError):

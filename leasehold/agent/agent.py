@@ -1,13 +1,13 @@
-"""The agent of a static host: registers the host, sends heartbeats, reports its leases, limits their cores, and leaves.
+"""The agent of a host: registers it, sends its heartbeats, reports its leases, limits their cores, and drains it.
 
-Heartbeats are sent by a thread of their own, so that a host does not look offline while the agent waits for an answer.
+Heartbeats have a thread and a path of their own, so the host does not look dead while a request waits for an answer.
 """
 
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import msgspec
@@ -23,23 +23,24 @@ BEATS_A_TIMEOUT: Final = 6
 LONGEST_BEAT_SECONDS: Final = 30.0
 SHORTEST_BEAT_SECONDS: Final = 0.3
 LOOK_SECONDS: Final = 300.0
-"""Interval in which a host reads its leases without a hint, in seconds. Heartbeats contain the version of the slot that
-the host knows, and a host with an old version gets a hint. This interval is for a hint that is lost.
+"""How often a host requests its leases without a hint. Its heartbeats carry the version of the slot that it knows, and
+a host with an old version gets a hint. This interval applies if hints are lost.
 """
 POLL_SECONDS: Final = 10.0
-"""Interval in which a host reads its leases if the workers' answers contain no version, in seconds."""
+"""The same interval if the answers of the workers contain no version."""
 RETURN_SECONDS: Final = 30.0
-"""Longest delay of the first read after heartbeats succeed again. The delay is random, because all hosts lose their
-Redis at the same moment.
+"""After heartbeats succeed again, a host requests its leases at a random instant within this time, because all hosts
+lost Redis at the same moment.
 """
 ASK_SECONDS: Final = 5.0
-"""Time limit of one request of the agent in seconds; then the request is sent again."""
+"""Time limit of one request; after it the request is sent again."""
 RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
 NOTICE_SECONDS: Final = 0.5
-"""Longest delay until the agent reacts to a request to stop, in seconds."""
+"""The longest time until the agent notices that it has to stop."""
 
-Tell = Callable[[Mapping[str, Any]], object]
+Report = Callable[[Mapping[str, Any]], object]
+"""Called with each event as a table."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ class HostSpec:
 
 
 class Heart:
-    """Sends heartbeats from a thread of its own until it is stopped, and reports when they no longer reach Redis."""
+    """Sends heartbeats from a thread of its own. Reports when they fail and when they succeed again."""
 
-    def __init__(self, hosts: Hosts, spec: HostSpec, tell: Tell) -> None:
-        self._hosts, self._spec, self._tell = hosts, spec, tell
+    def __init__(self, hosts: Hosts, spec: HostSpec, report: Report) -> None:
+        self._hosts, self._spec, self._report = hosts, spec, report
         self.seconds = LONGEST_BEAT_SECONDS
-        """Interval between two heartbeats in seconds."""
+        """The pause between two heartbeats."""
         self._is_stopped, self._wake = False, threading.Event()
         self._version: str | None = None
         self._has_returned = False
@@ -68,7 +69,7 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="leasehold-heart", daemon=True)
 
     def start(self, seconds: float) -> None:
-        """Start the heartbeats, or change their interval. Raise the error that ended the thread, if one did."""
+        """Start the thread, or change the pause (a shorter one at once). Raises the error that ended the thread."""
         if self._error is not None:
             raise self._error
         is_quicker, self.seconds = seconds < self.seconds, seconds
@@ -78,20 +79,18 @@ class Heart:
             self._wake.set()
 
     def carry(self, version: str | None) -> None:
-        """Send this version of the slot in the heartbeats. A new version is sent at once, so that no further hints for
-        it arrive.
-        """
+        """Send this version of the slot with the heartbeats; a new one at once, because it ends the hints about it."""
         is_new, self._version = version != self._version, version
         if is_new:
             self._wake.set()
 
     def take_return(self) -> bool:
-        """Return whether heartbeats succeeded again since the last call. Hints may have been lost before that."""
+        """Return whether heartbeats have succeeded again since the last call: hints may have been lost meanwhile."""
         has_returned, self._has_returned = self._has_returned, False
         return has_returned
 
     def stop(self) -> None:
-        """Stop the heartbeats and wait for the thread to end."""
+        """Stop the thread and wait for its end."""
         self._is_stopped = True
         self._wake.set()
         if self._thread.is_alive():
@@ -104,60 +103,57 @@ class Heart:
             self._error = error
 
     def _beat(self) -> None:
-        is_heard = True
+        is_reachable = True
         while not self._is_stopped:
             try:
                 self._hosts.heartbeat(self._spec.slot, self._spec.machine, self._version)
             except Unavailable as error:
-                if is_heard:
-                    self._tell({"event": "unreachable", "error": str(error)})
-                is_heard = False
+                if is_reachable:
+                    self._report({"event": "unreachable", "error": str(error)})
+                is_reachable = False
             else:
-                if not is_heard:
-                    self._tell({"event": "reachable"})
+                if not is_reachable:
+                    self._report({"event": "reachable"})
                     self._has_returned = True
-                is_heard = True
-            self._wake.wait(self.seconds if is_heard else min(self.seconds, RETRY_SECONDS))
+                is_reachable = True
+            self._wake.wait(self.seconds if is_reachable else min(self.seconds, RETRY_SECONDS))
             self._wake.clear()
 
 
 class HostAgent:
-    """The agent of one host from `register` to `leave`. `tell` is called with each event as a table, from several
-    threads.
+    """Serves one host from `register` to `leave`. `report` is called from several threads.
 
-    `enforcer` limits the cores of the leases' processes; default: no limits.
+    `enforcer`: limits the processes of the host's leases; default: they are not limited.
     """
 
     def __init__(
         self,
         hosts: Hosts,
         spec: HostSpec,
-        tell: Tell,
+        report: Report,
         *,
         enforcer: Enforcer | None = None,
         poll_seconds: float = POLL_SECONDS,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        self._hosts, self._spec, self._tell = hosts, spec, tell
+        self._hosts, self._spec, self._report = hosts, spec, report
         self._poll_seconds, self._look_seconds = poll_seconds, look_seconds
         self._retry = Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._enforcer = enforcer
-        self._heart = Heart(hosts, spec, tell)
-        # Flags instead of threading.Event: a signal handler that interrupts a method of an Event could deadlock.
+        self._heart = Heart(hosts, spec, report)
+        # Plain attributes and no threading.Event: a signal handler that interrupts Event.set would wait for itself.
         self._is_leaving = self._is_gone = False
         self._held: dict[tuple[str, str, int], Hosted] = {}
         self._has_served = False
-        self._has_said_leave = False
+        self._is_leave_known = False
 
     def leave(self) -> None:
-        """Drain the slot, and end when its last lease has ended. A second call ends the agent at once."""
+        """Drain the host and end `run` when the last lease has ended. The second call ends it at once."""
         self._is_gone = self._is_leaving
         self._is_leaving = True
 
     def run(self) -> None:
-        """Run the agent until the slot has drained, by this agent or by an operator. Raise Refused if a request is
-        refused.
-        """
+        """Serve until the slot is drained, by `leave` or by an operator. Raises Refused."""
         try:
             if self._register():
                 self._serve()
@@ -167,91 +163,69 @@ class HostAgent:
             self._heart.stop()
 
     def _register(self) -> bool:
-        """Register the host, and repeat until it is answered. Return False if the agent is asked to leave before."""
-        spec = self._spec
-        answer = self._insist(
-            lambda: self._hosts.register(
-                spec.slot,
-                pool=spec.pool,
-                machine=spec.machine,
-                resources=spec.resources,
-                labels=spec.labels,
-                address=spec.address,
-                timeout=ASK_SECONDS,
-            )
-        )
-        if answer is None:
-            return False
-        self._has_served = answer.state == "ready"
-        self._heart.start(find_beat(answer.offline_timeout))
-        self._tell({"event": "registered", "slot": spec.slot, "state": answer.state, "machine": spec.machine})
-        if self._enforcer is not None:
-            self._enforcer.start()
-        return True
-
-    def _insist(self, ask: Callable[[], Any]) -> Any:
-        """Repeat a request until it is answered, and return the answer. Return None if the agent is asked to leave
-        before. Raise Refused.
-        """
-        is_known, retry = False, Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        """Register the host, however long it takes. Return False if the agent has to leave before. Raises Refused."""
+        spec, is_reported, retry = self._spec, False, Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while not self._is_leaving:
             try:
-                return ask()
+                answer = self._hosts.register(**asdict(spec), timeout=ASK_SECONDS)
             except (NotAnswered, Unavailable) as error:
-                if not is_known:
-                    self._tell({"event": "waiting", "error": str(error)})
-                is_known = True
-                self._rest(retry.take())
-        return None
-
-    def _rest(self, seconds: float) -> None:
-        """Wait this number of seconds, or until the agent is asked to leave."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._is_leaving:
-            time.sleep(min(left, NOTICE_SECONDS))
+                if not is_reported:
+                    self._report({"event": "waiting", "error": str(error)})
+                is_reported = True
+                until = time.monotonic() + retry.take()
+                while (left := until - time.monotonic()) > 0 and not self._is_leaving:
+                    time.sleep(min(left, NOTICE_SECONDS))
+                continue
+            self._has_served = answer.state == "ready"
+            self._heart.start(find_beat(answer.offline_timeout))
+            self._report({"event": "registered", "slot": spec.slot, "state": answer.state, "machine": spec.machine})
+            if self._enforcer is not None:
+                self._enforcer.start()
+            return True
+        return False
 
     def _serve(self) -> None:
         hints = self._hosts.hints(self._spec.slot)
         hints.listen()
         try:
             while not self._is_gone:
-                if self._is_leaving and not self._has_said_leave:
-                    self._say_leave()
+                if self._has_to_leave:
+                    self._leave()
                 hints.forget()
                 host = self._look()
-                if host is not None and host.state == "empty" and not self._is_back():
-                    self._tell({"event": "left", "slot": self._spec.slot})
+                is_drained = host is not None and host.state == "empty"
+                # A slot that still drained at the start is empty now: register again. A slot that has served since
+                # then was drained by an operator.
+                if is_drained and (self._has_served or self._is_leaving or not self._register()):
+                    self._report({"event": "left", "slot": self._spec.slot})
                     return
                 self._wait(hints, seconds=self._find_pause(host))
         finally:
             hints.close()
 
     def _find_pause(self, host: Host | None) -> float:
-        """Return the seconds to wait for a hint before the next read of the slot."""
+        """Return how many seconds to wait for a hint before the leases are read again."""
         if host is None:
             return self._retry.take()
         self._retry.reset()
         return shorten(self._poll_seconds if host.version is None else self._look_seconds)
 
-    def _is_back(self) -> bool:
-        """Register again if the slot was still draining from an earlier run and is now empty. Return False if the agent
-        has served: then its slot was drained.
-        """
-        return not self._has_served and not self._is_leaving and self._register()
+    @property
+    def _has_to_leave(self) -> bool:
+        return self._is_leaving and not self._is_leave_known
 
-    def _say_leave(self) -> None:
+    def _leave(self) -> None:
+        """Report to the workers that the host leaves. Without an answer the next round tries again."""
         try:
             answer = self._hosts.leave(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable) as error:
-            self._tell({"event": "waiting", "error": str(error)})
+            self._report({"event": "waiting", "error": str(error)})
             return
-        self._has_said_leave = True
-        self._tell({"event": "leaving", "slot": self._spec.slot, "state": answer.state, "leases": len(self._held)})
+        self._is_leave_known = True
+        self._report({"event": "leaving", "slot": self._spec.slot, "state": answer.state, "leases": len(self._held)})
 
     def _look(self) -> Host | None:
-        """Read the slot and its leases from the database. Return None without an answer; the next read then follows
-        soon.
-        """
+        """Return the row of the slot from the database; None without an answer."""
         try:
             host = self._hosts.leases(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable):
@@ -263,14 +237,14 @@ class HostAgent:
         return host
 
     def _compare(self, host: Host) -> None:
-        """Report each lease that began, changed or ended."""
+        """Report each lease that is new, has changed or has ended."""
         present = {(each.reservation, each.component, each.token): each for each in host.leases}
         for key, lease in self._held.items():
             if key not in present:
-                self._tell({"event": "ended", "reservation": lease.reservation, "component": lease.component})
+                self._report({"event": "ended", "reservation": lease.reservation, "component": lease.component})
         for key, lease in present.items():
             if self._held.get(key) != lease:
-                self._tell({"event": _name_change(self._held.get(key), lease), **msgspec.to_builtins(lease)})
+                self._report({"event": _name_change(self._held.get(key), lease), **msgspec.to_builtins(lease)})
         self._held = present
         self._enforce(is_thorough=True)
 
@@ -279,12 +253,12 @@ class HostAgent:
             self._enforcer.enforce(list(self._held.values()), is_thorough=is_thorough)
 
     def _wait(self, hints: Hints, seconds: float) -> None:
-        """Wait until the slot changes, the seconds have passed, or the agent is asked to leave."""
+        """Wait until the slot changed, the time is over, or the agent has to leave; limit new processes meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):
                 return
-            if self._is_leaving and not self._has_said_leave:
+            if self._has_to_leave:
                 return
             if self._heart.take_return():
                 until = min(until, time.monotonic() + min(RETURN_SECONDS, seconds) * random.random())  # noqa: S311
@@ -292,14 +266,14 @@ class HostAgent:
 
 
 def _name_change(known: Hosted | None, lease: Hosted) -> str:
-    """Return the name of a lease's change: `leased`, `revoking`, or `cores` if only its number of cores changed."""
+    """Return the event of a lease that is new (`leased`), has another state, or may use other `cores`."""
     if known is not None and msgspec.structs.replace(known, cores=lease.cores) == lease:
         return "cores"
     return "leased" if lease.state == "held" else lease.state
 
 
 def find_beat(offline_timeout: float | None) -> float:
-    """Return the seconds between two heartbeats. Several fit into the offline timeout, so that some may be lost."""
+    """Return the seconds between two heartbeats: several in the timeout, so that one may be lost."""
     if offline_timeout is None:
         return LONGEST_BEAT_SECONDS
     return min(max(offline_timeout / BEATS_A_TIMEOUT, SHORTEST_BEAT_SECONDS), LONGEST_BEAT_SECONDS)

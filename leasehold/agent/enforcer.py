@@ -1,4 +1,4 @@
-"""Apply the limits of cores on a host: find the processes of each lease and limit them as the scheduler decided."""
+"""Limit the processes of each lease on a host to the cores that the scheduler decided."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,38 +10,39 @@ from leasehold.agent.processes import list_tree, read_notes
 from leasehold.client.models import Hosted
 
 UNKNOWN_SECONDS: Final = 10.0
-"""Time without any known process of a lease after which the agent reports that nothing of it is limited, in seconds."""
+"""After this time the agent reports a lease without a known process: nothing of it is limited."""
 Key = tuple[str, str, int]
 """Identity of a lease: (reservation, component, token)."""
 
 
 class Enforcer:
-    """Keeps the processes of the leases on one host within their limits. `tell` is called once for each change and each
-    failure.
+    """Keeps the processes of the leases on one host within their limits.
+
+    `report` is called once for each change: a limit that was applied, or the reason why it could not be.
     """
 
     def __init__(
         self,
         folder: Path,
         limits: Limits | None,
-        tell: Callable[[Mapping[str, Any]], object],
+        report: Callable[[Mapping[str, Any]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make an enforcer. `folder` is the folder with the notes about processes."""
-        self._folder, self._limits, self._tell, self._clock = folder, limits, tell, clock
+        """`folder`: the folder of the notes about processes, see `write_note`."""
+        self._folder, self._limits, self._report, self._clock = folder, limits, report, clock
         self._applied: dict[Key, tuple[tuple[int, ...], float, float]] = {}
-        """Lease -> applied limit: known processes, number of cores, and cores of the leases before it."""
+        """The processes with a note, the cores of the lease, and the number of cores of the leases before it."""
         self._seen: dict[Key, float] = {}
-        self._said: dict[Key, object] = {}
+        self._reported: dict[Key, object] = {}
 
     def start(self) -> None:
-        """Report the way in which limits are applied."""
-        self._tell({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
+        """Report how limits are applied."""
+        self._report({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
 
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
-        """Limit leases that are new or have another limit, and remove the limits of ended leases.
+        """Limit leases that are new or have another limit; remove the limits of ended ones.
 
-        `is_thorough`: apply all limits again, to include processes that were started during a change.
+        `is_thorough`: apply all limits again, so that a process that started during a change is limited too.
         """
         notes, before = read_notes(self._folder), 0.0
         present = {(each.reservation, each.component, each.token): each for each in held if each.cores is not None}
@@ -52,11 +53,12 @@ class Enforcer:
             wanted = (roots, lease.cores or 0.0, before)
             before += lease.cores or 0.0
             if not roots:
-                self._say_unknown(key)
+                if self._clock() - self._seen.setdefault(key, self._clock()) >= UNKNOWN_SECONDS:
+                    self._report_once(key, "unlimited", why="no process of it is known here: see leasehold host exec")
             elif is_thorough or self._applied.get(key) != wanted:
                 self._apply(key, *wanted)
         self._seen = {key: at for key, at in self._seen.items() if key in present}
-        self._said = {key: said for key, said in self._said.items() if key in present}
+        self._reported = {key: last for key, last in self._reported.items() if key in present}
 
     def lift_all(self) -> None:
         """Remove all limits."""
@@ -65,15 +67,15 @@ class Enforcer:
 
     def _apply(self, key: Key, roots: tuple[int, ...], cores: float, before: float) -> None:
         if self._limits is None:
-            self._say(key, "unlimited", why="this system has neither cgroups nor affinity")
+            self._report_once(key, "unlimited", why="this system has neither cgroups nor affinity")
             return
         try:
             self._limits.apply(_name(key), list_tree(roots), cores, before)
         except OSError as error:
-            self._say(key, "unlimited", why=f"{self._limits.name}: {error}")
+            self._report_once(key, "unlimited", why=f"{self._limits.name}: {error}")
             return
         self._applied[key] = (roots, cores, before)
-        self._say(key, "limited", cores=cores, by=self._limits.name)
+        self._report_once(key, "limited", cores=cores, by=self._limits.name)
 
     def _lift(self, key: Key) -> None:
         roots, _, _ = self._applied.pop(key)
@@ -82,16 +84,12 @@ class Enforcer:
         try:
             self._limits.lift(_name(key), list_tree(roots))
         except OSError as error:
-            self._tell({"event": "unlifted", "reservation": key[0], "component": key[1], "why": str(error)})
+            self._report({"event": "unlifted", "reservation": key[0], "component": key[1], "why": str(error)})
 
-    def _say_unknown(self, key: Key) -> None:
-        if self._clock() - self._seen.setdefault(key, self._clock()) >= UNKNOWN_SECONDS:
-            self._say(key, "unlimited", why="no process of it is known here: see leasehold host exec")
-
-    def _say(self, key: Key, event: str, **detail: object) -> None:
-        if self._said.get(key) != (event, detail):
-            self._said[key] = (event, detail)
-            self._tell({"event": event, "reservation": key[0], "component": key[1], **detail})
+    def _report_once(self, key: Key, event: str, **detail: object) -> None:
+        if self._reported.get(key) != (event, detail):
+            self._reported[key] = (event, detail)
+            self._report({"event": event, "reservation": key[0], "component": key[1], **detail})
 
 
 def _name(key: Key) -> str:

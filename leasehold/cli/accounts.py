@@ -14,6 +14,7 @@ from leasehold.cli.failures import CommandError, explaining_refusals, send_each
 from leasehold.cli.formats import Output, choose_format, print_csv, print_document
 from leasehold.cli.output import (
     AsJson,
+    Timeout,
     Watched,
     parse_amounts,
     parse_number,
@@ -49,8 +50,7 @@ _ALIVE = ("pending", "leased", "revoking")
 Names = Annotated[
     list[str], typer.Argument(metavar="ACCOUNT...", help="Names of accounts.", autocompletion=complete_accounts)
 ]
-Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its name.", autocompletion=complete_accounts)]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
+Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name of the account.", autocompletion=complete_accounts)]
 _LIST_HELP = "Up to five numbers, best level first, like 2,1; missing numbers are 0."
 group = add_group("accounts", "Show and manage quota accounts.", "leasehold accounts list")
 
@@ -116,9 +116,9 @@ def _name_level(level: int) -> str:
 @group.command(epilog=example("leasehold accounts show ci", "leasehold accounts show ci --plot --span 6h"))
 def show(
     account: Name,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw its balances over time, from the database.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw the balances over time, from the database.")] = False,
     span: Annotated[str, typer.Option(help="How far --plot and --samples look back, like 30m or 6h.")] = "24h",
-    samples: Annotated[bool, typer.Option("--samples", help="With --json: its balances over time too.")] = False,
+    samples: Annotated[bool, typer.Option("--samples", help="With --json: print the balances over time too.")] = False,
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
@@ -190,18 +190,21 @@ def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
 )
 def set_(  # noqa: PLR0913, PLR0917 - an option each
     account: Name,
-    charge_rate: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Income a second. {_LIST_HELP}")] = None,
+    charge_rate: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Income per second. {_LIST_HELP}")] = None,
     max_charge_seconds: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Balances grow to at most the income of this time, like 10m."),
+        typer.Option(metavar="DURATION", help="Limit of balances: the income of this time, like 10m."),
     ] = None,
-    balance: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help=f"The balance from now on. {_LIST_HELP}")
+    balance: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Set the balance. {_LIST_HELP}")] = None,
+    max_fanout: Annotated[
+        int | None, typer.Option(help="Largest number of paid leases of equal reservations; 0: no limit.")
     ] = None,
-    max_fanout: Annotated[int | None, typer.Option(help="Most paid leases of equal reservations; 0: no limit.")] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=N", help="Most leases on slots with one value of this label. Replaces all limits."),
+        typer.Option(
+            metavar="LABEL=N",
+            help="Largest number of leases for each value of this label; replaces all limits. May be repeated.",
+        ),
     ] = None,
     free_tasks: Annotated[
         bool | None,
@@ -209,7 +212,7 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
             "--enable-free-tasks/--disable-free-tasks", help="Without a balance: run at the free level, or wait."
         ),
     ] = None,
-    description: Annotated[str | None, typer.Option(help="A text for people.")] = None,
+    description: Annotated[str | None, typer.Option(help="Description of the account.")] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Apply rules to the database: preview the change, ask before anything is taken away, then request a tick."""
+"""Apply rules to the database: preview the change, ask before something is taken away, and request a tick."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,12 +10,12 @@ import msgspec
 import typer
 
 from leasehold.cli.failures import CommandError, print_error
-from leasehold.cli.output import print_json, print_thing, show_levels
+from leasehold.cli.output import print_result, shorten, show_levels
+from leasehold.cli.ruling import find_version
 from leasehold.client.own_transport import open_wire
 from leasehold.errors import LeaseholdError
 from leasehold.stack.preparation import QuietDispatcher
-from scheduler.operations.apply import RulesChangedError, apply_rules
-from scheduler.operations.preview import Preview, preview_rules
+from scheduler.operations.apply import Preview, RulesChangedError, apply_rules, preview_rules
 from workers.config_template import format_value
 from workers.configuration import load_settings, read_configuration
 from workers.services import Services
@@ -43,78 +43,54 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     Raises InvalidInputError, StoreUnavailableError, and ViewUnavailableError (after the commit; it is safe to repeat).
     """
     configuration = read_configuration(path)
-    change = _Change(configuration.settings, configuration.rules_document, f"leasehold apply {path.name}")
-    change.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+    source = f"leasehold apply {path.name}"
+    _carry_out(configuration.settings, configuration.rules_document, source, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Apply the rules of an earlier version as a new version. Raises like `apply_file`."""
     settings = load_settings()
     with closing(Services(settings, QuietDispatcher).open_store()) as store:
-        found = store.read_rules_history(version=version)
-    if not found:
-        raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
-    change = _Change(settings, found[0].document, f"leasehold rules rollback {version}")
-    change.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+        document = find_version(store, version).document
+    source = f"leasehold rules rollback {version}"
+    _carry_out(settings, document, source, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-class _Change:
-    """A rules document that is to be applied."""
-
-    def __init__(self, settings: Settings, document: Mapping[str, Any], source: str) -> None:
-        self._settings, self._document, self._source = settings, document, source
-        self._services = Services(settings, lambda: _Kicker(settings))
-
-    def carry_out(self, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-        """Preview the change and apply it unless `dry_run`. If it takes something away and not `yes`, ask before."""
-        if yes and not dry_run and not as_json:
-            # The preview would be neither shown nor needed for a question, and plans over a large database take long.
-            self._report(*self._apply(), None)
-            return
-        with closing(self._services.open_store()) as store:
-            preview = preview_rules(store, self._document)
-        if dry_run:
-            self._show(preview, as_json)
-            return
-        self._check_broker()
-        if preview.takes_away and not yes:
-            _confirm(preview)
-        self._report(*self._apply(preview.version), preview if as_json else None)
-
-    def _check_broker(self) -> None:
-        if self._settings.broker_url is None:
-            raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
-
-    def _apply(self, expected: int | None = None) -> tuple[int, bool]:
-        self._check_broker()
-        ports = self._services.ports
-        try:
-            return apply_rules(ports, self._document, source=self._source, expected=expected)
-        except RulesChangedError as error:
-            raise CommandError(str(error)) from None
-        finally:
-            ports.store.close()
-
-    @staticmethod
-    def _report(version: int, changed: bool, preview: Preview | None) -> None:
-        if preview is not None:
-            print_json({"version": version, "changed": changed, **_describe(preview)})
-        else:
-            print_thing(f"rules version {version}" + ("" if changed else ", unchanged"))
-
-    def _show(self, preview: Preview, as_json: bool) -> None:
-        if as_json:
-            print_json({"version": preview.version, "changed": preview.changed, "dry_run": True, **_describe(preview)})
-        else:
-            print_thing("\n".join(_write(preview)))
+def _carry_out(
+    settings: Settings, document: Mapping[str, Any], source: str, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Preview the change and apply it unless `dry_run`. If it takes something away and not `yes`, ask before."""
+    services = Services(settings, lambda: _Kicker(settings))
+    preview = None
+    if dry_run or as_json or not yes:
+        # Else the preview is neither printed nor needed for a question, and it takes long on a large database.
+        with closing(services.open_store()) as store:
+            preview = preview_rules(store, document)
+    if preview is not None and dry_run:
+        found = {"version": preview.version, "changed": preview.changed, "dry_run": True, **_describe(preview)}
+        print_result(found, "\n".join(_write(preview)), as_json=as_json)
+        return
+    if settings.broker_url is None:
+        raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
+    if preview is not None and preview.takes_away and not yes:
+        _confirm(preview)
+    ports = services.ports
+    try:
+        expected = preview.version if preview else None
+        version, changed = apply_rules(ports, document, source=source, expected=expected)
+    except RulesChangedError as error:
+        raise CommandError(str(error)) from None
+    finally:
+        ports.store.close()
+    result = {"version": version, "changed": changed, **(_describe(preview) if preview else {})}
+    print_result(result, f"rules version {version}" + ("" if changed else ", unchanged"), as_json=as_json)
 
 
 def _describe(preview: Preview) -> dict[str, Any]:
     """Return the preview for `--json`: changes, consequences and whether something is taken away."""
-    document: dict[str, Any] = msgspec.to_builtins(preview)
-    for name in ("version", "changed"):
-        del document[name]
-    return document | {"takes_away": preview.takes_away}
+    document = msgspec.to_builtins(preview).items()
+    shown = {name: value for name, value in document if name not in {"version", "changed"}}
+    return {**shown, "takes_away": preview.takes_away}
 
 
 def _confirm(preview: Preview) -> None:
@@ -150,7 +126,8 @@ def _write(preview: Preview) -> list[str]:
 
 def _list_consequences(preview: Preview) -> Iterator[str]:
     yield from _cut(
-        f"{each.slot}: {_ACTIONS.get(each.action, each.action)} ({each.reason})" + _name_holders(each.reservations)
+        f"{each.slot}: {_ACTIONS.get(each.action, each.action)} ({each.reason})"
+        + (f": {shorten(each.reservations, MOST_LINES, between=', ', before_more='')}" if each.reservations else "")
         for each in preview.departures
     )
     yield from _cut(f"{each.reservation}: {each.action} ({each.reason})" for each in preview.endings)
@@ -169,13 +146,6 @@ _ACTIONS: Final = {
     "drain": "drains, its leases continue until they end",
     "terminate": "its machine is terminated",
 }
-
-
-def _name_holders(reservations: tuple[str, ...]) -> str:
-    if not reservations:
-        return ""
-    shown = ", ".join(reservations[:MOST_LINES])
-    return f": {shown}" + (f" and {len(reservations) - MOST_LINES} more" if len(reservations) > MOST_LINES else "")
 
 
 def _cut(lines: Iterable[str]) -> Iterator[str]:

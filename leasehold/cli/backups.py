@@ -11,7 +11,7 @@ import typer
 
 from leasehold.cli.connecting import load_settings
 from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.output import AsJson, print_json, print_thing
+from leasehold.cli.output import AsJson, print_result
 from leasehold.cli.root import app, example
 
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ def backup(
     from scheduler.store.backup import back_up
 
     found = back_up(url, file, overwrite=force)
-    if as_json:
-        print_json(found)
-    else:
-        print_thing(f"wrote {file}: cluster {found.identity}, revision {found.revision}, {found.bytes} bytes")
+    text = f"wrote {file}: cluster {found.identity}, revision {found.revision}, {found.bytes} bytes"
+    print_result(found, text, as_json=as_json)
 
 
 @app.command(epilog=example("leasehold restore leasehold.backup", "leasehold restore --in-place --yes"))
@@ -74,10 +72,7 @@ def restore(
     run = _Restore(file, take_over=take_over, without_redis=without_redis)
     run.confirm(yes=yes)
     restored = run.carry_out(resubmit=resubmit)
-    if as_json:
-        print_json(restored)
-    else:
-        print_thing("\n".join(_describe(restored)))
+    print_result(restored, "\n".join(_describe(restored)), as_json=as_json)
 
 
 class _Restore:
@@ -233,9 +228,7 @@ def _describe(restored: "Restored") -> list[str]:
     for lost in restored.lost:
         where = f" on {', '.join(lost.slots)} with token {lost.token}" if lost.slots else ""
         lines.append(f"  {lost.id}: was {lost.phase}{where}; {lost.outcome}")
-    if restored.machines is not None:
-        found = restored.machines
-        lines.append(f"machines: {found.settled + found.adopted} adopted, {found.ended} ended")
-    else:
-        lines.append(f"machines: left to the health worker ({restored.cloud_fault})")
-    return lines
+    found = restored.machines
+    if found is None:
+        return [*lines, f"machines: left to the health worker ({restored.cloud_fault})"]
+    return [*lines, f"machines: {found.settled + found.adopted} adopted, {found.ended} ended"]

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -57,20 +57,16 @@ def complete_pools(incomplete: str) -> Found:
 
 def complete_phases(incomplete: str) -> list[str]:
     """Offer the phases of reservations, and `ended` for any end."""
-    return _starting(incomplete, (*PHASES, "ended"))
+    return starting((*PHASES, "ended"), incomplete)
 
 
 def complete_states(incomplete: str) -> list[str]:
     """Offer the states of slots."""
-    return _starting(incomplete, SLOT_STATES)
+    return starting(SLOT_STATES, incomplete)
 
 
-def complete_formats(incomplete: str) -> list[str]:
-    """Offer the values of --output."""
-    return _starting(incomplete, ("table", "wide", "json", "yaml", "csv"))
-
-
-def _starting(incomplete: str, words: tuple[str, ...]) -> list[str]:
+def starting(words: Iterable[str], incomplete: str) -> list[str]:
+    """Return the words that begin with `incomplete`."""
     return [word for word in words if word.startswith(incomplete)]
 
 

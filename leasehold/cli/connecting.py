@@ -19,12 +19,12 @@ def connect(timeout: float = 10.0) -> Iterator["Client"]:
 
     Raises NoStack and Unavailable, the latter at once if Redis does not answer.
     """
-    from leasehold.cli.output import use_clock
+    from leasehold.cli.output import clock
     from leasehold.client.client import Client
 
     with Client(timeout=timeout) as client:
         client.probe.check_redis()
-        use_clock(client.now)
+        clock.now = client.now
         yield client
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli.failures import INTERRUPTED, CommandError
+from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, one_line
 from leasehold.cli.root import app
 
 
@@ -34,16 +34,13 @@ def demo(
     """
     from leasehold.demo.run import DemoError, make_console, report, run_demo
     from leasehold.demo.stretch import choose_stretch, find_shipped_log
-    from leasehold.errors import LeaseholdError
-    from leasehold.stack import StackError
     from scheduler.simulation.swf import TraceError
 
     try:
         path = trace or find_shipped_log()
         stretch = choose_stretch(path, jobs, speed)
     except TraceError as error:
-        typer.echo(f"leasehold: {error}", err=True)
-        raise typer.Exit(2) from None
+        raise CommandError(one_line(str(error)), BAD_INPUT) from None
     console = make_console(quiet=as_json)
     console.print(
         f"{len(stretch.jobs)} jobs of {path.name}, {stretch.seconds / 3600:.1f} hours of it, "
@@ -52,9 +49,8 @@ def demo(
     )
     try:
         summary = run_demo(stretch, console)
-    except (StackError, DemoError, LeaseholdError) as error:
-        typer.echo(f"leasehold: {error}", err=True)
-        raise typer.Exit(1) from None
+    except DemoError as error:
+        raise CommandError(str(error)) from None
     except KeyboardInterrupt:
         raise CommandError("interrupted; everything is stopped", INTERRUPTED) from None
     report(summary, console, as_json=as_json)

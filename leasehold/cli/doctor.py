@@ -12,10 +12,8 @@ from leasehold.cli.root import app
 from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
-    from leasehold.doctor.cloud import Ability
     from leasehold.doctor.findings import Finding
 
-_MARKS: Final = {"ok": "ok", "warning": "warning", "failure": "FAILURE", "skipped": "skipped"}
 _COLOURS: Final = {
     "ok": typer.colors.GREEN,
     "warning": typer.colors.YELLOW,
@@ -28,7 +26,7 @@ _MARK_WIDTH: Final = 7
 
 @app.command()
 def doctor(
-    aws: Annotated[bool, typer.Option("--aws/--no-aws", help="Whether to send checks to AWS.")] = True,
+    aws: Annotated[bool, typer.Option("--aws/--no-aws", help="Whether to check the permissions in AWS.")] = True,
     may: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,11 +52,15 @@ def doctor(
       leasehold doctor --may launch --may terminate
     """
     adopt_stack()
+    from leasehold.doctor.cloud import ABILITIES
     from leasehold.doctor.examination import examine
     from leasehold.doctor.rules import list_outcomes
     from workers.configuration import read_configuration
 
-    abilities = _read_abilities(may) if aws else []
+    unknown = [each for each in may or [] if aws and each not in ABILITIES]
+    if unknown:
+        raise typer.BadParameter(f"expected one of {', '.join(ABILITIES)}, got {unknown[0]!r}", param_hint="--may")
+    abilities = [each for each in ABILITIES if aws and (not may or each in may)]
     findings = []
     for finding in examine(read_configuration(), timeout, abilities):
         findings.append(finding)
@@ -73,17 +75,8 @@ def doctor(
     raise typer.Exit(FAILED if counts["failure"] else 0)
 
 
-def _read_abilities(given: list[str] | None) -> "list[Ability]":
-    from leasehold.doctor.cloud import ABILITIES
-
-    unknown = [each for each in given or [] if each not in ABILITIES]
-    if unknown:
-        raise typer.BadParameter(f"expected one of {', '.join(ABILITIES)}, got {unknown[0]!r}", param_hint="--may")
-    return [ability for ability in ABILITIES if not given or ability in given]
-
-
 def _print_finding(finding: "Finding") -> None:
-    mark = _MARKS[finding.outcome].ljust(_MARK_WIDTH)
+    mark = (finding.outcome.upper() if finding.outcome == "failure" else finding.outcome).ljust(_MARK_WIDTH)
     # typer.echo drops the colours unless standard output is a terminal.
     check, text = finding.check.ljust(_NAME_WIDTH), make_visible(finding.text)
     typer.echo(f"{typer.style(mark, fg=_COLOURS[finding.outcome])}  {check}  {text}")

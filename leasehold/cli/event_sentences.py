@@ -27,7 +27,9 @@ def describe_event(event: "Event") -> str:
 def _find_sentence(event: "Event") -> str:
     detail = event.detail
     if event.name == "message_refused":
-        return _describe_refused(detail)
+        text = f"{detail['task']} on the queue {detail['queue']}, message {detail['message']}: "
+        text += f"{detail['path']}: expected {detail['expected']}, got {detail['got']}"
+        return text + (f" ({detail['more_faults']} more faults)" if detail.get("more_faults") else "")
     if "by" in detail:
         return _describe_victim(detail)
     if "preempted" in detail:
@@ -37,12 +39,6 @@ def _find_sentence(event: "Event") -> str:
     if event.name == "reservation_cores":
         return f"{detail['component']} may use {detail['cpus']:g} cores of {detail['slot']}"
     return ""
-
-
-def _describe_refused(detail: Mapping[str, Any]) -> str:
-    text = f"{detail['task']} on the queue {detail['queue']}, message {detail['message']}: "
-    text += f"{detail['path']}: expected {detail['expected']}, got {detail['got']}"
-    return text + (f" ({detail['more_faults']} more faults)" if detail.get("more_faults") else "")
 
 
 def _describe_victim(detail: Mapping[str, Any]) -> str:

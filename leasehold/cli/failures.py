@@ -70,16 +70,12 @@ def explain(error: Exception) -> tuple[list[str], int]:
         return [f"{error.format_message()} (see --help)"], BAD_INPUT  # type: ignore[attr-defined]
     if isinstance(error, CommandError):
         return str(error).splitlines(), error.status
-    if isinstance(error, BadCredentials):
-        return [one_line(str(error))], BAD_INPUT
-    if isinstance(error, LeaseholdError):
-        return [one_line(str(error))], FAILED
-    if isinstance(error, OSError):
-        return [one_line(f"{error.filename}: {error.strerror}" if error.filename else str(error))], FAILED
-    faults = getattr(error, "faults", None)
-    if faults:
-        return [one_line(str(each)) for each in faults], BAD_INPUT
-    return [one_line(str(error)), *map(one_line, getattr(error, "details", ()))], FAILED
+    # Some errors of the client are an OSError too (TimeoutError, ConnectionError); they have a message of their own.
+    if isinstance(error, OSError) and not isinstance(error, LeaseholdError) and error.filename:
+        return [one_line(f"{error.filename}: {error.strerror}")], FAILED
+    faults = getattr(error, "faults", ())
+    lines = [str(each) for each in faults] or [str(error), *getattr(error, "details", ())]
+    return [one_line(each) for each in lines], BAD_INPUT if faults or isinstance(error, BadCredentials) else FAILED
 
 
 _OURS: Final = (

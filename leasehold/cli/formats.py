@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.completing import complete_formats
+from leasehold.cli.completing import starting
 from leasehold.cli.failures import BAD_INPUT, CommandError
 from leasehold.cli.output import choose, print_json
 from leasehold.common.visible import escape_json, make_visible
@@ -25,12 +25,18 @@ Output = Annotated[
         "-o",
         metavar="FORMAT",
         help="table, wide (all columns in full), json, yaml or csv.",
-        autocompletion=complete_formats,
+        autocompletion=lambda incomplete: starting(FORMATS, incomplete),
     ),
 ]
 OneOutput = Annotated[
     str | None,
-    typer.Option("--output", "-o", metavar="FORMAT", help="table, json or yaml.", autocompletion=complete_formats),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FORMAT",
+        help="table, json or yaml.",
+        autocompletion=lambda incomplete: starting(FORMATS, incomplete),
+    ),
 ]
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@+-]*")
 _NOT_TEXT: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
@@ -70,7 +76,11 @@ def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
     """Yield the lines of a list, a mapping or a scalar as a YAML block."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
-            yield from _nest(f"{indent}{_show_scalar(key)}:", each, indent)
+            if each and isinstance(each, (dict, list, tuple)):
+                yield f"{indent}{_show_scalar(key)}:"
+                yield from _list_lines(each, f"{indent}  ")
+            else:
+                yield f"{indent}{_show_scalar(key)}: {_show_scalar(each)}"
     elif isinstance(value, (list, tuple)) and value:
         for each in value:
             first, *rest = _list_lines(each, f"{indent}  ")
@@ -78,14 +88,6 @@ def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
             yield from rest
     else:
         yield indent + _show_scalar(value)
-
-
-def _nest(key: str, value: Any, indent: str) -> Iterator[str]:
-    if value and isinstance(value, (dict, list, tuple)):
-        yield key
-        yield from _list_lines(value, f"{indent}  ")
-    else:
-        yield f"{key} {_show_scalar(value)}"
 
 
 def _show_scalar(value: Any) -> str:

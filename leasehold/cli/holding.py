@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.completing import PHASES, complete_live_reservations, complete_phases
+from leasehold.cli.completing import PHASES, complete_phases
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error
 from leasehold.cli.interrupts import inherited
-from leasehold.cli.output import AsJson, print_json, print_thing, show_seconds
-from leasehold.cli.requesting import Timeout, describe_request, describe_reservation, submit
+from leasehold.cli.output import AsJson, Timeout, print_result, show_seconds
+from leasehold.cli.requesting import LiveId, describe_request, describe_reservation, submit
 from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.cli.waiting import show_progress
@@ -33,21 +33,6 @@ AWAITED: Final = (*PHASES, "ended")
 _POLL_SECONDS: Final = 1.0
 _CANCEL_SECONDS: Final = 5.0
 
-Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command with its arguments.")]
-Wait = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Longest wait for the lease (default: no limit).", min=0)
-]
-Phase = Annotated[
-    str,
-    typer.Option(
-        "--for", metavar="PHASE", help=f"One of {', '.join(AWAITED)} (any end).", autocompletion=complete_phases
-    ),
-]
-AnyId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_live_reservations)]
-Patience = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", help="Longest wait (default: no limit).", min=0)
-]
-
 
 @app.command(
     "run",
@@ -57,7 +42,15 @@ Patience = Annotated[
     ),
 )
 @with_options_of(describe_request, without={"restart"})
-def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) -> None:
+def run(
+    items: Any,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command with its arguments.")],
+    wait: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Longest wait for the lease, in seconds; default: no limit.", min=0),
+    ] = None,
+    timeout: Timeout = 30,
+) -> None:
     """Run a command on this machine while holding a lease.
 
     Reserves, waits, renews, and releases at the end. The lease is in the command's environment (LEASEHOLD_ADDRESS,
@@ -71,8 +64,12 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
     fields = {"id": f"r-{secrets.token_hex(8)}", "ttl": DEFAULT_TTL, **items}
     group = CommandGroup()
     with connect(timeout) as client:
-        # Before signals are handled: a signal cancels the reservation, but not one that another process holds.
-        _refuse_held(client, fields["id"])
+        # Before signals are handled: a signal cancels the reservation, which another process may hold already.
+        row = client.get(fields["id"])
+        if row is not None and row.phase in {"leased", "revoking"}:
+            raise CommandError(
+                f"--id: expected a reservation that is not leased yet, got {row.id}, which is {row.phase}"
+            )
         with Signals(group) as signals:
             try:
                 status = _run(client, fields, command, wait, group, signals)
@@ -94,13 +91,6 @@ def _run(
         lease = _enter(client, fields, wait, stack)
         signals.pass_on()
         return LeasedCommand(client, lease, group, print_error).run(command, inherited())
-
-
-def _refuse_held(client: "Client", name: str) -> None:
-    """Raise CommandError if this reservation is leased, because a command of another process may hold the lease."""
-    row = client.get(name)
-    if row is not None and row.phase in {"leased", "revoking"}:
-        raise CommandError(f"--id: expected a reservation that is not leased yet, got {name}, which is {row.phase}")
 
 
 def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: contextlib.ExitStack) -> "Lease":
@@ -130,7 +120,20 @@ def _give_up(client: "Client", name: str) -> str:
 
 
 @app.command("wait", epilog=example("leasehold wait build-7", "leasehold wait build-7 --for ended --timeout 600"))
-def wait_for(reservation: AnyId, phase: Phase = "leased", timeout: Patience = None, as_json: AsJson = False) -> None:
+def wait_for(
+    reservation: LiveId,
+    phase: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="PHASE", help=f"One of {', '.join(AWAITED)} (any end).", autocompletion=complete_phases
+        ),
+    ] = "leased",
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", help="Longest wait, in seconds; default: no limit.", min=0),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Wait until a reservation is leased or in another phase.
 
     Status 1 if the phase was not reached in time, or if the reservation has ended in another one.
@@ -143,10 +146,7 @@ def wait_for(reservation: AnyId, phase: Phase = "leased", timeout: Patience = No
                 row = _wait(client, reservation, phase, timeout)
         except KeyboardInterrupt:
             raise CommandError(f"interrupted: {reservation} stays as it is", INTERRUPTED) from None
-    if as_json:
-        print_json(row)
-    else:
-        print_thing(describe_reservation(row))
+    print_result(row, describe_reservation(row), as_json=as_json)
 
 
 def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Reservation":

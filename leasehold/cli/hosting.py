@@ -1,10 +1,8 @@
 """`leasehold host`: commands for hosts that register themselves."""
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,36 +13,22 @@ from leasehold.cli.checking import check
 from leasehold.cli.completing import complete_held_reservations, complete_slots
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import INTERRUPTED, CommandError, explaining_refusals, print_error
-from leasehold.cli.interrupts import inherited, list_ending
-from leasehold.cli.output import AsJson, parse_amounts, parse_pairs, print_json, print_result, print_slot
+from leasehold.cli.interrupts import handling, inherited, list_ending
+from leasehold.cli.output import AsJson, Timeout, parse_amounts, parse_pairs, print_json, print_result, print_slot
 from leasehold.cli.root import add_group, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.common.visible import make_visible
 from leasehold.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
     from leasehold.agent.agent import HostSpec
 
-SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Its slot; default: the name of this host.")]
-Pool = Annotated[str, typer.Option(help='A pool with provider = "static".')]
-Machine = Annotated[str | None, typer.Option(help="The machine id; default: from /etc/machine-id, else from --state.")]
+SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Slot of the host; default: the name of this host.")]
+Machine = Annotated[str | None, typer.Option(help="Machine id; default: from /etc/machine-id, else from --state.")]
 State = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Keeps a machine id if the host has none; default: ~/.local/state/leasehold."),
-]
-Cpus = Annotated[str | None, typer.Option(help="Cpus; default: all of this machine.")]
-Memory = Annotated[str | None, typer.Option(help="Memory in MiB; default: all of this machine.")]
-Resource = Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Any other resource.")]
-Label = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that requests can name.")]
-Address = Annotated[str | None, typer.Option(help="The address at which holders reach this host.")]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
-Cgroup = Annotated[
-    Path | None,
     typer.Option(
-        metavar="FOLDER", help="A delegated cgroup v2 folder, to limit cores by it; default: by cpu affinity."
+        metavar="FOLDER", help="Folder for a machine id if the host has none; default: ~/.local/state/leasehold."
     ),
 ]
 _STATE = frozenset({"slot", "machine"})
@@ -53,14 +37,20 @@ group = add_group("host", "Run and manage hosts of static pools.", "leasehold ho
 
 
 def _describe(  # noqa: PLR0913, PLR0917 - an option each
-    pool: Pool,
+    pool: Annotated[str, typer.Option(help='Pool of the host, which has provider = "static".')],
     slot: SlotId = None,
     machine: Machine = None,
-    cpus: Cpus = None,
-    memory: Memory = None,
-    resource: Resource = None,
-    label: Label = None,
-    address: Address = None,
+    cpus: Annotated[str | None, typer.Option(help="Number of cpus; default: all of this machine.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory in MiB; default: all of this machine.")] = None,
+    resource: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Amount of another resource. May be repeated.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Label of the slot. May be repeated.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Address at which holders reach this host; default: none.")
+    ] = None,
     state: State = None,
 ) -> "HostSpec":
     """Return this host's name, machine id and resources: the given ones, else its own. Raises InvalidInputError."""
@@ -97,7 +87,17 @@ def _find_identity(slot: str | None, machine: str | None, state: Path | None) ->
     ),
 )
 @with_options_of(_describe)
-def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: AsJson = False) -> None:
+def run(
+    spec: "HostSpec",
+    state: State = None,
+    cgroup: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="A delegated cgroup v2 folder, to limit cores by it; default: by cpu affinity."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Run the agent of this host until Ctrl-C.
 
     It registers the host, sends its heartbeats, prints a line for each change of its leases, and limits the cores of
@@ -119,10 +119,16 @@ def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: A
     def show(event: Mapping[str, Any]) -> None:
         _print_event(event, as_json)
 
+    signals: list[int] = []
     enforcer = Enforcer(notes_folder(state or find_state_folder(), spec.slot), limits, show)
     with Client() as client, explaining_refusals(_STATE):
         agent = HostAgent(client.hosts, spec, show, enforcer=enforcer)
-        with _leaving_on_signals(agent.leave) as signals:
+
+        def on_signal(number: int, _frame: object) -> None:
+            signals.append(number)
+            agent.leave()
+
+        with handling(list_ending(), on_signal):
             agent.run()
     if len(signals) > 1:
         raise typer.Exit(INTERRUPTED)
@@ -134,13 +140,13 @@ def execute(
         str,
         typer.Argument(
             metavar="RESERVATION",
-            help="A reservation with a lease on this host.",
+            help="Reservation with a lease on this host.",
             autocompletion=complete_held_reservations,
         ),
     ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command with its arguments.")],
-    component: Annotated[str, typer.Option(help="The component of the reservation.")] = "main",
-    slot: Annotated[str | None, typer.Option(help="The slot (default: the name of this host).")] = None,
+    component: Annotated[str, typer.Option(help="Component of the reservation.")] = "main",
+    slot: Annotated[str | None, typer.Option(help="Slot of the host; default: the name of this host.")] = None,
     machine: Machine = None,
     state: State = None,
     timeout: Timeout = 30,
@@ -178,23 +184,6 @@ def _check_lease(slot: str, machine: str, reservation: str, component: str, time
     if component not in held:
         parts = " or ".join(held)
         raise CommandError(f'--component: expected {parts}, which {reservation} has on {slot}, got "{component}"')
-
-
-@contextmanager
-def _leaving_on_signals(leave: "Callable[[], None]") -> "Iterator[list[int]]":
-    """Call `leave` for each signal that ends a command; yield the list of those signals, which grows."""
-    came: list[int] = []
-
-    def on_signal(number: int, _frame: "FrameType | None") -> None:
-        came.append(number)
-        leave()
-
-    before = {number: signal.signal(number, on_signal) for number in list_ending()}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @group.command("register", epilog=example("leasehold host register lab-7 --pool lab --cpus 8 --label disk=ssd"))
@@ -246,7 +235,7 @@ def leave(
 
 @group.command(epilog=example("leasehold host remove lab-7"))
 def remove(
-    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its slot.", autocompletion=complete_slots)],
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Slot of the host.", autocompletion=complete_slots)],
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:

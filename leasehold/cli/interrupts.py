@@ -5,8 +5,9 @@ Only SIGTERM would then stop a command that waits or repeats.
 """
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Final
 
 _TAKEN: Final[set[int]] = set()
@@ -26,14 +27,19 @@ def list_ending() -> list[int]:
     return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
-@contextmanager
-def inherited() -> Iterator[None]:
-    """Ignore, within this context, the signals that were inherited as ignored, so that a program started in it inherits
-    them as well.
+def inherited() -> AbstractContextManager[None]:
+    """Return a context in which the signals that were inherited as ignored are ignored, so that a program that is
+    started in it inherits them as well.
     """
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _TAKEN}
+    return handling(_TAKEN, signal.SIG_IGN)
+
+
+@contextmanager
+def handling(numbers: Iterable[int], handler: "Callable[[int, FrameType | None], object] | int") -> Iterator[None]:
+    """Handle these signals in this way within this context."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -1,7 +1,6 @@
 """`list` and `slots`: the rows of the view, filtered and sorted, for people and for programs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -13,6 +12,7 @@ from leasehold.cli.completing import (
     complete_phases,
     complete_pools,
     complete_states,
+    starting,
 )
 from leasehold.cli.connecting import connect
 from leasehold.cli.formats import Output, choose_format, print_csv, print_document
@@ -40,12 +40,15 @@ _LIVE: Final = ("pending", "leased", "revoking")
 Seen = TypeVar("Seen", SeenReservation, SeenSlot)
 Pairs = list[str] | None
 Account = Annotated[
-    str | None, typer.Option(help="Only of this account.", autocompletion=complete_accounts, show_default=False)
+    str | None,
+    typer.Option(help="Select by the account of reservations.", autocompletion=complete_accounts, show_default=False),
 ]
-Tags = Annotated[Pairs, typer.Option("--tag", metavar="NAME=VALUE", help="Only with this tag. May be repeated.")]
-Labels = Annotated[Pairs, typer.Option("--label", metavar="NAME=VALUE", help="Only with this label. May be repeated.")]
-Older = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at least this old, like 90, 10m or 2h.")]
-Newer = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at most this old.")]
+Tags = Annotated[
+    Pairs, typer.Option("--tag", metavar="NAME=VALUE", help="Select by a tag of reservations. May be repeated.")
+]
+Labels = Annotated[Pairs, typer.Option("--label", metavar="NAME=VALUE", help="Select by a label. May be repeated.")]
+Older = Annotated[str | None, typer.Option(metavar="AGE", help="Select rows of at least this age, like 90, 10m or 2h.")]
+Newer = Annotated[str | None, typer.Option(metavar="AGE", help="Select rows of at most this age.")]
 RESERVATION_KEYS: Final[Mapping[str, Callable[[SeenReservation], Any]]] = {
     "id": lambda seen: seen.row.id,
     "phase": lambda seen: PHASES.index(seen.row.phase),
@@ -65,18 +68,6 @@ SLOT_KEYS: Final[Mapping[str, Callable[[SeenSlot], Any]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Ages:
-    """The range of ages that a filter admits, in seconds."""
-
-    least: float
-    most: float
-
-    def admit(self, since: float, now: float) -> bool:
-        """Return whether something that exists since then is in the range."""
-        return self.least <= now - since <= self.most
-
-
 @app.command(
     "list",
     epilog=example(
@@ -90,14 +81,15 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     phase: Annotated[
         list[str] | None,
         typer.Option(
-            help="pending, leased, revoking, …; `ended` is any end. May be repeated.", autocompletion=complete_phases
+            help="Select by phase: pending, leased, revoking, …; `ended` is any end. May be repeated.",
+            autocompletion=complete_phases,
         ),
     ] = None,
     account: Account = None,
     pool: Annotated[
-        str | None, typer.Option(help="Only requests for this pool.", autocompletion=complete_pools)
+        str | None, typer.Option(help="Select requests for this pool.", autocompletion=complete_pools)
     ] = None,
-    system: Annotated[str | None, typer.Option(help="Only requests for this system.")] = None,
+    system: Annotated[str | None, typer.Option(help="Select requests for this system.")] = None,
     tag: Tags = None,
     label: Labels = None,
     older_than: Older = None,
@@ -107,11 +99,13 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
         typer.Option(
             metavar="FIELD",
             help=f"{', '.join(RESERVATION_KEYS)}; -FIELD reverses. Default: order of submission.",
-            autocompletion=lambda incomplete: _complete_keys(RESERVATION_KEYS, incomplete),
+            autocompletion=lambda incomplete: starting(RESERVATION_KEYS, incomplete),
         ),
     ] = None,
     ended: Annotated[bool, typer.Option("--all", help="Show ended reservations in the table too.")] = False,
-    limit: Annotated[int, typer.Option(help="Show only the newest ones; with --sort the first ones.", min=1)] = 200,
+    limit: Annotated[
+        int, typer.Option(help="Number of rows: the newest ones, or with --sort the first ones.", min=1)
+    ] = 200,
     output: Output = None,
     as_json: AsJson = False,
     watch: Watched = None,
@@ -124,14 +118,14 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     chosen = choose_format(output, as_json=as_json)
     for each in phase or ():
         choose("--phase", each, (*PHASES, "ended"))
-    ages, key = _read_ages(older_than, newer_than), _read_key(sort, RESERVATION_KEYS)
+    (least, most), key = _read_ages(older_than, newer_than), _read_key(sort, RESERVATION_KEYS)
     tags, labels = parse_pairs("--tag", tag or ()), parse_pairs("--label", label or ())
     with connect() as client:
 
         def show() -> None:
             now = client.now()
             found = client.list(phase or None, account=account, pool=pool, system=system, tags=tags)
-            rows = [row for row in found if ages.admit(row.created_at, now) and _requires(row, labels)]
+            rows = [row for row in found if least <= now - row.created_at <= most and _requires(row, labels)]
             hides_ended = chosen in {"table", "wide"} and not (phase or ended)
             shown = [row for row in rows if row.phase in _LIVE] if hides_ended else rows
             ordered = _sort(_see(client, shown), key)
@@ -140,17 +134,13 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
                 print_document([each.row for each in seen], chosen)
                 return
             _print(RESERVATIONS, seen, chosen, "no reservations")
-            if chosen != "csv":
-                _print_hidden(len(shown) - len(seen), len(rows) - len(shown), limit)
+            more, hidden = len(shown) - len(seen), len(rows) - len(shown)
+            if more and chosen != "csv":
+                print_thing(f"not shown: {more} more (--limit {limit})")
+            if hidden and chosen != "csv":
+                print_thing(f"not shown: {hidden} ended (--all)")
 
         repeat(show, watch)
-
-
-def _print_hidden(more: int, ended: int, limit: int) -> None:
-    if more:
-        print_thing(f"not shown: {more} more (--limit {limit})")
-    if ended:
-        print_thing(f"not shown: {ended} ended (--all)")
 
 
 def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
@@ -180,9 +170,10 @@ def _see(client: "Client", rows: Iterable["Reservation"]) -> list[SeenReservatio
     )
 )
 def slots(  # noqa: PLR0913, PLR0917 - an option each
-    pool: Annotated[str | None, typer.Option(help="Only of this pool.", autocompletion=complete_pools)] = None,
+    pool: Annotated[str | None, typer.Option(help="Select slots of this pool.", autocompletion=complete_pools)] = None,
     state: Annotated[
-        str | None, typer.Option(help=f"Only in this state: {', '.join(SLOT_STATES)}.", autocompletion=complete_states)
+        str | None,
+        typer.Option(help=f"Select slots in this state: {', '.join(SLOT_STATES)}.", autocompletion=complete_states),
     ] = None,
     account: Account = None,
     tag: Tags = None,
@@ -194,7 +185,7 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
         typer.Option(
             metavar="FIELD",
             help=f"{', '.join(SLOT_KEYS)}; -FIELD reverses. Default: pool, then id.",
-            autocompletion=lambda incomplete: _complete_keys(SLOT_KEYS, incomplete),
+            autocompletion=lambda incomplete: starting(SLOT_KEYS, incomplete),
         ),
     ] = None,
     empty: Annotated[bool, typer.Option("--all", help="Show empty slots too.")] = False,
@@ -210,7 +201,7 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
     chosen = choose_format(output, as_json=as_json)
     if state is not None:
         choose("--state", state, SLOT_STATES)
-    ages, key = _read_ages(older_than, newer_than), _read_key(sort, SLOT_KEYS)
+    (least, most), key = _read_ages(older_than, newer_than), _read_key(sort, SLOT_KEYS)
     tags, labels = parse_pairs("--tag", tag or ()), parse_pairs("--label", label or ())
     with connect() as client:
 
@@ -224,9 +215,15 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
                 each
                 for each in found
                 if (empty or state or each.slot.state != "empty")
-                and ages.admit(each.slot.since, now)
+                and least <= now - each.slot.since <= most
                 and labels.items() <= each.slot.labels.items()
-                and (not (account or tags) or any(_belongs(row, account, tags) for row, _ in each.holders))
+                and (
+                    not (account or tags)
+                    or any(
+                        account in {None, row.request.account} and tags.items() <= row.request.tags.items()
+                        for row, _ in each.holders
+                    )
+                )
             ]
             _print_slots(_sort(seen, key), conditions, chosen)
 
@@ -257,10 +254,6 @@ def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]
     return held
 
 
-def _belongs(row: "Reservation", account: str | None, tags: Mapping[str, str]) -> bool:
-    return account in {None, row.request.account} and tags.items() <= row.request.tags.items()
-
-
 def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
     from leasehold.cli.failures import print_error
     from leasehold.client.models import Conditions
@@ -283,9 +276,10 @@ def _print(fields: Sequence[Field[Seen]], seen: Sequence[Seen], chosen: str, emp
     (print_wide if chosen == "wide" else print_table)([field.column for field in shown], rows, empty)
 
 
-def _read_ages(older_than: str | None, newer_than: str | None) -> Ages:
+def _read_ages(older_than: str | None, newer_than: str | None) -> tuple[float, float]:
+    """Return the least and the greatest age in seconds."""
     least = parse_seconds("--older-than", older_than) if older_than is not None else float("-inf")
-    return Ages(least, parse_seconds("--newer-than", newer_than) if newer_than is not None else float("inf"))
+    return least, parse_seconds("--newer-than", newer_than) if newer_than is not None else float("inf")
 
 
 def _read_key(
@@ -304,7 +298,3 @@ def _sort(seen: Sequence[Seen], key: "tuple[Callable[[Seen], Any], bool] | None"
     read, is_reversed = key
     having = [each for each in seen if read(each) is not None]
     return sorted(having, key=read, reverse=is_reversed) + [each for each in seen if read(each) is None]
-
-
-def _complete_keys(keys: Iterable[str], incomplete: str) -> list[str]:
-    return [key for key in keys if key.startswith(incomplete)]

@@ -27,10 +27,10 @@ _COLOURS: Final = (
 @app.command(epilog=example("leasehold logs", "leasehold logs ticks launch --follow", "leasehold logs --lines 100"))
 def logs(
     processes: Annotated[
-        list[str] | None, typer.Argument(metavar="[PROCESS]...", help="Only these processes (default: all).")
+        list[str] | None, typer.Argument(metavar="[PROCESS]...", help="Processes whose logs are printed; default: all.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option(help="Number of last lines of each process.", min=0)] = 20,
+    lines: Annotated[int, typer.Option(help="Number of lines of each process: the last ones.", min=0)] = 20,
 ) -> None:
     """Print the logs of the stack's processes.
 
@@ -83,13 +83,11 @@ class _Printer:
         self._lines = -1
         width = max(map(len, self._readers), default=0)
         for name, line in merge_by_time({name: reader.read() for name, reader in self._readers.items()}):
-            label = typer.style(f"{name.ljust(width)} |", fg=self._colour_of(name))
+            colour = _COLOURS[list(self._readers).index(name) % len(_COLOURS)]
+            label = typer.style(f"{name.ljust(width)} |", fg=colour)
             typer.echo(f"{label} {make_visible(line.decode(errors='replace'), multiline=True)}")
 
     def close(self) -> None:
         """Close the logs."""
         for reader in self._readers.values():
             reader.close()
-
-    def _colour_of(self, name: str) -> str:
-        return _COLOURS[list(self._readers).index(name) % len(_COLOURS)]

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from leasehold.client.models import Answer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait for the answer.", min=0.1)]
 Watched = Annotated[
-    float | None, typer.Option("--watch", metavar="SECONDS", help="Show it again in this interval.", min=0.1)
+    float | None, typer.Option("--watch", metavar="SECONDS", help="Repeat in this interval until Ctrl-C.", min=0.1)
 ]
 _NO_WIDTH: Final = 100_000
 """The width for output that is no terminal: long lines are neither wrapped nor cut."""
@@ -118,30 +119,21 @@ def repeat(show: Callable[[], None], seconds: float | None) -> None:
 
 
 @dataclass
-class _Clock:
+class Clock:
     """The clock of this command: the wall clock, or cluster time once the command is connected to a stack."""
 
     now: Callable[[], float] = time.time
 
 
-_clock: Final = _Clock()
-
-
-def use_clock(now: Callable[[], float]) -> None:
-    """Show ages by this clock from now on."""
-    _clock.now = now
-
-
-def read_clock() -> float:
-    """Return the time from which ages are counted."""
-    return _clock.now()
+clock: Final = Clock()
+"""The clock from which ages are counted."""
 
 
 def show_age(at: float | None, now: float | None = None) -> str:
     """Return how long ago an instant was, like "3 min ago", or "in 3 min"; "" for None."""
     if at is None:
         return ""
-    seconds = (read_clock() if now is None else now) - at
+    seconds = (clock.now() if now is None else now) - at
     if seconds < 0:
         return f"in {show_seconds(-seconds)}"
     return f"{show_seconds(seconds)} ago"
@@ -179,6 +171,12 @@ def show_texts(texts: Mapping[str, str]) -> str:
 def show_levels(amounts: Iterable[float]) -> str:
     """Return the number of each level, best first, in a few characters."""
     return " ".join(f"{amount:.6g}" for amount in amounts)
+
+
+def shorten(ids: Sequence[str], most: int, *, between: str = " ", before_more: str = " …") -> str:
+    """Return the first ids, and the number of the others."""
+    more = f"{before_more} and {len(ids) - most} more" if len(ids) > most else ""
+    return between.join(ids[:most]) + more
 
 
 def parse_numbers(text: str | None) -> list[Any] | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scheduler.ports import StoredPrincipal
 
 ROLES: Final = ("producer", "operator", "host", "reader")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the principal.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the principal.")]
 KeyFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write the key to this file (mode 0600); default: print it."),

@@ -15,10 +15,10 @@ from leasehold.cli.formats import DOCUMENTS, OneOutput, choose_format, print_doc
 from leasehold.cli.output import (
     AsJson,
     Watched,
+    clock,
     print_json,
     print_table,
     print_thing,
-    read_clock,
     repeat,
     show_amounts,
     show_instant,
@@ -39,7 +39,7 @@ _POLL_SECONDS: Final = 1.0
 WORKER_SECONDS = 5.0
 """Time limit for a worker's answer about what the view does not have."""
 ReservationId = Annotated[
-    str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_reservations)
+    str, typer.Argument(metavar="RESERVATION", help="Id of the reservation.", autocompletion=complete_reservations)
 ]
 
 
@@ -51,18 +51,13 @@ def get(reservation: ReservationId, output: OneOutput = None, as_json: AsJson = 
     """
     chosen = choose_format(output, as_json=as_json, known=DOCUMENTS)
     with connect() as client:
-        row = _find(client, reservation)
+        row = client.get(reservation) or next(iter(client.recall(reservation)), None)
+    if row is None:
+        raise CommandError(f"there is no reservation {reservation}")
     if chosen == "table":
         print_table(("", ""), _describe(row), "")
     else:
         print_document(row, chosen)
-
-
-def _find(client: "Client", name: str) -> "Reservation":
-    row = client.get(name) or next(iter(client.recall(name)), None)
-    if row is None:
-        raise CommandError(f"there is no reservation {name}")
-    return row
 
 
 def _describe(row: "Reservation") -> list[tuple[str, str]]:
@@ -109,7 +104,7 @@ def _describe_lease(lease: "Placement") -> str:
     where = " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone)))
     parts = [where, "" if lease.state == "held" else lease.state]
     if lease.charged_at is not None or any(lease.cost):
-        parts += [_name_level(lease), f"used {show_levels(cost_until(lease, read_clock()))}"]
+        parts += [_name_level(lease), f"used {show_levels(cost_until(lease, clock.now()))}"]
     return ", ".join(filter(None, parts))
 
 
@@ -192,11 +187,11 @@ def _describe_course(row: "Reservation") -> Iterator[str]:
 )
 def events(
     reservation: Annotated[
-        str | None, typer.Option(help="Only of this reservation.", autocompletion=complete_reservations)
+        str | None, typer.Option(help="Select events of this reservation.", autocompletion=complete_reservations)
     ] = None,
-    slot: Annotated[str | None, typer.Option(help="Only of this slot.", autocompletion=complete_slots)] = None,
-    name: Annotated[str | None, typer.Option(help="Only of this name, like slot_ready.")] = None,
-    limit: Annotated[int, typer.Option(help="Number of events, the newest ones.", min=1, max=10_000)] = 50,
+    slot: Annotated[str | None, typer.Option(help="Select events of this slot.", autocompletion=complete_slots)] = None,
+    name: Annotated[str | None, typer.Option(help="Select events of this name, like slot_ready.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of events: the newest ones.", min=1, max=10_000)] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:

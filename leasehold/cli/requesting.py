@@ -16,12 +16,20 @@ from leasehold.cli.completing import (
     complete_slots,
 )
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error, send_each
-from leasehold.cli.output import AsJson, parse_amounts, parse_pairs, parse_time, print_json, print_thing
+from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, explaining_refusals, print_error, send_each
+from leasehold.cli.output import (
+    AsJson,
+    Timeout,
+    parse_amounts,
+    parse_pairs,
+    parse_time,
+    print_json,
+    print_result,
+    print_thing,
+)
 from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.client.reservation_fields import FIELDS
-from leasehold.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,17 +38,16 @@ if TYPE_CHECKING:
     from leasehold.client.models import Answer, Note, Reservation, Wait
 
 LiveId = Annotated[
-    str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_live_reservations)
+    str, typer.Argument(metavar="RESERVATION", help="Id of the reservation.", autocompletion=complete_live_reservations)
 ]
 HeldId = Annotated[
-    str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_held_reservations)
+    str, typer.Argument(metavar="RESERVATION", help="Id of the reservation.", autocompletion=complete_held_reservations)
 ]
 Token = Annotated[int | None, typer.Option(help="The fencing token of the lease; default: the present one.")]
 AsOf = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Time of the report, in seconds since the epoch or like 2026-11-21T14:00:00Z."),
 ]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
 
 
 def describe_request(  # noqa: PLR0913, PLR0917 - an option each
@@ -105,7 +112,7 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
 def reserve(
     items: Any,
     wait: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Wait this long at most for the lease.", min=0)
+        float | None, typer.Option(metavar="SECONDS", help="Longest wait for the lease; default: do not wait.", min=0)
     ] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
@@ -120,12 +127,12 @@ def reserve(
             _reserve_many(client, items, as_json)
         else:
             row = submit(client, items)
-            if wait is not None:
-                row = _await_lease(client, row.id, wait)
-            if as_json:
-                print_json(row)
-            else:
-                print_thing(describe_reservation(row))
+            try:
+                row = row if wait is None else client.wait(row.id, "leased", wait, renew=True)
+            except KeyboardInterrupt:
+                message = f"interrupted: {row.id} continues; `leasehold cancel {row.id}` ends it"
+                raise CommandError(message, INTERRUPTED) from None
+            print_result(row, describe_reservation(row), as_json=as_json)
 
 
 def _read_file(path: Path) -> Any:
@@ -146,10 +153,8 @@ def _read_file(path: Path) -> Any:
 
 def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
     """Submit one reservation; print its notes, and why no slot can hold it if so. Raises CommandError if refused."""
-    try:
+    with explaining_refusals():
         row = client.submit(fields)
-    except Refused as refused:
-        raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
     _print_wait(row.id, row.waiting)
     _print_notes(row.notes)
     return row
@@ -165,15 +170,6 @@ def _print_notes(notes: "Iterable[Note]", name: str = "") -> None:
     """Print on standard error which parts of an accepted request have no effect."""
     for note in notes:
         print_error(f"note: {name and f'{name}: '}{note}")
-
-
-def _await_lease(client: "Client", name: str, seconds: float) -> "Reservation":
-    """Return the reservation once it is leased. Ctrl-C ends the wait; the reservation stays."""
-    try:
-        return client.wait(name, "leased", seconds, renew=True)
-    except KeyboardInterrupt:
-        message = f"interrupted: {name} continues; `leasehold cancel {name}` ends it"
-        raise CommandError(message, INTERRUPTED) from None
 
 
 def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) -> None:
@@ -277,9 +273,10 @@ def absent(reservation: LiveId, as_of: AsOf = None, timeout: Timeout = 30, as_js
 
 @app.command(epilog=example("leasehold idle host-3", "leasehold idle host-3 --label image=web"))
 def idle(
-    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its id.", autocompletion=complete_slots)],
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Id of the slot.", autocompletion=complete_slots)],
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label of the slot. Replaces all its labels.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Label of the slot; replaces all its labels. May be repeated."),
     ] = None,
     as_of: AsOf = None,
     timeout: Timeout = 30,
@@ -293,10 +290,7 @@ def idle(
     check("idle", {"slot": slot, "labels": labels, "as_of": at})
     with connect(timeout) as client:
         answer = client.idle(slot, labels=labels, as_of=at)
-    if as_json:
-        print_json(answer)
-    else:
-        print_thing(f"{answer.slot} {answer.state}")
+    print_result(answer, f"{answer.slot} {answer.state}", as_json=as_json)
 
 
 def _find_token(client: "Client", reservation: str, given: int | None) -> int | None:
@@ -311,9 +305,11 @@ def _find_token(client: "Client", reservation: str, given: int | None) -> int | 
 def cancel(
     reservations: Annotated[
         list[str],
-        typer.Argument(metavar="RESERVATION...", help="Their ids.", autocompletion=complete_live_reservations),
+        typer.Argument(
+            metavar="RESERVATION...", help="Ids of reservations.", autocompletion=complete_live_reservations
+        ),
     ],
-    reason: Annotated[str | None, typer.Option(help="The reason, for people.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, shown to people.")] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
@@ -339,7 +335,4 @@ def priority(
 
 def _show(answer: "Answer", as_json: bool) -> None:
     _print_notes(answer.notes)
-    if as_json:
-        print_json(answer)
-    else:
-        print_thing(f"{answer.reservation} {answer.phase or 'unknown'}")
+    print_result(answer, f"{answer.reservation} {answer.phase or 'unknown'}", as_json=as_json)

@@ -36,7 +36,7 @@ _DOWN_SECONDS = 30.0
 @app.command(epilog=example("leasehold up", "leasehold up --detach", "leasehold up --config leasehold.toml"))
 def up(
     config: Annotated[
-        Path | None, typer.Option(help="The configuration; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")
+        Path | None, typer.Option(help="Configuration file; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when the stack runs; `leasehold down` stops it.")
@@ -170,16 +170,24 @@ def down() -> None:
 def emulate(  # noqa: PLR0913, PLR0917 - an option each
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 4579,
-    region: Annotated[str, typer.Option(help="Prepared at the start; other regions at their first use.")] = "us-east-1",
+    region: Annotated[
+        str, typer.Option(help="Region to prepare at the start; others are prepared at their first use.")
+    ] = "us-east-1",
     state_file: Annotated[
-        Path | None, typer.Option(help="A file of settings, TOML or JSON; read again when it changes.")
+        Path | None, typer.Option(help="File of settings, TOML or JSON; read again when it changes.")
     ] = None,
     call_log: Annotated[Path | None, typer.Option(help="File for calls and events, a JSON line each.")] = None,
-    boot_seconds: Annotated[float | None, typer.Option(help="How long an instance is pending.")] = None,
-    status_seconds: Annotated[float | None, typer.Option(help="How long its status checks initialize.")] = None,
-    terminate_seconds: Annotated[float | None, typer.Option(help="How long it shuts down.")] = None,
+    boot_seconds: Annotated[
+        float | None, typer.Option(help="Seconds for which a new instance is pending; default: 0.")
+    ] = None,
+    status_seconds: Annotated[
+        float | None, typer.Option(help="Seconds until its status checks pass; default: 0.")
+    ] = None,
+    terminate_seconds: Annotated[
+        float | None, typer.Option(help="Seconds for which a terminated instance shuts down; default: 0.")
+    ] = None,
     describe_lag_seconds: Annotated[
-        float | None, typer.Option(help="How long descriptions lack a new instance.")
+        float | None, typer.Option(help="Seconds for which descriptions lack a new instance; default: 0.")
     ] = None,
     interruption_queue: Annotated[
         str | None, typer.Option(help="Create this SQS queue, for interruption and rebalance notices.")
@@ -211,7 +219,7 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
 
 @app.command(epilog=example("leasehold snapshot --out now.json", "leasehold simulate now.json"))
 def snapshot(
-    out: Annotated[Path | None, typer.Option(help="The file to write; default: standard output.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="Config file whose [cloud] section sets simulated delays (default: the running stack's)."),

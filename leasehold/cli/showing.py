@@ -90,10 +90,6 @@ def _describe_request(seen: SeenReservation) -> str:
     return " ".join(filter(None, (request.system or request.pool, " + ".join(filter(None, parts)))))
 
 
-def _list_levels(seen: SeenReservation) -> str:
-    return " ".join(sorted({str(each.level) for each in seen.row.leases if each.charged_at is not None}))
-
-
 def _list_slots(seen: SeenReservation) -> tuple[str, ...]:
     """Return the slots, each once even if several instances are on it."""
     slots = (each.slot + (" (claimed)" if each.state == "claimed" else "") for each in seen.row.leases)
@@ -111,7 +107,11 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
     _R(Column("why", "cut", 1, least=32), _describe_reason, "why", _find_reason),
     _R(Column("asked for", "cut", 3), _describe_request, "asked_for"),
     _R(Column("account", rank=5), lambda seen: seen.row.request.account or "", "account"),
-    _R(Column("level", rank=7), _list_levels, "level"),
+    _R(
+        Column("level", rank=7),
+        lambda seen: " ".join(sorted({str(each.level) for each in seen.row.leases if each.charged_at is not None})),
+        "level",
+    ),
     _R(Column("priority", rank=6), lambda seen: f"{seen.row.priority:g}", "priority"),
     _R(
         Column("age", rank=4),

@@ -1,9 +1,8 @@
 """`leasehold simulate`: play a scenario, or a workload trace on the fleet of a leasehold.toml, on a virtual clock."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,7 +12,6 @@ from leasehold.cli.root import app, example
 
 if TYPE_CHECKING:
     from leasehold.simulate.run import Run
-    from scheduler.simulation.cloud_documents import CloudDocument
     from scheduler.simulation.workload import Workload
 
 TRACE_NAMES: Final = (".swf", ".swf.gz")
@@ -35,22 +33,32 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
         Path, typer.Argument(metavar="FILE", help="A scenario (JSON or TOML), or a workload trace (.swf, .swf.gz).")
     ],
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE,VALUE", help="Further keys to compare.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE,VALUE", help="Further keys and values for --compare.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="The fleet of a trace; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")
+        Path | None,
+        typer.Option(help="File with the fleet of a trace; default: LEASEHOLD_CONFIG, else ./leasehold.toml."),
     ] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Slots of the pool, instead of its max_slots.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Play only the first jobs of the trace.")] = None,
-    system: Annotated[str | None, typer.Option(help="The system of the jobs, if the fleet has several.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Number of slots of the pool; default: its max_slots.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Number of jobs to play, from the first one; default: all.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System of the jobs; required if the fleet has several.")] = None,
     elastic_share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of each job's processors that becomes an elastic component.")
     ] = 0.0,
     compare: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE,VALUE...", help="Play all combinations of these settings side by side."),
+        typer.Option(
+            metavar="KEY=VALUE,VALUE...",
+            help="Play all combinations of these values of keys of [scheduler], or of paths like pools.NAME.KEY.",
+        ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw queue, slots and waits.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw queue, slots and waits into this file.")
+    ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count broken lines of a trace.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -61,99 +69,83 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     becomes a reservation with one cpu for each of its processors. The result is a summary: waits, slowdown,
     utilisation, cost.
     """
-    options = Options(
-        file, config, slots, limit, system, elastic_share, [*(compare or ()), *(more or ())], plot, skip_bad
-    )
     if more and not compare:
         raise CommandError(f"unexpected argument {more[0]} (only after --compare)", BAD_INPUT)
-    if is_trace(file, config):
-        _simulate_trace(options, as_json=as_json)
+    name, choices = file.name.lower(), [*(compare or ()), *(more or ())]
+    if name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES)):
+        runs, workload = _play_trace(
+            file, config, choices, plot, slots=slots, limit=limit, system=system, share=elastic_share, skip_bad=skip_bad
+        )
+        _report(runs, workload, compared=bool(choices), as_json=as_json)
+        if plot is not None:
+            from leasehold.simulate.plot import draw
+
+            draw(runs, f"{workload.path.name}: {len(workload.jobs):,} jobs", plot)
         return
-    if options.only_for_traces:
-        names = " or ".join(TRACE_NAMES)
-        raise CommandError(f"{options.only_for_traces}: expected a trace ({names}), got {file}", BAD_INPUT)
+    only_for_traces = {
+        "--config": config,
+        "--slots": slots,
+        "--limit": limit,
+        "--system": system,
+        "--elastic-share": elastic_share,
+        "--compare": choices,
+        "--plot": plot,
+        "--skip-bad": skip_bad,
+    }
+    for option, value in only_for_traces.items():
+        if value:
+            raise CommandError(f"{option}: expected a trace ({' or '.join(TRACE_NAMES)}), got {file}", BAD_INPUT)
     from scheduler.simulation.show import simulate_file
 
     status = simulate_file(file, json_lines=as_json, out=sys.stdout)
     raise typer.Exit(FAILED if status else 0)
 
 
-def is_trace(file: Path, config: Path | None) -> bool:
-    """Return whether the file is a workload trace: by its name, or since a fleet is given and its name is unknown."""
-    name = file.name.lower()
-    return name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES))
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of the command that concern traces."""
-
-    file: Path
-    config: Path | None
-    slots: int | None
-    limit: int | None
-    system: str | None
-    elastic_share: float
-    choices: list[str]
-    plot: Path | None
-    skip_bad: bool
-
-    @property
-    def only_for_traces(self) -> str:
-        """The first given option that only traces have; "" for none."""
-        given = {
-            "--config": self.config,
-            "--slots": self.slots,
-            "--limit": self.limit,
-            "--system": self.system,
-            "--elastic-share": self.elastic_share,
-            "--compare": self.choices,
-            "--plot": self.plot,
-            "--skip-bad": self.skip_bad,
-        }
-        return next((name for name, value in given.items() if value), "")
-
-
-def _simulate_trace(options: Options, *, as_json: bool) -> None:
+def _play_trace(  # noqa: PLR0913 - an option each
+    file: Path,
+    config: Path | None,
+    choices: list[str],
+    plot: Path | None,
+    *,
+    slots: int | None,
+    limit: int | None,
+    system: str | None,
+    share: float,
+    skip_bad: bool,
+) -> "tuple[list[Run], Workload]":
+    """Play a trace once for each combination of the choices. Everything is checked before the first play."""
     from leasehold.simulate.choices import combine, read_choices
-    from leasehold.simulate.plot import check_plotting, draw
-    from leasehold.simulate.run import CutOffError, describe, play_all, prepare, read_jobs_for
+    from leasehold.simulate.plot import check_plotting
+    from leasehold.simulate.run import CutOffError, play_all, prepare
     from scheduler.simulation.swf import TraceError
+    from scheduler.simulation.workload import read_workload
+    from workers.configuration import find_configuration, read_configuration
 
-    if options.plot is not None:
-        check_plotting(options.plot)
-    document, cloud = _read_fleet(options.config)
-    combinations = combine(document, read_choices(options.choices))
-    fleets = prepare(combinations, cloud, slots=options.slots, system=options.system)
+    if plot is not None:
+        check_plotting(plot)
+    if find_configuration(config) is None:
+        raise CommandError("a trace is played on a fleet: name a leasehold.toml with --config", BAD_INPUT)
+    found = read_configuration(config)
+    combinations = combine(found.rules_document, read_choices(choices))
+    fleets = prepare(combinations, found.cloud, slots=slots, system=system)
     try:
-        workload = read_jobs_for(fleets, options.file, limit=options.limit, skip_bad=options.skip_bad)
-        runs = play_all(workload, combinations, fleets, options.elastic_share)
+        # Only the jobs that each fleet can serve, so that the results can be compared.
+        most = min(fleet.most_processors for fleet in fleets)
+        workload = read_workload(file, most, limit=limit, skip_bad=skip_bad)
+        return play_all(workload, combinations, fleets, share), workload
     except TraceError as error:
         raise CommandError(one_line(str(error)), BAD_INPUT) from None
     except CutOffError as error:
         raise CommandError(str(error), INTERRUPTED) from None
-    if as_json:
-        print_json(describe(runs, workload, compared=bool(options.choices)))
-    else:
-        _print_runs(runs, workload)
-    if options.plot is not None:
-        draw(runs, f"{workload.path.name}: {len(workload.jobs):,} jobs", options.plot)
 
 
-def _read_fleet(config: Path | None) -> "tuple[dict[str, Any], CloudDocument]":
-    from workers.configuration import find_configuration, read_configuration
-
-    if find_configuration(config) is None:
-        raise CommandError("a trace is played on a fleet: name a leasehold.toml with --config", BAD_INPUT)
-    found = read_configuration(config)
-    return found.rules_document, found.cloud
-
-
-def _print_runs(runs: "list[Run]", workload: "Workload") -> None:
+def _report(runs: "list[Run]", workload: "Workload", *, compared: bool, as_json: bool) -> None:
+    from leasehold.simulate.run import describe
     from leasehold.simulate.table import make_table
 
-    for line in workload.skipped[:MOST_SKIPPED]:
-        print_thing(f"skipped: {line}")
-    if len(workload.skipped) > MOST_SKIPPED:
-        print_thing(f"skipped: {len(workload.skipped) - MOST_SKIPPED:,} more")
-    print_thing(make_table(runs))
+    if as_json:
+        print_json(describe(runs, workload, compared=compared))
+        return
+    more = len(workload.skipped) - MOST_SKIPPED
+    lines = [*workload.skipped[:MOST_SKIPPED], *([f"{more:,} more"] if more > 0 else ())]
+    print_thing(*(f"skipped: {line}" for line in lines), make_table(runs))

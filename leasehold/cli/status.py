@@ -11,7 +11,7 @@ import typer
 
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import print_error
-from leasehold.cli.output import AsJson, Watched, make_table, print_json, print_thing, repeat, show_seconds
+from leasehold.cli.output import AsJson, Watched, make_table, print_json, print_thing, repeat, shorten, show_seconds
 from leasehold.cli.root import app, example
 from leasehold.errors import LeaseholdError, UntrustedFolder
 
@@ -98,16 +98,26 @@ def _read(probe: bool) -> tuple[Status, int]:
     try:
         with Client(timeout=_CANARY_SECONDS) as client:
             client.probe.check_redis()
-            return _assess(client, probe)
+            found = _assess(client, probe)
     except LeaseholdError as error:
         return Status(state="down", problems=[str(error)]), DOWN
+    if fault := _find_schema_fault():
+        found.problems.append(fault)
+    found.state = "degraded" if found.problems else "ok"
+    return found, DEGRADED if found.problems else OK
 
 
-def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
-    found = Status(state="ok", problems=[])
-    found.urls = _find_urls(client.url)
-    found.queues = client.probe.queue_lengths()
-    found.leads_now = client.probe.is_led()
+def _assess(client: "Client", probe: bool) -> Status:
+    """Return what Redis and the workers report, with the problems; `state` is not decided yet."""
+    offsets = client.probe.clock_offsets()
+    found = Status(
+        state="ok",
+        problems=[],
+        urls=_find_urls(client.url),
+        queues=client.probe.queue_lengths(),
+        leads_now=client.probe.is_led(),
+        clocks=[each._asdict() for each in offsets if abs(each.seconds) > _CLOCK_SECONDS],
+    )
     _read_report(found, client.report(), client.now())
     try:
         found.reservations = dict(Counter(row.phase for row in client.list()))
@@ -115,16 +125,9 @@ def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
         found.accounts = {account.id: account.level for account in client.accounts()}
     except LeaseholdError as error:
         found.problems.append(str(error))
-    offsets = client.probe.clock_offsets()
-    found.clocks = [each._asdict() for each in offsets if abs(each.seconds) > _CLOCK_SECONDS]
-    if probe:
-        found.problems += [
-            f"no worker consumes the queue {queue}" for queue in client.probe.silent_queues(_CANARY_SECONDS)
-        ]
-    if fault := _find_schema_fault():
-        found.problems.append(fault)
-    found.state = "degraded" if found.problems else "ok"
-    return found, DEGRADED if found.problems else OK
+    silent = client.probe.silent_queues(_CANARY_SECONDS) if probe else []
+    found.problems += [f"no worker consumes the queue {queue}" for queue in silent]
+    return found
 
 
 def _find_urls(broker_url: str) -> dict[str, str]:
@@ -174,9 +177,16 @@ def _read_report(found: Status, report: dict[str, Any], now: float) -> None:
 
 
 def _describe(found: Status) -> list[object]:
+    from scheduler.model.accounts import FREE
+
     age = "never" if found.tick_age_seconds is None else f"{show_seconds(found.tick_age_seconds)} ago"
     took = "" if found.tick_seconds is None else f", took {found.tick_seconds * 1000:.0f} ms"
-    things: list[object] = [f"{found.state}: {'; '.join(found.problems)}" if found.problems else found.state]
+    levels = (f"{name} {'free' if each == FREE else f'level {each}'}" for name, each in found.accounts.items())
+    clocks = (
+        f"{each['process']} on {each['host']} {show_seconds(abs(each['seconds']))}"
+        f" {'ahead' if each['seconds'] > 0 else 'behind'}"
+        for each in found.clocks
+    )
     rows = [
         ("last tick", f"{age}{took}"),
         ("leader", (found.leader or "unknown") + (" (a tick runs)" if found.leads_now else "")),
@@ -185,34 +195,13 @@ def _describe(found: Status) -> list[object]:
         ("reservations", _join(found.reservations)),
         ("slots", _join(found.slots)),
         ("queues", _join(found.queues)),
-        ("waiting", _shorten(found.waiting)),
+        ("waiting", shorten(found.waiting, _SHOWN_IDS) or "none"),
+        *([("accounts", "  ".join(levels))] if found.accounts else ()),
+        *([("wrong clocks", f"{'  '.join(clocks)} (let these hosts follow a time service)")] if found.clocks else ()),
+        *found.urls.items(),
     ]
-    if found.accounts:
-        rows.append(("accounts", _join_levels(found.accounts)))
-    if found.clocks:
-        rows.append(("wrong clocks", f"{_join_clocks(found.clocks)} (let these hosts follow a time service)"))
-    rows += found.urls.items()
-    return [*things, make_table(("", ""), rows, "")]
-
-
-def _join_levels(levels: dict[str, int]) -> str:
-    from scheduler.model.accounts import FREE
-
-    return "  ".join(f"{name} {'free' if level == FREE else f'level {level}'}" for name, level in levels.items())
-
-
-def _join_clocks(clocks: list[dict[str, Any]]) -> str:
-    return "  ".join(
-        f"{each['process']} on {each['host']} {show_seconds(abs(each['seconds']))}"
-        f" {'ahead' if each['seconds'] > 0 else 'behind'}"
-        for each in clocks
-    )
+    return [": ".join(filter(None, (found.state, "; ".join(found.problems)))), make_table(("", ""), rows, "")]
 
 
 def _join(counts: dict[str, int]) -> str:
     return "  ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
-
-
-def _shorten(ids: list[str]) -> str:
-    more = f" … and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
-    return (" ".join(ids[:_SHOWN_IDS]) + more) or "none"

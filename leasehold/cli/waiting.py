@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from leasehold.cli.failures import INTERRUPTED, CommandError
-from leasehold.cli.output import show_seconds
+from leasehold.cli.output import shorten, show_seconds
 from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ Wait = Annotated[
     float | None,
     typer.Option(metavar="[SECONDS]", help="Wait until it is done: at most SECONDS, else without a limit.", min=0),
 ]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Longest wait; implies --wait.", min=0)]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Longest wait, in seconds; implies --wait.", min=0)
+]
 NO_END: Final = str(math.inf)
 _POLL_SECONDS: Final = 0.2
 _MOST_NAMED: Final = 5
@@ -104,18 +106,15 @@ class _Leases:
         self._sort(row for id_ in sorted(known) if (row := self._client.get(id_)) is not None)
         if not self._holders:
             self._sort(self._client.list(["leased", "revoking"]))
-        return ", ".join(f"{slot} holds {_name(ids)}" for slot, ids in sorted(self._holders.items()))
+        return ", ".join(
+            f"{slot} holds {shorten(ids, _MOST_NAMED, before_more='')}" for slot, ids in sorted(self._holders.items())
+        )
 
     def _sort(self, rows: Iterable[Any]) -> None:
         self._holders = {}
         for row in rows:
             for slot in {lease.slot for lease in row.leases} & self._names:
                 self._holders.setdefault(slot, []).append(row.id)
-
-
-def _name(ids: list[str]) -> str:
-    more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
-    return " ".join(ids[:_MOST_NAMED]) + more
 
 
 def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:

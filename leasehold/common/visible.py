@@ -1,4 +1,4 @@
-"""Escape control characters, so that a text of a user cannot move the cursor, ring the bell or hide other text.
+"""Make control characters visible, so that a user's text cannot move the cursor, ring the bell or hide other text.
 
 Every text from outside that reaches a terminal, a log line, JSON, CSV or HTML passes one of the two functions. Only the
 standard library is imported, because the client uses this module too.
@@ -19,19 +19,14 @@ _HIDDEN_OR_BREAK: Final = re.compile(f"[\t\n{_CONTROLS}]")
 
 
 def make_visible(text: str, *, multiline: bool = False) -> str:
-    r"""The text with each control character as an escape of Python: `\x1b`, `\x9b`, `\u202e`.
+    r"""Return the text with each control character as an escape of Python: `\x1b`, `\x9b`, `\u202e`.
 
     Tabs and line feeds are escaped too, unless `multiline`. A text without control characters is returned as it is.
     """
-    return (_HIDDEN if multiline else _HIDDEN_OR_BREAK).sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+    hidden = _HIDDEN if multiline else _HIDDEN_OR_BREAK
+    return hidden.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def escape_json(document: str) -> str:
-    r"""Return a JSON or TOML document with the same meaning, with each control character in its texts escaped as
-    `\u009b`.
-    """
+    r"""Return an equivalent JSON or TOML document, with each control character as an escape: `\u009b`."""
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)

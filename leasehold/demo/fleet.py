@@ -1,11 +1,11 @@
-"""What the demo's stack is made of: one pool with three sizes of machines, all spot."""
+"""The rules of the demo's stack: one pool with up to three sizes of spot machines."""
 
 from typing import Any
 
 from leasehold.demo.stretch import Stretch
 
 IMAGE = "ami-0123456789abcdef0"
-"""The EC2 emulator takes any image."""
+"""Any image: the EC2 emulator does not check it."""
 SIZES: tuple[tuple[str, int, float], ...] = (
     ("m6i.2xlarge", 8, 0.15),
     ("m6i.8xlarge", 32, 0.60),
@@ -15,7 +15,7 @@ SIZES: tuple[tuple[str, int, float], ...] = (
 
 
 def describe_fleet(stretch: Stretch, max_slots: int) -> dict[str, Any]:
-    """The rules: a pool whose offerings hold every job of the stretch, and which lets go quickly."""
+    """Return rules with one pool. Its offerings can hold every job of the stretch; it drains idle machines soon."""
     widest = max(job.processors for job in stretch.jobs)
     needed = [size for index, size in enumerate(SIZES) if index == 0 or SIZES[index - 1][1] < widest]
     offerings: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""The holders of the demo: they submit each job when it came, hold its lease while it ran, and release it."""
+"""The holders of the demo submit each job at its time in the log, hold its lease while it runs, and release it."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ THREADS = 4
 
 @dataclass
 class Progress:
-    """What has become of each job; times are seconds since the start of the play."""
+    """The progress of each job; times are seconds since the start of the play."""
 
     submitted: dict[str, float] = field(default_factory=dict)
     leased: dict[str, float] = field(default_factory=dict)
@@ -29,24 +29,24 @@ class Progress:
     failed: dict[str, str] = field(default_factory=dict)
     """The reason of each job that was refused, or that ended without a release by its holder."""
     errors: list[str] = field(default_factory=list)
-    """Every error that a holder met. A job with an error is tried again, so it may still be served."""
+    """Every error of a holder. A job with an error is tried again, so it may still be served."""
 
     @property
     def waits(self) -> list[float]:
-        """Seconds from submit to lease, as the holders saw them."""
+        """Seconds from submission to lease, as the holders measured them."""
         return [at - self.submitted[name] for name, at in self.leased.items()]
 
     def is_over(self, name: str) -> bool:
-        """Whether this job was served or has failed."""
+        """Return whether this job was served or has failed."""
         return name in self.released or name in self.failed
 
 
 class Holders:
-    """Plays a stretch through a client; `step` does what is due now and is called again and again.
+    """Plays a stretch through a client. The caller calls `step` repeatedly; it does the actions that are due.
 
-    A job is busy from the moment its lease is taken up until its release is answered. After an error it is
-    no longer busy, so the next step starts again from the row that the view has of it. Threads of the pool only
-    set, remove and append single elements, which the interpreter does atomically.
+    A job is busy from the confirmation of its lease until its release is answered. An error ends that, so the next step
+    starts again from the job's row in the view. Threads of the pool only set, remove and append single elements, which
+    the interpreter does atomically.
     """
 
     def __init__(self, client: Client, stretch: Stretch) -> None:
@@ -70,12 +70,17 @@ class Holders:
         return all(self.progress.is_over(name) for name in self._jobs)
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the requests that were sent."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> None:
-        """Submit the jobs that came, take up new leases, release the jobs that have run."""
-        self._submit_due()
+        """Submit the jobs that are due, confirm new leases, release the leases of jobs that have run."""
+        now, due = self.now, []
+        while self._unsent and now >= self._stretch.submit_after(self._jobs[self._unsent[-1]]):
+            due.append(self._unsent.pop())
+            self.progress.submitted.setdefault(due[-1], now)
+        if due:
+            self._pool.submit(self._send, due)
         for row in self._client.list():
             if row.id in self._jobs and row.id not in self._busy and not self.progress.is_over(row.id):
                 self._look_at(row)
@@ -83,15 +88,6 @@ class Holders:
         for name in [name for name, (at, _) in list(self._due.items()) if now >= at]:
             _, token = self._due.pop(name)
             self._pool.submit(self._guarded, name, partial(self._release, name, token))
-
-    def _submit_due(self) -> None:
-        now, due = self.now, []
-        while self._unsent and now >= self._stretch.submit_after(self._jobs[self._unsent[-1]]):
-            due.append(self._unsent.pop())
-        for name in due:
-            self.progress.submitted.setdefault(name, now)
-        if due:
-            self._pool.submit(self._send, due)
 
     def _send(self, names: list[str]) -> None:
         try:
@@ -116,7 +112,7 @@ class Holders:
         }
 
     def _look_at(self, row: Reservation) -> None:
-        """Take up a lease; take note of an end that no answer reported."""
+        """Confirm a lease, or record an end that no answer reported."""
         now = self.now
         if row.phase in {"leased", "revoking"}:
             self.progress.leased.setdefault(row.id, now)
@@ -144,7 +140,7 @@ class Holders:
         self.progress.errors.append(f"{name}: {reason}")
 
     def _guarded(self, name: str, act: Callable[[], object]) -> None:
-        """An error is noted; the job is no longer busy, so the next step looks at its row again."""
+        """Record an error of `act`; the job is no longer busy then, so the next step looks at its row again."""
         try:
             act()
         except LeaseholdError as error:

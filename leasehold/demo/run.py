@@ -1,4 +1,4 @@
-"""Run the demo: start a stack, play the stretch, let everything go, and say what it came to."""
+"""Run the demo: start a stack, play the stretch, wait until the machines are terminated, and print a summary."""
 
 import json
 import sys
@@ -28,20 +28,20 @@ MAX_SLOTS = 10
 EMULATOR = {"boot_seconds": 1.5, "status_seconds": 0.5, "terminate_seconds": 0.5}
 LINE_SECONDS = 2.0
 LET_GO_SECONDS = 45.0
-"""How long the fleet may stay as it is after the last job while it is not empty."""
+"""The longest time without a change of the fleet, after the last job, until it is empty."""
 ENVIRONMENT = {"LEASEHOLD_SWEEP_INTERVAL": "1", "LEASEHOLD_TICKS__INTERVAL": "2"}
 
 Show = Callable[[RenderableType, str], None]
 
 
 class DemoError(Exception):
-    """The demo could not be played to its end; the message names the obstacle."""
+    """The demo could not be played to its end. The message is the reason."""
 
 
 def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) -> Summary:
-    """Play the stretch in a stack of its own, in a folder that is removed again.
+    """Play the stretch in a stack of its own, whose folder is removed afterwards.
 
-    Raises StackError when the stack does not come up, DemoError when machines are left at the end.
+    Raises StackError if the stack does not start, and DemoError if machines are left at the end.
     """
     with TemporaryDirectory(prefix="leasehold-demo-", ignore_cleanup_errors=True) as folder:
         started = monotonic()
@@ -50,17 +50,17 @@ def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) 
             rules=describe_fleet(stretch, max_slots),
             environment=ENVIRONMENT,
             emulator=EMULATOR,
-            on_progress=lambda name, state: _tell_progress(console, name, state),
+            on_progress=lambda name, state: _print_progress(console, name, state),
         )
         console.print("Starting Valkey, SQLite, the EC2 emulator, five Celery workers, beat and Flower …")
         with stack, stack.client() as client:
-            console.print(f"All of it answers after {monotonic() - started:.1f} s.")
+            console.print(f"All parts answer after {monotonic() - started:.1f} s.")
             summary = _play(stack, client, stretch, console)
         console.print("Everything is stopped.")
     return summary
 
 
-def _tell_progress(console: Console, name: str, state: str) -> None:
+def _print_progress(console: Console, name: str, state: str) -> None:
     if state == "ready":
         console.print(f"  ready: {name}", style="bright_black")
 
@@ -71,8 +71,19 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
     began = monotonic()
     try:
         with _open_show(console) as show:
-            _serve(client, broker, holders, stretch, show)
-            _await_empty(client, broker, holders, stretch, show)
+
+            def show_now() -> None:
+                slots: tuple[Slot, ...] = client.slots()
+                queues = {queue: int(broker.llen(queue)) for queue in QUEUE_NAMES}
+                picture = draw(stretch, holders.progress, slots, queues, holders.now)
+                show(picture, describe(holders.progress, slots, holders.now))
+                # The holders act by the clock, and people read no faster.
+                time.sleep(POLL_SECONDS)
+
+            while not holders.is_done:
+                holders.step()
+                show_now()
+            _await_empty(client, holders, show_now)
     finally:
         holders.close()
         broker.close()
@@ -82,16 +93,8 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
         return summarise(holders.progress, stretch, store, stack.read_emulator, monotonic() - began)
 
 
-def _serve(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:
-    while not holders.is_done:
-        holders.step()
-        _show(client, broker, holders, stretch, show)
-        # The holders act by the clock, and people can read no faster.
-        time.sleep(POLL_SECONDS)
-
-
-def _await_empty(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:
-    """Wait until the scheduler has let all machines go; each change of a slot starts the time limit again."""
+def _await_empty(client: Client, holders: Holders, show_now: Callable[[], None]) -> None:
+    """Wait until the scheduler has terminated all machines. Each change of a slot starts the time limit again."""
     seen: tuple[str, ...] = ()
     until = 0.0
     while left := tuple(f"{slot.id} ({slot.state})" for slot in client.slots() if slot.state != "empty"):
@@ -100,36 +103,25 @@ def _await_empty(client: Client, broker: Broker, holders: Holders, stretch: Stre
         elif monotonic() > until:
             fleet = f"the fleet did not change for {LET_GO_SECONDS:.0f} s after the last job: {', '.join(left)}"
             raise DemoError("; ".join([fleet, *holders.progress.errors]))
-        _show(client, broker, holders, stretch, show)
-        # As above: it is a picture for people.
-        time.sleep(POLL_SECONDS)
-
-
-def _show(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:
-    slots: tuple[Slot, ...] = client.slots()
-    queues = {queue: int(broker.llen(queue)) for queue in QUEUE_NAMES}
-    show(
-        draw(stretch, holders.progress, slots, queues, holders.now),
-        describe(holders.progress, slots, holders.now),
-    )
+        show_now()
 
 
 @contextmanager
 def _open_show(console: Console) -> Iterator[Show]:
-    """On a terminal a picture that changes in place, elsewhere a line every two seconds."""
+    """Yield a function that shows a picture in place on a terminal, elsewhere a line every two seconds."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8, transient=True) as live:
             yield lambda picture, _line: live.update(picture)
         return
-    told = 0.0
+    printed_at = 0.0
 
-    def tell(_picture: RenderableType, line: str) -> None:
-        nonlocal told
-        if monotonic() - told >= LINE_SECONDS:
-            told = monotonic()
+    def print_line(_picture: RenderableType, line: str) -> None:
+        nonlocal printed_at
+        if monotonic() - printed_at >= LINE_SECONDS:
+            printed_at = monotonic()
             console.print(line, highlight=False)
 
-    yield tell
+    yield print_line
 
 
 def report(summary: Summary, console: Console, *, as_json: bool = False) -> None:
@@ -140,10 +132,9 @@ def report(summary: Summary, console: Console, *, as_json: bool = False) -> None
     console.print()
     console.print(tabulate(summary))
     console.print()
-    verdict = "[green]All served, zero instances left.[/]" if summary.is_good else "[red]Not as it should be.[/]"
-    console.print(verdict)
+    console.print("[green]All served, zero instances left.[/]" if summary.is_good else "[red]Not as it should be.[/]")
 
 
 def make_console(*, quiet: bool = False) -> Console:
-    """Colours only on a terminal; what is not the result goes to stderr when that is JSON."""
+    """Return the console for progress and summary. `quiet`: on standard error, because the result is JSON."""
     return Console(stderr=quiet, soft_wrap=True)

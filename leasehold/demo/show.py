@@ -1,4 +1,4 @@
-"""The demo as people see it while it runs: jobs, slots and queues."""
+"""What the demo shows while it runs: jobs, slots and queues."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -29,12 +29,18 @@ COLOURS = {
 def draw(
     stretch: Stretch, progress: Progress, slots: tuple[Slot, ...], queues: Mapping[str, int], now: float
 ) -> RenderableType:
-    """The whole picture at one moment."""
-    return Group(_draw_jobs(stretch, progress, now), _draw_slots(slots, progress), _draw_queues(queues))
+    """Return the picture of one moment: the progress of the jobs, the slots, and the lengths of the queues."""
+    waiting, running = _count(progress)
+    done, total = len(progress.released), len(stretch.jobs)
+    jobs = Table.grid(padding=(0, 2))
+    jobs.add_row("jobs", ProgressBar(total, done, width=40), f"{done} of {total} done")
+    jobs.add_row("", f"[yellow]{waiting} waiting[/]  [green]{running} running[/]", f"{now:.0f} s")
+    lengths = "  ".join(f"{name} {length}" for name, length in queues.items())
+    return Group(jobs, _draw_slots(slots, progress), Text(f"queues: {lengths}", style="bright_black"))
 
 
 def describe(progress: Progress, slots: tuple[Slot, ...], now: float) -> str:
-    """The same in a line, where there is no terminal."""
+    """Return the same in one line, for output that is no terminal."""
     states = Counter(slot.state for slot in slots)
     machines = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "empty")
     waiting, running = _count(progress)
@@ -46,33 +52,18 @@ def _count(progress: Progress) -> tuple[int, int]:
     return len(progress.submitted) - len(progress.leased), len(progress.leased) - len(progress.released)
 
 
-def _draw_jobs(stretch: Stretch, progress: Progress, now: float) -> RenderableType:
-    waiting, running = _count(progress)
-    done, total = len(progress.released), len(stretch.jobs)
-    table = Table.grid(padding=(0, 2))
-    table.add_row("jobs", ProgressBar(total, done, width=40), f"{done} of {total} done")
-    table.add_row("", f"[yellow]{waiting} waiting[/]  [green]{running} running[/]", f"{now:.0f} s")
-    return table
-
-
 def _draw_slots(slots: tuple[Slot, ...], progress: Progress) -> RenderableType:
     held = Counter(progress.slots[name] for name in progress.leased if name not in progress.released)
     table = Table("slot", "state", "type", "instance", "leases", box=None, header_style="bold")
     for slot in slots:
         colour = COLOURS.get(slot.state, "white")
-        leases = "■" * min(held[slot.id], 24)
-        state = Text(slot.state, style=colour)
-        table.add_row(slot.id, state, slot.instance_type or slot.offering or "", slot.instance_id or "", leases)
+        cells = (slot.instance_type or slot.offering or "", slot.instance_id or "", "■" * min(held[slot.id], 24))
+        table.add_row(slot.id, Text(slot.state, style=colour), *cells)
     return table
 
 
-def _draw_queues(queues: Mapping[str, int]) -> RenderableType:
-    texts = (f"{name} {length}" for name, length in queues.items())
-    return Text("queues: " + "  ".join(texts), style="bright_black")
-
-
 def tabulate(summary: Summary) -> Table:
-    """The summary as a table."""
+    """Return the summary as a table."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     calls = ", ".join(f"{count} {action}" for action, count in summary.ec2_calls.items())
     types = ", ".join(f"{count} {name}" for name, count in summary.machines_by_type.items())

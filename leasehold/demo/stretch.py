@@ -1,4 +1,4 @@
-"""Which jobs of a log are played, and how fast."""
+"""Choose the jobs of a log that the demo plays, and how fast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import leasehold
 from scheduler.simulation.swf import Job, TraceError, read_jobs
 
 PLAY_SECONDS = 20.0
-"""What the stretch is compressed to when no speed is given."""
+"""The duration of the play if no speed is given."""
 SHORTEST_RUN = 0.2
-"""Real seconds that a job holds its lease at least."""
+"""The shortest time for which a job holds its lease, in real seconds."""
 STEPS = 200
-"""Places in the log at which a stretch may begin, at the most."""
+"""The largest number of positions in the log that are tried as the begin of the stretch."""
 
 
 @dataclass(frozen=True)
@@ -24,34 +24,35 @@ class Stretch:
 
     @property
     def starts_at(self) -> float:
-        """Submit time of the first job, in the log's seconds."""
+        """The submission of the first job, in seconds of the log."""
         return self.jobs[0].submit_seconds
 
     @property
     def seconds(self) -> float:
-        """From the first submit to the end of the last run if no job waited, in the log's seconds."""
+        """The time from the first submission to the last end if no job waited, in seconds of the log."""
         return _span(self.jobs)
 
     def submit_after(self, job: Job) -> float:
-        """Real seconds from the start of the play to the job's submit."""
+        """Return the real seconds from the start of the play to the submission of the job."""
         return (job.submit_seconds - self.starts_at) / self.speed
 
     def run_for(self, job: Job) -> float:
-        """Real seconds for which the job holds its lease."""
+        """Return the real seconds for which the job holds its lease."""
         return max(SHORTEST_RUN, job.run_seconds / self.speed)
 
 
 def find_shipped_log() -> Path:
-    """The log that ships with the product: beside the package in a wheel, in `examples/` of a checkout."""
+    """Return the log that ships with the product: in the package of a wheel, in `examples/` of a checkout."""
     package = Path(leasehold.__file__).parent
     name = Path("examples") / "nasa-like.swf.gz"
     return next(path for path in (package / name, package.parent / name) if path.exists())
 
 
 def choose_stretch(path: Path, count: int, speed: float | None) -> Stretch:
-    """The busiest `count` consecutive jobs of a log: those that are over soonest after the first one came.
+    """Return the busiest `count` consecutive jobs of a log: those with the shortest time from first submission to last
+    end.
 
-    Without a speed the stretch is compressed to PLAY_SECONDS. Raises TraceError for what is no log.
+    Without a speed the stretch is compressed to PLAY_SECONDS. Raises TraceError if the file is no log or has no job.
     """
     jobs = sorted(read_jobs(path), key=lambda job: job.submit_seconds)
     if not jobs:

@@ -1,4 +1,4 @@
-"""What the demo comes to: the holders' own figures, held against SQL and against the emulator's call log."""
+"""The figures of a demo: those of the holders, compared with the database and with the call log of the emulator."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -11,13 +11,12 @@ from leasehold.demo.stretch import Stretch
 from scheduler.ports import EventFilter, Store
 
 LAUNCHING = frozenset({"RunInstances", "CreateFleet"})
-GONE = frozenset({"terminated"})
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of one play. `differences` names what holders, SQL and EC2 do not agree on; `errors` are those that
-    holders met, also where the job was served in the end.
+    """The figures of one play. `differences` names the figures in which holders, SQL and EC2 differ; `errors` are the
+    errors of holders, including those of jobs that were served later.
     """
 
     jobs: int
@@ -37,21 +36,21 @@ class Summary:
 
     @property
     def is_good(self) -> bool:
-        """Whether all were served, nothing is left, and the three sources agree."""
+        """Whether all jobs were served, no machine is left, and the three sources agree."""
         return self.served == self.jobs and self.left == 0 and not self.differences
 
 
 def summarise(
     progress: Progress, stretch: Stretch, store: Store, read_emulator: Callable[[str], dict[str, Any]], seconds: float
 ) -> Summary:
-    """Work the figures out, and compare them. `read_emulator`: a page of its control API by its name."""
+    """Return the figures of a play of `seconds`. `read_emulator` returns a page of the emulator's control API."""
     calls = read_emulator("calls")["calls"]
     instances = read_emulator("state")["instances"]
     events = Counter(event.name for event in _read_events(store))
     launched = sorted(
         {name for call in calls if call["action"] in LAUNCHING and call["code"] is None for name in call["instances"]}
     )
-    alive = [each for each in instances if each.get("state") not in GONE]
+    alive = [each for each in instances if each.get("state") != "terminated"]
     phases = store.count_phases()
     compared = {
         "jobs served (holders, SQL)": (len(progress.released), phases["released"]),
@@ -68,7 +67,7 @@ def summarise(
         wait_p95=_quantile(waits, 95),
         wait_max=max(waits, default=0.0),
         launches=len(launched),
-        machines_by_type=dict(sorted(Counter(_type_of(each) for each in instances).items())),
+        machines_by_type=dict(sorted(Counter(str(each.get("type") or "unknown") for each in instances).items())),
         ec2_calls=dict(sorted(Counter(call["action"] for call in calls).items())),
         let_go=len(launched) - len(alive),
         left=len(alive),
@@ -81,10 +80,6 @@ def _quantile(values: Sequence[float], percent: int) -> float:
     if len(values) < 2:  # noqa: PLR2004 (two points make a quantile)
         return max(values, default=0.0)
     return quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
-def _type_of(instance: dict[str, Any]) -> str:
-    return str(instance.get("type") or "unknown")
 
 
 def _read_events(store: Store) -> Iterable[Any]:

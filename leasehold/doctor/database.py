@@ -13,7 +13,7 @@ from scheduler.store.migrating import schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.try_write import try_write
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_record import RedisRecord
+from scheduler.view.redis_ports import RedisRecord
 from workers.configuration import Configuration, find_configuration
 
 DATABASE, SCHEMA, WRITES, CLOCK, RULES = "database", "schema", "database writes", "database clock", "rules"

@@ -1,1 +1,1 @@
-"""`leasehold simulate TRACE`: a workload log played on a fleet, side by side under several settings, with a picture."""
+"""`leasehold simulate TRACE`: play a workload log on a fleet, compare several settings, draw the results."""

@@ -1,4 +1,4 @@
-"""Choices: the combinations of settings that `--compare` asks for, each with the rules that it makes."""
+"""The combinations of settings that `--compare` requests, each with its rules."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,23 @@ MOST_COMBINATIONS: Final = 100
 
 @dataclass(frozen=True)
 class Combination:
-    """One setting of each key that is compared, and the rules with them."""
+    """A value for each compared key, and the rules with these values."""
 
     settings: Mapping[str, str]
     document: dict[str, Any]
 
     @property
     def label(self) -> str:
-        """`queue=size profile=pack`; of a single run nothing. Of a path its last part, where that is enough."""
+        """The settings, like `queue=size profile=pack`; "" for a single run. A path is cut to its last part if that is
+        unique.
+        """
         last = [name.rpartition(".")[2] for name in self.settings]
         shown = last if len(set(last)) == len(last) else list(self.settings)
         return " ".join(f"{name}={value}" for name, value in zip(shown, self.settings.values(), strict=True))
 
 
 def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """`queue=fifo,size` for each key that is compared. Raises InvalidInputError."""
+    """Return the values of each key from texts like `queue=fifo,size`. Raises InvalidInputError."""
     found: dict[str, tuple[str, ...]] = {}
     for word in words:
         name, equals, rest = word.partition("=")
@@ -45,7 +47,7 @@ def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def combine(document: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> list[Combination]:
-    """Every combination, the last key changing fastest; one without choices. Raises InvalidInputError."""
+    """Return every combination of the choices; the last key changes fastest. Raises InvalidInputError."""
     combinations = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
     if len(combinations) > MOST_COMBINATIONS:
         raise fault("--compare", f"at most {MOST_COMBINATIONS} combinations", len(combinations))
@@ -64,7 +66,9 @@ def _apply(document: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str
 
 
 def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """The change of one key: a path of tables, or a key of the scheduler, also where a system has its own."""
+    """Return the change of one key as a document. The key is a path like `pools.NAME.KEY`, or a key of the scheduler,
+    which is also changed for the systems that have their own value.
+    """
     if "." in name:
         path = name.split(".")
         change: Any = value
@@ -77,7 +81,7 @@ def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, A
 
 
 def _parse(text: str) -> Any:
-    """As TOML where it is some (numbers, true and false), else the text itself."""
+    """Return the value of a text that is TOML, as of a number or a boolean, else the text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""The picture of plays: the queue, the machines, how much of them is leased, and how long jobs waited."""
+"""Draw plays: the queue, the machines, the leased share of the machines, and the waits of the jobs."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -22,18 +22,18 @@ SPANS: Final = (
     *((1, "≤ 1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min")),
     *((HOUR, "1 h"), (10 * HOUR, "10 h"), (4 * DAY, "4 days"), (40 * DAY, "40 days")),
 )
-"""Seconds, and how they are called."""
+"""Marks of the axis of waits: seconds and their names."""
 POINTS: Final = 300
-"""As many as a line of this width can show."""
+"""The number of points that a line of this width can show."""
 FEW_POINTS: Final = 100
-"""Where lines go up and down all the time, and lie over each other."""
+"""The number of points of lines that would otherwise hide each other because they rise and fall often."""
 LEGEND_WIDTH: Final = 150
-"""Characters beside each other."""
+"""The width of the legend in characters."""
 LONG_DAYS: Final = 2.0
 
 
 class Style(TypedDict):
-    """How the lines of one play look."""
+    """The style of the lines of one play."""
 
     color: str
     linestyle: str
@@ -42,11 +42,11 @@ class Style(TypedDict):
 
 
 class PlotError(LeaseholdError):
-    """No picture can be drawn here."""
+    """The picture cannot be drawn. The message is the reason."""
 
 
 def check_plotting(path: Path) -> None:
-    """Say before anything is played that it could not be drawn. Raises PlotError."""
+    """Raise PlotError if the picture could not be drawn; called before anything is played."""
     if find_spec("matplotlib") is None:
         raise PlotError("--plot needs matplotlib: pip install 'leasehold[server,plot]'")
     if not path.parent.is_dir():
@@ -59,9 +59,12 @@ def draw(runs: Sequence[Run], title: str, path: Path) -> None:
 
     figure = Figure(figsize=(12, 8.5), layout="constrained")
     panels = list(figure.subplots(2, 2).flat)
-    unit, name = _choose_unit(runs)
+    longest = max((run.summary.makespan for run in runs), default=0.0)
+    unit, name = (DAY, "days") if longest > LONG_DAYS * DAY else (HOUR, "hours")
     for number, run in enumerate(runs):
-        _draw_run(panels, run, unit, _choose_style(number))
+        dashes = DASHES[number // len(COLOURS) % len(DASHES)]
+        style = Style(color=COLOURS[number % len(COLOURS)], linestyle=dashes, linewidth=1.2, alpha=0.8)
+        _draw_run(panels, run, unit, style)
     _label(panels, name)
     if len(runs) > 1:
         handles, labels = panels[0].get_legend_handles_labels()
@@ -72,16 +75,6 @@ def draw(runs: Sequence[Run], title: str, path: Path) -> None:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
         raise PlotError(f"--plot: {path}: {error}") from None
-
-
-def _choose_style(number: int) -> Style:
-    dashes = DASHES[number // len(COLOURS) % len(DASHES)]
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes, "linewidth": 1.2, "alpha": 0.8}
-
-
-def _choose_unit(runs: Sequence[Run]) -> tuple[float, str]:
-    longest = max((run.summary.makespan for run in runs), default=0.0)
-    return (DAY, "days") if longest > LONG_DAYS * DAY else (HOUR, "hours")
 
 
 def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> None:
@@ -100,13 +93,13 @@ def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> 
 
 
 def _list_peaks(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """As many peaks as can be seen, at the middles of their times: a queue of minutes is lost in the mean of a day."""
+    """Return maxima over parts of the time, at their middles: a mean over a day would hide a queue of minutes."""
     middles, parts = _cut(curve.peaks, curve.width / unit, POINTS)
     return middles, [max(part) for part in parts]
 
 
 def _list_means(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """Return means over parts of the time, at their middles: so the lines of several plays can be distinguished."""
+    """Return means over parts of the time, at their middles; so the lines of several plays can be distinguished."""
     middles, parts = _cut(curve.means, curve.width / unit, FEW_POINTS)
     return middles, [sum(part) / len(part) for part in parts]
 
@@ -119,15 +112,14 @@ def _cut(values: Sequence[float], width: float, most: int) -> tuple[list[float],
 
 def _label(panels: Sequence["Axes"], unit: str) -> None:
     queue, slots, share, waits = panels
-    queue.set(title="Queue", ylabel="jobs that wait, at most")
-    slots.set(title="Slots", ylabel="machines that are there")
-    share.set(title="Utilisation", ylabel="share of their processors that is leased", ylim=(0, 1.02))
+    queue.set(title="Queue", ylabel="waiting jobs (maximum)")
+    slots.set(title="Slots", ylabel="machines")
+    share.set(title="Utilisation", ylabel="leased share of the processors", ylim=(0, 1.02))
     for panel in (queue, slots, share):
-        panel.set_xlabel(unit)
+        panel.set(xlabel=unit)
         panel.set_xlim(left=0)
-    for panel in (queue, slots):
         panel.set_ylim(bottom=0)
-    waits.set(title="Waits", ylabel="share of jobs that waited no longer", xscale="log", ylim=(0, 1.02))
+    waits.set(title="Waits", ylabel="share of jobs with at most this wait", xscale="log", ylim=(0, 1.02))
     longest = waits.get_xlim()[1]
     shown = [span for span in SPANS if span[0] <= longest] or SPANS[:1]
     waits.set_xticks([seconds for seconds, _ in shown], [name for _, name in shown])

@@ -1,6 +1,7 @@
-"""The figures of plays as a table: a line a figure, a column a play."""
+"""The figures of plays as a table: a row for each figure, a column for each play."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -8,21 +9,16 @@ from rich.table import Table
 
 from leasehold.cli.output import show_seconds
 from leasehold.simulate.run import Run
-from scheduler.simulation.metrics import Spread, Summary
+from scheduler.simulation.metrics import Summary
 
 Show = Callable[[Summary], str]
 
 
 def _spread(name: str, show: Callable[[float], str]) -> list[tuple[str, Show]]:
     def cell(part: str) -> Show:
-        return lambda summary: show(getattr(_find(summary, name), part))
+        return lambda summary: show(attrgetter(f"{name}.{part}")(summary))
 
     return [(f"{name} {part}", cell(part)) for part in ("mean", "p50", "p95", "p99")]
-
-
-def _find(summary: Summary, name: str) -> Spread:
-    found: Spread = getattr(summary, name)
-    return found
 
 
 ROWS: Final[tuple[tuple[str, Show], ...]] = (
@@ -47,7 +43,7 @@ ROWS: Final[tuple[tuple[str, Show], ...]] = (
 
 
 def make_table(runs: Sequence[Run]) -> Table:
-    """The plays side by side."""
+    """Return a table with a column for each play."""
     is_compared = len(runs) > 1
     box = SIMPLE_HEAD if is_compared else None
     table = Table(box=box, header_style="bold", show_header=is_compared, pad_edge=False)

@@ -25,17 +25,6 @@ EMULATED_ACCOUNT: Final = "123456789012"
 NOTICES: Final = "leasehold-interruptions"
 """The emulator's queue for notices of interruptions."""
 _SECRET_BYTES: Final = 32
-EXAMPLE_RULES: Final[dict[str, Any]] = {
-    "pools": {
-        "linux": {
-            "system": "x86_64-linux",
-            "max_slots": 4,
-            "resources": {"cpus": 4, "memory_mib": 8192},
-            "ec2": {"image": "ami-0123456789abcdef0"},
-        }
-    }
-}
-"""The first rules of a stack that has no leasehold.toml and no rules. The emulator accepts any image."""
 
 
 class StackError(Exception):
@@ -52,7 +41,7 @@ class StackError(Exception):
 class StackConfiguration:
     """URLs, the environment of the processes, the rules to apply, and programs beside those of the Procfile.
 
-    `rules` None: the rules in force stay; if there are none, EXAMPLE_RULES are applied.
+    `rules` None: see `prepare_rules`.
     """
 
     settings: Settings
@@ -86,18 +75,23 @@ def configure(
     Raises InvalidInputError for a wrong configuration, StackError if no Redis server is installed, and
     ModuleNotFoundError if the emulator is needed and not installed.
     """
-    path = _find_file(directory, config)
-    settings, document = _read(path)
+    named, usual = config or os.environ.get(PATH_VARIABLE), directory / USUAL_PATH
+    path = Path(named).absolute() if named else usual if usual.exists() else None
+    found = read_configuration(path) if path else None
+    settings = found.settings if found else read_settings({})
     broker_url, redis_programs = _plan_redis(settings, folder)
-    database_url = _choose_database(settings, folder)
+    is_default = settings.database_url == DatabaseSettings().url.get_secret_value()
+    database_url = f"sqlite:///{folder / 'leasehold.db'}" if is_default else settings.database_url
     emulator_url, emulator_programs, emulator_environment = _plan_emulator(settings, folder, emulator or {})
     chosen = {
-        **_ports(settings),
+        "LEASEHOLD_FLOWER__PORT": str(_free_or_any(settings.flower.host, settings.flower.port)),
+        "LEASEHOLD_METRICS__PORT": str(_free_or_any(settings.metrics.host, settings.metrics.port)),
         **({PATH_VARIABLE: str(path)} if path else {}),
         "LEASEHOLD_BROKER__URL": broker_url,
         "LEASEHOLD_DATABASE__URL": database_url,
         **emulator_environment,
-        **_choose_beat_file(settings, folder),
+        # `leasehold alive beat` reads the age of this file.
+        **({} if settings.celery.beat_file else {"LEASEHOLD_CELERY__BEAT_FILE": str(folder / "beat")}),
         **(environment or {}),
     }
     changed = {
@@ -106,28 +100,13 @@ def configure(
     }
     return StackConfiguration(
         settings=settings.model_copy(update=changed),
-        rules=dict(rules) if rules is not None else document,
+        rules=dict(rules) if rules is not None else found.rules_document if found else None,
         broker_url=broker_url,
         database_url=database_url,
         emulator_url=emulator_url,
         environment=chosen,
         programs=(*redis_programs, *emulator_programs),
     )
-
-
-def _find_file(directory: Path, config: Path | None) -> Path | None:
-    named = config or os.environ.get(PATH_VARIABLE)
-    if named:
-        return Path(named).absolute()
-    usual = directory / USUAL_PATH
-    return usual if usual.exists() else None
-
-
-def _read(path: Path | None) -> tuple[Settings, dict[str, Any] | None]:
-    if path is None:
-        return read_settings({}), None
-    configuration = read_configuration(path)
-    return configuration.settings, configuration.rules_document
 
 
 def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:
@@ -145,18 +124,6 @@ def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, .
     password = secrets.token_urlsafe(_SECRET_BYTES)
     command = prepare_redis(binary, directory, port, {"logfile": "", "requirepass": password})
     return f"redis://:{password}@127.0.0.1:{port}/0", (Program(REDIS, tuple(command)),)
-
-
-def _choose_database(settings: Settings, folder: Path) -> str:
-    """Return the configured database, else a file in the stack's folder."""
-    if settings.database_url == DatabaseSettings().url.get_secret_value():
-        return f"sqlite:///{folder / 'leasehold.db'}"
-    return settings.database_url
-
-
-def _choose_beat_file(settings: Settings, folder: Path) -> dict[str, str]:
-    """Choose a file in the stack's folder unless one is configured. `leasehold alive beat` reads its age."""
-    return {} if settings.celery.beat_file else {"LEASEHOLD_CELERY__BEAT_FILE": str(folder / "beat")}
 
 
 def _plan_emulator(
@@ -192,15 +159,8 @@ def _plan_emulator(
     return url, (Program(EMULATOR, tuple(command), {EMULATOR_SECRET_VARIABLE: secret}),), variables
 
 
-def _ports(settings: Settings) -> dict[str, str]:
-    """Return the configured ports if they are free, else other free ones: another stack on this host may use them."""
-    return {
-        "LEASEHOLD_FLOWER__PORT": str(_free_or_any(settings.flower.host, settings.flower.port)),
-        "LEASEHOLD_METRICS__PORT": str(_free_or_any(settings.metrics.host, settings.metrics.port)),
-    }
-
-
 def _free_or_any(host: str, port: int) -> int:
+    """Return this port if it is free, else another one: a second stack on this host may use it."""
     try:
         return find_free_port(host, port)
     except OSError:

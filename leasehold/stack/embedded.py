@@ -7,7 +7,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,10 +20,9 @@ from leasehold.client.own_transport import open_wire
 from leasehold.client.transport import RequestTransport
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError, UntrustedFolder
-from leasehold.process_identity import ProcessIdentity, identify
+from leasehold.process_identity import identify
 from leasehold.stack.configuration import (
     EMULATOR,
-    EXAMPLE_RULES,
     REDIS,
     SECRET_KEY_VARIABLE,
     StackConfiguration,
@@ -31,13 +30,14 @@ from leasehold.stack.configuration import (
     configure,
 )
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
-from leasehold.stack.preparation import prepare_database, prepare_rules
-from leasehold.stack.process_logs import find_last_warning, list_logs
+from leasehold.stack.preparation import prepare_rules
+from leasehold.stack.process_logs import find_last_warning, list_logs, read_last_line
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.programs import Program, Reaper
 from leasehold.stack.readiness import Check, answers_ping, listens, serves
 from leasehold.stack.supervisor import Supervisor
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
+from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from workers.logs import mask_text
 
@@ -155,7 +155,15 @@ class Stack:
         """
         with self._life:
             self._refuse_when_stopped()
-            self._lock()
+            try:
+                self.folder.lock()
+                self.folder.empty_logs()
+            except AlreadyRunningError as error:
+                raise StackError(f"{error}: `leasehold down` stops it") from None
+            except UntrustedFolder as error:
+                raise StackError(str(error)) from None
+            except OSError as error:
+                raise StackError(f"{self.folder.path} cannot be used: {error.strerror}") from None
         try:
             self._start(timeout)
         except BaseException:
@@ -178,17 +186,6 @@ class Stack:
             self._reaper.dismiss()
         self.folder.unlock()
 
-    def _lock(self) -> None:
-        try:
-            self.folder.lock()
-            self.folder.empty_logs()
-        except AlreadyRunningError as error:
-            raise StackError(f"{error}: `leasehold down` stops it") from None
-        except UntrustedFolder as error:
-            raise StackError(str(error)) from None
-        except OSError as error:
-            raise StackError(f"{self.folder.path} cannot be used: {error.strerror}") from None
-
     def _start(self, timeout: float) -> None:
         until = time.monotonic() + timeout
         self._started_at = time.time()
@@ -198,15 +195,23 @@ class Stack:
             self._reaper = Reaper([self.folder.lock_descriptor])
             self._supervisor = Supervisor(self.directory, self.folder.logs, self._reaper, self._write)
             self._supervisor.begin()
-        for program in self._configuration.programs:
+        found = self._configuration
+        for program in found.programs:
             self._launch(program)
-        self._prepare("the database", lambda: prepare_database(self.database_url))
-        for program in self._read_procfile():
-            self._launch(program)
+        self._prepare("the database", lambda: migrate(found.database_url))
+        try:
+            programs = read_procfile(find_procfile().read_text(encoding="utf-8"))
+        except (ProcfileError, OSError) as error:
+            raise StackError(str(error)) from None
+        for program in programs:
+            # --local: Flower may run without a password only here, where it listens on a local address.
+            is_flower = program.name == "flower"
+            self._launch(replace(program, command=(*program.command, "--local")) if is_flower else program)
         self._write()
-        with contextlib.closing(open_wire(self._configuration.settings)) as wire:
+        with contextlib.closing(open_wire(found.settings)) as wire:
             self._await({REDIS: lambda: answers_ping(wire)}, until)
-            self._prepare("the rules", self._apply_rules)
+            are_gone = found.emulator_url is not None
+            self._prepare("the rules", lambda: prepare_rules(found.settings, found.rules, machines_are_gone=are_gone))
             self._await(self._list_checks(wire), until)
         self._phase = "running"
         self._write()
@@ -220,21 +225,9 @@ class Stack:
                 "PYTHONUNBUFFERED": "1",
                 **program.environment,
             }
-            if not self._supervisor.start(Program(program.name, program.command, environment)):
+            if not self._supervisor.start(replace(program, environment=environment)):
                 self._refuse_when_stopped()
             self._on_progress(program.name, "started")
-
-    def _read_procfile(self) -> list[Program]:
-        try:
-            programs = read_procfile(find_procfile().read_text(encoding="utf-8"))
-        except (ProcfileError, OSError) as error:
-            raise StackError(str(error)) from None
-        # --local: Flower may run without a password only here, where it listens on a local address.
-        return [Program(each.name, (*each.command, "--local")) if each.name == "flower" else each for each in programs]
-
-    def _apply_rules(self) -> None:
-        found = self.configuration
-        prepare_rules(found.settings, found.rules, EXAMPLE_RULES, machines_are_gone=found.emulator_url is not None)
 
     def _prepare(self, what: str, act: Callable[[], object]) -> None:
         try:
@@ -262,12 +255,10 @@ class Stack:
 
     def _has_view(self) -> bool:
         """Return whether a first tick has built the view that clients read."""
-        try:
-            with self.client() as client:
-                client.ping()
-        except LeaseholdError:
-            return False
-        return True
+        with contextlib.suppress(LeaseholdError), self.client() as client:
+            client.ping()
+            return True
+        return False
 
     def _await(self, checks: Mapping[str, Check], until: float) -> None:
         """Return when every check has succeeded once."""
@@ -280,7 +271,8 @@ class Stack:
                 return
             for name in open_checks:
                 if self.restarts().get(name, 0) >= MOST_DEATHS:
-                    raise StackError(f"{name} does not stay up: {self._read_last_line(name)}", self._list_warnings())
+                    last = read_last_line(self.folder.logs / f"{name}.log") or "its log is empty"
+                    raise StackError(f"{name} does not stay up: {last}", self._list_warnings())
             if time.monotonic() >= until:
                 late = f"not ready in time: {', '.join(open_checks)} (see `leasehold logs`, {self.folder.logs})"
                 raise StackError(late, self._list_warnings())
@@ -297,16 +289,14 @@ class Stack:
         found = {name: find_last_warning(log) for name, log in list_logs(self.folder.logs).items()}
         return [f"{name}: {mask_text(line)}" for name, line in found.items() if line is not None]
 
-    def _read_last_line(self, name: str) -> str:
-        try:
-            lines = (self.folder.logs / f"{name}.log").read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
-
     def _write(self) -> None:
         """Write run.json: the phase, the processes and the addresses of this stack."""
-        found = self.configuration
+        found, pids = self.configuration, self.pids()
+        processes = {"supervisor": identify(os.getpid())}
+        if self._reaper is not None:
+            pids["guardian"] = self._reaper.pid
+            processes["guardian"] = identify(self._reaper.pid)
+        processes |= self._supervisor.identities() if self._supervisor else {}
         self.folder.write(
             {
                 "pid": os.getpid(),
@@ -317,15 +307,8 @@ class Stack:
                     name: value for name, value in found.environment.items() if name.startswith("LEASEHOLD_")
                 },
                 "urls": found.urls,
-                "pids": self.pids() | ({"guardian": self._reaper.pid} if self._reaper else {}),
+                "pids": pids,
                 "started_at": self._started_at,
-                "processes": {name: asdict(each) for name, each in self._identify().items()},
+                "processes": {name: asdict(each) for name, each in processes.items()},
             }
         )
-
-    def _identify(self) -> dict[str, ProcessIdentity]:
-        """Return all processes of the stack by name, this one as `supervisor`."""
-        found = {"supervisor": identify(os.getpid())}
-        if self._reaper is not None:
-            found["guardian"] = identify(self._reaper.pid)
-        return found | (self._supervisor.identities() if self._supervisor else {})

@@ -1,7 +1,7 @@
 """Prepare the database of a stack before its processes work: schema, rules, and slots without machines."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
@@ -9,7 +9,6 @@ from scheduler.operations.commands.lease_commands import lose
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import OutboxMessage
-from scheduler.store.migrating import migrate
 from workers.services import Services
 from workers.settings import Settings
 
@@ -37,27 +36,32 @@ class QuietDispatcher:
         """See TickingDispatcher.send_tick."""
 
 
-def prepare_database(url: str) -> list[str]:
-    """Create the tables, or update them; return the applied revisions. Raises StoreUnavailableError."""
-    return migrate(url)
+EXAMPLE_RULES: Final[dict[str, Any]] = {
+    "pools": {
+        "linux": {
+            "system": "x86_64-linux",
+            "max_slots": 4,
+            "resources": {"cpus": 4, "memory_mib": 8192},
+            "ec2": {"image": "ami-0123456789abcdef0"},
+        }
+    }
+}
+"""The first rules of a stack that has no leasehold.toml and no rules. The emulator accepts any image."""
 
 
-def prepare_rules(
-    settings: Settings, rules: Mapping[str, Any] | None, example: Mapping[str, Any], *, machines_are_gone: bool
-) -> int:
-    """Apply the rules and return their version. Without rules, those in force stay; if there are none, apply `example`.
+def prepare_rules(settings: Settings, rules: Mapping[str, Any] | None, *, machines_are_gone: bool) -> None:
+    """Apply the rules. Without rules, the rules in force stay; if there are none, EXAMPLE_RULES are applied.
 
     `machines_are_gone`: the machines ended with the emulator of the last run, so their slots are recorded as empty.
     Raises StoreUnavailableError, ViewUnavailableError, InvalidInputError.
     """
     ports = Services(settings, QuietDispatcher).ports
     if rules is None and not ports.store.rules_version():
-        rules = example
+        rules = EXAMPLE_RULES
     if rules is not None:
         apply_rules(ports, rules, source="the start of a local stack")
     if machines_are_gone:
         forget_machines(ports)
-    return ports.store.rules_version()
 
 
 def forget_machines(ports: Ports) -> None:

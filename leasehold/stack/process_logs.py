@@ -4,6 +4,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -15,7 +16,6 @@ _WARNING: Final = re.compile(
       | ^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b  # the last line of a traceback
     """
 )
-_EMPTY: Final = b""
 
 
 def list_logs(folder: Path) -> dict[str, Path]:
@@ -33,45 +33,41 @@ def find_last_warning(log: Path) -> str | None:
     return " ".join(found[0].split()) if found else None
 
 
+def read_last_line(log: Path) -> str:
+    """Return the last line of a log that is not blank; "" if there is none, or no such file."""
+    with suppress(OSError):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""
+
+
 class LogReader:
     """Reads a log from its last `lines` lines on, also after it was truncated or replaced by a rotation or restart."""
 
     def __init__(self, path: Path, lines: int) -> None:
         self._path, self._lines = path, lines
         self._file: BinaryIO | None = None
-        self._rest = _EMPTY
+        self._rest = b""
 
     def read(self) -> list[bytes]:
         """Return the complete lines since the last call; in the first call the last `lines` of the file."""
-        first = self._lines
-        if self._file is None:
-            self._open()
-        if self._file is None:
+        try:
+            self._file = self._file or self._path.open("rb")
+        except FileNotFoundError:
             return []
-        found = self._split(self._file.read())
+        # An incomplete line is kept for the next call.
+        *found, self._rest = (self._rest + self._file.read()).split(b"\n")
+        first, self._lines = self._lines, -1
         if self._is_replaced(self._file):
             self.close()
-            self._lines = -1
             found += self.read()
-        self._lines = -1
-        return found if first < 0 else list(deque(found, maxlen=first))
+        return found if first < 0 else found[max(len(found) - first, 0) :]
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
-        self._file, self._rest = None, _EMPTY
-
-    def _open(self) -> None:
-        try:
-            self._file = self._path.open("rb")
-        except FileNotFoundError:
-            self._file = None
-
-    def _split(self, text: bytes) -> list[bytes]:
-        """Return the complete lines; keep an incomplete one for the next call."""
-        *lines, self._rest = (self._rest + text).split(b"\n")
-        return lines
+        self._file, self._rest = None, b""
 
     def _is_replaced(self, file: BinaryIO) -> bool:
         """Return whether the path names another file now, or the file is shorter than the part that was read."""
@@ -88,7 +84,7 @@ def merge_by_time(logs: dict[str, list[bytes]]) -> Iterator[tuple[str, bytes]]:
     """
     dated: list[tuple[bytes, str, bytes]] = []
     for name, lines in logs.items():
-        at = _EMPTY
+        at = b""
         for line in lines:
             found = _TIME.search(line)
             at = found[0] if found else at

@@ -57,8 +57,7 @@ class Supervisor:
 
     def pids(self) -> dict[str, int]:
         """Return the pids of the running processes by name."""
-        with self._guard:
-            return {name: each.child.pid for name, each in self._watched.items() if each.child}
+        return {name: each.pid for name, each in self.identities().items()}
 
     def identities(self) -> dict[str, ProcessIdentity]:
         """Return the running processes with their start times and commands, by name."""

@@ -5,7 +5,7 @@ insert reservations one after the other and number them by `sequence`. The last 
 since then is an upper bound. Rows are counted again only when that bound exceeds the limit.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -87,7 +87,11 @@ class Admission:
 
         Reservations that are stored already are never refused. Call it before this transaction locks any row.
         """
-        asked = {payer: own for payer, own in _list_by_payer(rows).items() if payer.limits(limits) != Pending()}
+        asked: dict[Payer, list[Reservation]] = {}
+        for row in rows:
+            for payer in _payers_of(row):
+                if payer.limits(limits) != Pending():
+                    asked.setdefault(payer, []).append(row)
         if not asked:
             return {}
         sequence = transaction.last_sequence()
@@ -144,14 +148,6 @@ def _payers_of(row: Reservation) -> Iterator[Payer]:
     yield Payer("principal", row.principal)
     if row.request.account is not None:
         yield Payer("account", row.request.account)
-
-
-def _list_by_payer(rows: Iterable[Reservation]) -> Mapping[Payer, list[Reservation]]:
-    found: dict[Payer, list[Reservation]] = {}
-    for row in rows:
-        for payer in _payers_of(row):
-            found.setdefault(payer, []).append(row)
-    return found
 
 
 def _add(one: Pending, other: Pending) -> Pending:

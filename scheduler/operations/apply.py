@@ -1,20 +1,37 @@
 """Apply rules: store a document as the rules in force, and make the slots of its pools and its accounts."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final, cast
 
 import msgspec
 
-from scheduler.model.accounts import NOTHING, Account
+from scheduler.model.accounts import NOTHING, Account, Levels
+from scheduler.model.decisions import (
+    Decision,
+    Drain,
+    Expire,
+    Fail,
+    Launch,
+    Plan,
+    Preempt,
+    Requeue,
+    Revoke,
+    Terminate,
+)
 from scheduler.model.events import Event
+from scheduler.model.rule_changes import RuleChange, list_changes
 from scheduler.model.rules import Rules, read_rules, slot_ids
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
+from scheduler.model.view import Row, View
 from scheduler.operations.commands.accounts import drop_account, put_account
 from scheduler.operations.membership import check_membership
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.policy.plan import plan
+from scheduler.ports import Store, Transaction
 
 RULES_CHANGED = "rules_changed"
 """The event of new rules: their `version`, and the `source` that applied them if it is known."""
@@ -101,3 +118,186 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
         present = work.accounts.get(name)
         if present is not None and not present.forgotten:
             drop_account(work, present)
+
+
+_HOPELESS: Final = frozenset({"never_fits", "no_pool"})
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that loses its machine: it drains (its leases continue until they end), or its machine is terminated."""
+
+    slot: str
+    action: str
+    reason: str
+    reservations: tuple[str, ...] = ()
+    """The reservations that hold a lease on it."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """A reservation that loses leases. `action` is the name of the decision."""
+
+    reservation: str
+    action: str
+    reason: str
+
+
+class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """An account that loses balance. `after` None: the account is forgotten."""
+
+    account: str
+    before: Levels
+    after: Levels | None
+
+
+class Unservable(msgspec.Struct, frozen=True, kw_only=True):
+    """A pending reservation that no slot or offering could fit any more, even empty."""
+
+    reservation: str
+    code: str
+    detail: str
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes of the rules, and what the next tick does because of them."""
+
+    version: int
+    """The version of the rules in force."""
+    changed: bool
+    """Whether the document differs from the rules in force, including defaults that are written out."""
+    changes: tuple[RuleChange, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    endings: tuple[Ending, ...] = ()
+    accounts: tuple[AccountLoss, ...] = ()
+    unservable: tuple[Unservable, ...] = ()
+    launches: dict[str, int] = {}
+    """Number of machines that the next tick launches, by pool."""
+
+    @property
+    def takes_away(self) -> bool:
+        """Return whether machines are let go, leases end or accounts lose balance."""
+        return bool(self.departures or self.endings or self.accounts)
+
+
+def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Preview:
+    """Return what this document would do as the rules. Locks and writes nothing. Raises InvalidInputError."""
+    rules, stored = read_rules(dict(document), prefix), store.load_rules()
+    if stored.version and stored.document == document:
+        return Preview(version=stored.version, changed=False)
+    rows, now = list(store.read_rows()), store.now()
+    fitted = _fit(rows, stored.rules, rules, now)
+    before, after = View(rows), View(fitted)
+    with PausedGC():
+        now_planned, then_planned = plan(before, stored.rules, now), plan(after, rules, now)
+    return Preview(
+        version=stored.version,
+        changed=True,
+        changes=tuple(list_changes(stored.document, document)),
+        departures=_list_departures(before, now_planned, then_planned),
+        endings=_list_endings(now_planned, then_planned),
+        accounts=_list_losses(before.accounts, after.accounts),
+        unservable=_list_unservable(now_planned, then_planned),
+        launches=_count_launches(after, now_planned, then_planned),
+    )
+
+
+class _Rehearsal:
+    """The part of a transaction that a unit of work needs before it loads or flushes anything."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+
+def _fit(rows: Iterable[Row], before: Rules, rules: Rules, now: float) -> list[Row]:
+    """Return the rows as `apply_rules` would leave them."""
+    known = {(type(row), row.id): row for row in rows}
+    work = UnitOfWork(cast("Transaction", _Rehearsal(now)), "operator")
+    # A forgotten account still pays for reservations submitted before: here, all of them.
+    work.submitted = max((getattr(row, "sequence", 0) for row in known.values()), default=0)
+    fit_slots(work, [row for row in known.values() if isinstance(row, Slot)], rules)
+    fit_accounts(work, [row for row in known.values() if isinstance(row, Account)], before, rules)
+    written, deleted = work.staged
+    known |= {(type(row), row.id): row for row in written}
+    gone = {(type(row), row.id) for row in deleted}
+    return [row for key, row in known.items() if key not in gone]
+
+
+def _departures_of(planned: Plan) -> dict[str, Drain | Terminate]:
+    return {each.slot: each for each in planned.decisions if isinstance(each, Drain | Terminate)}
+
+
+def _list_departures(view: View, before: Plan, after: Plan) -> tuple[Departure, ...]:
+    known = _departures_of(before)
+    return tuple(
+        Departure(
+            slot=slot,
+            action=_name(decision),
+            reason=decision.reason,
+            reservations=tuple(sorted({owner for owner, _ in view.leases_of(slot)})),
+        )
+        for slot, decision in _departures_of(after).items()
+        if slot not in known
+    )
+
+
+def _endings_of(planned: Plan) -> dict[str, Ending]:
+    """Return for each reservation the first decision that ends it or one of its leases."""
+    found: dict[str, Ending] = {}
+    for decision in planned.decisions:
+        match decision:
+            case Preempt():
+                losers, reason = decision.victims, f"preempted by {decision.reservation}"
+            case Expire() | Fail() | Requeue() | Revoke():
+                losers, reason = (decision.reservation,), decision.reason
+            case _:
+                continue
+        for loser in losers:
+            found.setdefault(loser, Ending(reservation=loser, action=_name(decision), reason=reason))
+    return found
+
+
+def _list_endings(before: Plan, after: Plan) -> tuple[Ending, ...]:
+    known = _endings_of(before)
+    return tuple(each for name, each in _endings_of(after).items() if name not in known)
+
+
+def _list_losses(before: Mapping[str, Account], after: Mapping[str, Account]) -> tuple[AccountLoss, ...]:
+    found = []
+    for name, known in sorted(before.items()):
+        then = after[name]
+        if known.forgotten:
+            continue
+        if then.forgotten:
+            found.append(AccountLoss(account=name, before=known.balance, after=None))
+        elif any(less < more for less, more in zip(then.balance, known.balance, strict=True)):
+            found.append(AccountLoss(account=name, before=known.balance, after=then.balance))
+    return tuple(found)
+
+
+def _hopeless_of(planned: Plan) -> dict[str, Unservable]:
+    return {
+        each.reservation: Unservable(reservation=each.reservation, code=each.code, detail=each.detail)
+        for each in planned.waiting
+        if each.code in _HOPELESS
+    }
+
+
+def _list_unservable(before: Plan, after: Plan) -> tuple[Unservable, ...]:
+    known = _hopeless_of(before)
+    return tuple(each for name, each in _hopeless_of(after).items() if name not in known)
+
+
+def _count_launches(view: View, before: Plan, after: Plan) -> dict[str, int]:
+    known = {each.slot for each in before.decisions if isinstance(each, Launch)}
+    found: dict[str, int] = {}
+    for each in after.decisions:
+        if isinstance(each, Launch) and each.slot not in known:
+            pool = view.slots[each.slot].pool
+            found[pool] = found.get(pool, 0) + 1
+    return found
+
+
+def _name(decision: Decision) -> str:
+    return str(msgspec.to_builtins(decision)["do"])

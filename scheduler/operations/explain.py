@@ -11,7 +11,6 @@ from typing import Any, Final
 from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
 from scheduler.explain.conditions import describe_account, describe_pool, describe_slot, forecast
 from scheduler.explain.search import Search, describe_change, is_served, suggest_change
-from scheduler.model.decisions import Plan
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
@@ -66,8 +65,13 @@ def explain_wait(
         search = Search(view, rules, row, now, has_time, cache)
         change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
+    position, found = next(
+        ((at, each) for at, each in enumerate(planned.waiting, 1) if each.reservation == row.id), (None, None)
+    )
     return {
-        **_find_position(planned, row.id),
+        "waiting": {"code": found.code, "detail": found.detail} if found else None,
+        "position": position,
+        "of": len(planned.waiting),
         "served": is_served(planned, row.id),
         "change": None if change is None else describe_change(view, change),
         "account": _describe_payer(view, rules, row, now),
@@ -81,14 +85,6 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
     if account is None or rules.settings_of(row.request.pool, row.request.system).queue != "quota":
         return None
     return describe_account(forecast(view, account, now))
-
-
-def _find_position(planned: Plan, name: str) -> dict[str, Any]:
-    position, found = next(
-        ((at, each) for at, each in enumerate(planned.waiting, 1) if each.reservation == name), (None, None)
-    )
-    waiting = {"code": found.code, "detail": found.detail} if found else None
-    return {"waiting": waiting, "position": position, "of": len(planned.waiting)}
 
 
 def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:

@@ -111,6 +111,8 @@ def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
     """Send the launches and terminations of this change to their queues."""
     slots = {row.id: row for row in change_set.rows if isinstance(row, Slot)}
     moved = {event.slot: event.name for event in change_set.events if event.slot}
+    if not moved:
+        return
     ports.dispatcher.send_launches([slots[s] for s, name in moved.items() if name == "slot_launching" and s in slots])
     ports.dispatcher.send_terminations(
         [slots[s] for s, name in moved.items() if name in {"slot_terminating", ASKED_AGAIN} and s in slots]
@@ -184,8 +186,9 @@ def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
     """Observe the time from submit to the first lease (source: Orchard), and the times from EC2's answer until a
     machine runs and until it serves (source: Arvados).
     """
-    waits = (event.detail.get("waited") for event in change_set.events)
-    meter.observe_all(TO_LEASE, {}, [waited for waited in waits if isinstance(waited, float)])
+    waits = [each for event in change_set.events if isinstance(each := event.detail.get("waited"), float)]
+    if waits:
+        meter.observe_all(TO_LEASE, {}, waits)
     for event in change_set.events:
         slot = change_set.slots.get(event.slot or "")
         # `last_seen` of a slot that was launched is the time of EC2's answer.

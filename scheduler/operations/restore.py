@@ -210,7 +210,7 @@ def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[s
     notified: list[str] = []
     phases = [phase for phase in PHASES if phase not in ENDED]
     present = [row.id for row in ports.store.find_reservations(phases=phases, limit=10**9)]
-    newer = [name for name in present if _knows_more(kept.get(name))]
+    newer = [name for name in present if (row := kept.get(name)) is not None and (is_over(row) or row.token)]
     for start in range(0, len(newer), CHUNK):
         chunk = newer[start : start + CHUNK]
         with ports.store.transaction() as transaction:
@@ -220,13 +220,11 @@ def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[s
                 _settle_one(work, ports, kept[name], (ended, requeued, notified))
             outcome = work.flush()
         announce(ports, outcome, kick=False)
-    for name in notified:
-        _notify(ports, name)
+    # The notice with the present row goes to the channels of reservations whose lease the database lacks.
+    for row in ports.store.find_reservations(ids=notified, limit=len(notified)) if notified else ():
+        event = Event(at=row.changed_at, name=f"reservation_{row.phase}", cause="operator", reservation=row.id)
+        ports.notifier.notify(row.id, describe_notice(event, row, {}))
     return ended, requeued, notified
-
-
-def _knows_more(row: Reservation | None) -> bool:
-    return row is not None and (is_over(row) or bool(row.token))
 
 
 def _settle_one(
@@ -248,13 +246,6 @@ def _settle_one(
             requeued.append(kept.id)
         if kept.leases:
             notified.append(kept.id)
-
-
-def _notify(ports: Ports, name: str) -> None:
-    """Publish a notice with the present row to the channel of a reservation whose lease the database lacks."""
-    for row in ports.store.find_reservations(ids=[name]):
-        event = Event(at=row.changed_at, name=f"reservation_{row.phase}", cause="operator", reservation=name)
-        ports.notifier.notify(name, describe_notice(event, row, {}))
 
 
 def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None, str | None]:

@@ -4,7 +4,7 @@ Every change of state goes through it, is checked against the tables of moves, a
 written before `flush`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,7 +112,12 @@ class UnitOfWork:
         self._read_leases(near)
         if holders and any(owner not in self.reservations for owner, _ in self._list_leases(slots)):
             raise ConflictError("a lease was given while the rows of its slot were read")
-        names = {*accounts, *self._list_payers(all_of_them=payers)}
+        paying = [
+            row
+            for row in self.reservations.values()
+            if payers or any(lease.charged_at is not None for lease in row.leases)
+        ]
+        names = {*accounts, *(row.request.account for row in paying if row.request.account is not None)}
         if names:
             self.accounts.update(self.transaction.load_accounts(sorted(names)))
 
@@ -139,12 +144,6 @@ class UnitOfWork:
         the transaction.
         """
         self.submitted = self.transaction.last_sequence()
-
-    def _list_payers(self, *, all_of_them: bool) -> Iterator[str]:
-        for row in self.reservations.values():
-            account = row.request.account
-            if account is not None and (all_of_them or any(lease.charged_at is not None for lease in row.leases)):
-                yield account
 
     def account_of(self, reservation: Reservation) -> Account | None:
         """Return the present row of the account that pays for this reservation, if it exists and was loaded."""
@@ -214,13 +213,13 @@ class UnitOfWork:
         """Return the name of the principal that requested the changes."""
         return None if self.principal is None else self.principal.name
 
-    def move_slot(self, slot: Slot, to: SlotState, **changes: Any) -> Slot:
+    def move_slot(self, slot: Slot, to: SlotState, *, cause: Cause | None = None, **changes: Any) -> Slot:
         """Change the state of a slot by a legal move, and append the event. A slot that becomes empty
-        loses its machine.
+        loses its machine. `cause`: default: that of the unit of work.
         """
         if to == "empty":
             changes = {**without_machine(slot), **changes}
-        moved, event = move_slot(slot, to, self.cause, self.now, **changes)
+        moved, event = move_slot(slot, to, cause or self.cause, self.now, **changes)
         self.put(moved)
         self.tell(event)
         return moved
@@ -257,38 +256,27 @@ class UnitOfWork:
         gone = [lease for lease in held if id(lease) not in kept]
         come = {lease.component: lease for lease in row.leases if id(lease) not in kept}
         for lease in gone:
-            self._check_lease(row, lease, come.get(lease.component))
+            # A lease without a follower has ended.
+            follower = come.get(lease.component)
+            to = "ended" if follower is None else follower.state
+            if to != lease.state:
+                check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
         for lease in gone:
-            self._bill_lease(row, lease, come.get(lease.component))
+            follower = come.get(lease.component)
+            # The account owes the use of a lease that ends, stops or changes its level since the last charge.
+            account = None if lease.charged_at is None else self.account_of(row)
+            # promise: paid-once
+            if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
+                self.put(billed)
             self._leases.get(lease.slot, {}).pop((row.id, lease.component), None)
-            self._bump_host(lease, come.get(lease.component))
+            slot = self.slots.get(lease.slot)
+            is_hosted = slot is not None and slot.machine is not None
+            if slot is not None and is_hosted and follower is not None and _shown(lease) != _shown(follower):
+                # A static host compares versions to learn that it has to ask. A lease that comes or goes increases the
+                # version of its slot in any case.
+                self.put(slot)
         self.reservations[row.id] = row
         self._index(row.id, come.values())
-
-    def _check_lease(self, row: Reservation, lease: Lease, follower: Lease | None) -> None:
-        """Check the change of a lease against the table of moves. A lease without a follower has ended."""
-        to = "ended" if follower is None else follower.state
-        if to != lease.state:
-            check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
-
-    def _bump_host(self, lease: Lease, follower: Lease | None) -> None:
-        """Increase the version of a static host's slot when its lease changes in a field that the host sees.
-
-        The host compares versions to learn that it has to ask. Leases that come or go increase the version in any
-        case.
-        """
-        slot = self.slots.get(lease.slot)
-        if slot is not None and slot.machine is not None and follower is not None and _shown(lease) != _shown(follower):
-            self.put(slot)
-
-    def _bill_lease(self, row: Reservation, lease: Lease, follower: Lease | None) -> None:
-        """Add the use of a lease that ends, stops or changes its level to what its account owes since
-        its last charge.
-        """
-        account = None if lease.charged_at is None else self.account_of(row)
-        # promise: paid-once
-        if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
-            self.put(billed)
 
     @property
     def staged(self) -> tuple[list[Row], list[Row]]:

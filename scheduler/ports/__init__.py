@@ -4,13 +4,17 @@ One test suite for each port runs on all its implementations. Times are seconds 
 otherwise.
 """
 
-from scheduler.ports.cluster_record import ClusterRecord, Remembered
-from scheduler.ports.dispatcher import Dispatcher
-from scheduler.ports.fleet import Category, CloudError, Fleet, LaunchOrder, Probe
-from scheduler.ports.heartbeats import Heard, Heartbeats
-from scheduler.ports.meter import Defect, Meter, RefusedMessage
-from scheduler.ports.notices import INTERRUPTION_SECONDS, Message, Notice, NoticeFeed
-from scheduler.ports.notifier import ForeignAddressError, Notifier
+from scheduler.ports.fleet import (
+    INTERRUPTION_SECONDS,
+    Category,
+    CloudError,
+    Fleet,
+    LaunchOrder,
+    Message,
+    Notice,
+    NoticeFeed,
+    Probe,
+)
 from scheduler.ports.store import (
     AppliedRules,
     ClusterRow,
@@ -33,7 +37,23 @@ from scheduler.ports.store import (
     StoreUnavailableError,
     Transaction,
 )
-from scheduler.ports.view import LeaderLock, SetAside, ViewCache, ViewUnavailableError
+from scheduler.ports.view import (
+    ClusterRecord,
+    Defect,
+    Dispatcher,
+    ForeignAddressError,
+    Heard,
+    Heartbeats,
+    LeaderLock,
+    Meter,
+    Notifier,
+    RefusedMessage,
+    Remembered,
+    SetAside,
+    ViewCache,
+    ViewUnavailableError,
+    check_reply_address,
+)
 
 __all__ = [
     "INTERRUPTION_SECONDS",
@@ -79,4 +99,5 @@ __all__ = [
     "Transaction",
     "ViewCache",
     "ViewUnavailableError",
+    "check_reply_address",
 ]

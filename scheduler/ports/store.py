@@ -186,10 +186,7 @@ class Transaction(Protocol):
     """
 
     def now(self) -> float:
-        """Return cluster time at the begin of the transaction; virtual time in memory.
-
-        See docs/reference/consistency.md, "Time".
-        """
+        """Return cluster time at the begin of the transaction; virtual time in memory (consistency.md, "Time")."""
 
     def check_term(self, leader_term: LeaderTerm) -> None:
         """Lock the term row. Raise DeposedError unless its term and holder are these."""
@@ -229,25 +226,21 @@ class Transaction(Protocol):
         """
 
     def last_sequence(self) -> int:
-        """Return the `sequence` of the newest reservation. No reservation is inserted until this transaction ends.
-
-        Call it before any row is locked.
+        """Return the `sequence` of the newest reservation. No reservation is inserted until this transaction ends. Call
+        it before any row is locked.
         """
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Return the pending reservations that this principal submitted; None: those of unsigned requests. Locks
-        nothing. The cost grows with their number.
-        """
+        """Return the pending reservations of this principal; None: those of unsigned requests. Locks nothing."""
 
     def count_pending_of_account(self, account: str) -> Pending:
         """Return the pending reservations of this account. Locks nothing."""
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
-        """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id
-        and then in the order of the reservation.
+        """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id.
 
         The reservations are not locked. The set of leases on a locked slot cannot change, because each transaction
-        that gives or ends a lease locks its slot.
+        that gives or ends a lease locks its slot. Leases of one reservation keep its order.
         """
 
     def load_all_slots(self) -> list[Slot]:
@@ -347,9 +340,7 @@ class Store(Protocol):
         """Return the rules in force."""
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` versions of the rules, or only this version; oldest first. No version is ever
-        deleted.
-        """
+        """Return the newest `limit` versions of the rules, or only this one; oldest first. None is ever deleted."""
 
     def find_principals(self) -> list[StoredPrincipal]:
         """Return every principal, sorted by name, without locking."""
@@ -358,8 +349,7 @@ class Store(Protocol):
         """Return the present leadership; term 0 before the first."""
 
     def read_rows(self) -> Iterator[Row]:
-        """Return every slot, hold and account, and every reservation that has not ended or ended less than 10 minutes
-        ago.
+        """Return every slot, hold and account, and every reservation that did not end more than 10 minutes ago.
 
         All rows are of the moment when the first one is requested. Locks nothing.
         """

@@ -1,13 +1,20 @@
-"""The ports to the view, which may lag behind the database, and to the leader lock. Losing both is harmless."""
+"""The ports to Redis: view cache, leader lock, cluster record, notifier, heartbeats, meter, and the dispatcher.
 
+The view may lag behind the database. Losing any of these costs time or counts, never correctness.
+"""
+
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from leasehold.common.heartbeats import Heartbeat
+from leasehold.common.names import RedisNames
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
+from scheduler.ports.store import OutboxMessage
 
 
 class ViewUnavailableError(Exception):
@@ -135,3 +142,183 @@ class LeaderLock(Protocol):
 
         Counted by this process's monotonic clock; 0 when this process does not have the lock.
         """
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of the cluster record. An empty Redis gives the default values."""
+
+    identity: str | None = None
+    """The id of the cluster that this Redis belongs to."""
+    term: int = 0
+    token: int = 0
+    is_restoring: bool = False
+    """Whether a restore is under way, or was interrupted."""
+
+
+class ClusterRecord(Protocol):
+    """The record of the cluster in Redis. Every method raises ViewUnavailableError when Redis cannot be reached."""
+
+    def read(self) -> Remembered:
+        """Return the contents of the record. Contents that cannot be read count as missing."""
+
+    def keep(self, identity: str, term: int, token: int) -> str:
+        """Write the identity if none is stored, and raise the stored term and token to these values. Return the stored
+        identity, which may be another one: then nothing is raised.
+        """
+
+    def begin_restore(self) -> None:
+        """Mark that a restore is under way. No process of the cluster works until `end_restore`."""
+
+    def end_restore(self, identity: str, term: int, token: int) -> None:
+        """Replace the contents of the record by these values and remove the mark of `begin_restore`."""
+
+
+class ForeignAddressError(ValueError):
+    """An answer's address is not one of the reply addresses. Nothing was written."""
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+def check_reply_address(address: str, prefix: str) -> None:
+    """Raise ForeignAddressError unless the address is `<prefix>reply:<word>`, with a word of up to 100
+    plain characters.
+    """
+    start = RedisNames(prefix).reply_start
+    if not address.startswith(start) or not _NAME.fullmatch(address.removeprefix(start)):
+        raise ForeignAddressError(f"reply_to: expected {start}<word>, got {address[:200]!r}")
+
+
+class Notifier(Protocol):
+    """Kicks and notices are hints that make things quick. A lost one costs time, never correctness."""
+
+    def kick(self) -> None:
+        """Request a tick. The first call sends a message; further calls within two seconds send none.
+
+        Raises what sending raised; then the next call sends. Callers that sent no message because of a kick that
+        failed rely on the periodic tick.
+        """
+
+    def hear(self) -> None:
+        """Note that a tick has begun. Later kicks request another one."""
+
+    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
+        """Publish a notice on this reservation's channel. The channel may have no subscribers."""
+
+    def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
+        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it. A hint may be
+        lost.
+        """
+
+    def reply(self, address: str, answer: Mapping[str, Any]) -> None:
+        """Write an answer to the reply address, where it is kept for a minute.
+
+        `address` came from outside: raises ForeignAddressError unless it is one of the reply addresses.
+        """
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The heartbeats that were read.
+
+    `ages`: seconds since the last heartbeat of each slot's machine; slots without a heartbeat are missing.
+    `kept_for`: seconds for which the storage has kept heartbeats (short after Redis was flushed).
+    `versions`: the version (`heartbeat_intake.name_version`) that each host knows; hosts that sent none are missing.
+    `signed`: the heartbeats with a counter and a MAC. The port does not verify them: `operations.heartbeats` does.
+    """
+
+    ages: dict[str, float]
+    kept_for: float
+    versions: dict[str, str] = {}
+    signed: dict[str, Heartbeat] = {}
+
+
+class Heartbeats(Protocol):
+    """The heartbeats of static hosts. They do not pass through a queue. Losing them never fails a host."""
+
+    def listen(self, hosts: Mapping[str, str]) -> Heard:
+        """Return the heartbeats of these slots, each from the machine that it is given with. Other machines are
+        ignored.
+
+        The storage's clock counts the ages, not the clock of a host; a heartbeat from the future is ignored. Reading
+        changes nothing, so any number of processes may read. Raises ViewUnavailableError.
+        """
+
+
+Defect = Literal["envelope", "task", "arguments", "document", "address", "signature"]
+"""What is wrong with a refused message.
+
+envelope: its headers or body. task: the task name. arguments: their number or types. document: its content, when the
+message has no reply address. address: the reply address. signature: missing although one is required, not valid, or of
+a principal whose role does not allow the task.
+"""
+MOST_REFUSED: Final = 10
+"""Refused messages with the same defect that are kept in REFUSED_SECONDS, over all processes. All are counted."""
+REFUSED_SECONDS: Final = 60
+MOST_KEPT: Final = 1000
+"""Refused messages that are kept until `take_refused`. Beyond that the oldest ones are dropped."""
+
+
+class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that was refused without an answer: its origin and its first fault. Contains no secrets and no body."""
+
+    at: float
+    queue: str
+    task: str
+    message: str
+    """Its Celery message id."""
+    defect: Defect
+    path: str
+    expected: str
+    got: str
+    more_faults: int = 0
+    """Number of its other faults."""
+
+
+class Meter(Protocol):
+    """Counters and durations of the processes, summed up for a metrics process. Lost values are acceptable."""
+
+    def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
+        """Add `amount` to a counter."""
+
+    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        """Add one observation to a histogram."""
+
+    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+        """Add many observations to a histogram at once. An empty sequence writes nothing."""
+
+    def note_probes(self, slots: Sequence[str], at: float) -> None:
+        """Note that the machines of these slots answered at that time, or that EC2 reported them. Only the last time of
+        each slot is kept.
+        """
+
+    def note_refused(self, refused: RefusedMessage) -> None:
+        """Count a refused message, and keep it for `take_refused` unless MOST_REFUSED messages with the same defect
+        were kept within REFUSED_SECONDS. Needs no database.
+        """
+
+    def take_refused(self) -> list[RefusedMessage]:
+        """Return and remove the refused messages that were kept, oldest first. Only one process gets each. [] without
+        Redis.
+        """
+
+    def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
+        """Keep these messages again. Used when they could not be written after `take_refused`."""
+
+
+class Dispatcher(Protocol):
+    """Sends slow work to its queues after the commit. `recover` sends lost messages again."""
+
+    def send_launches(self, slots: Sequence[Slot]) -> None:
+        """Send the launches of these slots to the launch queue."""
+
+    def send_terminations(self, slots: Sequence[Slot]) -> None:
+        """Send the terminations of these slots' machines, in these epochs, to the terminate queue."""
+
+    def send_checks(self, slots: Sequence[str]) -> None:
+        """Send checks of these slots to the health queue."""
+
+    def send_callback(self, outgoing: OutboxMessage) -> None:
+        """Send a callback to its task and queue. Raises ConnectionError when the broker did not accept it."""
+
+    def wake_at(self, due: float | None, now: float) -> None:
+        """Schedule a tick for `due` (None: no scheduled tick). Replaces the time of the previous call."""

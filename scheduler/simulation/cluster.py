@@ -31,10 +31,16 @@ from scheduler.policy.quota.accounting import weigh
 from scheduler.ports import OutboxMessage
 from scheduler.simulation.cloud import EventQueue, SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.initial_state import SLOT_HISTORY, GivenLease, GivenReservation, GivenSlot, list_given
+from scheduler.simulation.initial_state import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
 from scheduler.store.memory import MemoryStore
-from scheduler.view.in_memory_redis import InMemoryRedis
-from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryMeter, MemoryNotifier, MemoryViewCache
+from scheduler.view.memory import (
+    InMemoryRedis,
+    MemoryHeartbeats,
+    MemoryLeaderLock,
+    MemoryMeter,
+    MemoryNotifier,
+    MemoryViewCache,
+)
 
 
 class SimulatedDispatcher:
@@ -171,7 +177,7 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
     return SimulatedCluster(event_queue, cloud, dispatcher, store, notifier, ports, leader)
 
 
-def put_reservations(cluster: SimulatedCluster, given: Iterable[GivenReservation]) -> None:
+def put_reservations(cluster: SimulatedCluster, given: Iterable[ReservationRecord]) -> None:
     """Insert reservations in the phases that the scenario gives, in its order."""
     rules, now = cluster.ports.rules(), cluster.event_queue.now
     rows = []
@@ -203,14 +209,14 @@ def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocumen
     return change_set
 
 
-def put_slot(cluster: SimulatedCluster, given: GivenSlot) -> None:
+def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
     """Create or replace a slot record, with its machine and leases. A slot in flight gets its next changes of state."""
     now = cluster.event_queue.now
     with cluster.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         work.load(slots=[given.id], reservations=[lease.reservation for lease in given.leases])
         known = work.slots.get(given.id)
-        slot = msgspec.structs.replace(_given_slot(cluster, given, known, now), **list_given(given, SLOT_HISTORY))
+        slot = msgspec.structs.replace(_make_slot(cluster, given, known, now), **list_history(given, SLOT_HISTORY))
         work.put(slot)
         for lease in given.leases:
             holder = work.reservations.get(lease.reservation)
@@ -227,10 +233,10 @@ def put_absent_host(cluster: SimulatedCluster, name: str) -> None:
     pools = cluster.ports.rules().pools.items()
     pool = next((pool for pool, rules in pools if name in list_slot_ids(pool, rules)), None)
     if pool is not None and cluster.find_slot(name) is None:
-        put_slot(cluster, GivenSlot(id=name, pool=pool, state="empty"))
+        put_slot(cluster, SlotRecord(id=name, pool=pool, state="empty"))
 
 
-def _given_slot(cluster: SimulatedCluster, given: GivenSlot, known: Slot | None, now: float) -> Slot:
+def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None, now: float) -> Slot:
     pool = cluster.ports.rules().pools[given.pool]
     offering = pool.offering_by_key.get(given.offering or "")
     since = now if given.since is None else given.since
@@ -268,7 +274,7 @@ def _given_slot(cluster: SimulatedCluster, given: GivenSlot, known: Slot | None,
 
 
 def _put_lease(
-    work: UnitOfWork, cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: GivenLease
+    work: UnitOfWork, cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: LeaseRecord
 ) -> None:
     """Give a lease of a slot record. It counts as confirmed, and its reservation as leased.
 
@@ -299,7 +305,7 @@ def _put_lease(
 
 
 def _make_lease(
-    cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: GivenLease, token: int
+    cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: LeaseRecord, token: int
 ) -> Lease:
     """Return the lease of a slot record. It accumulates cost from now on if accounts pay for it."""
     rules, now = cluster.ports.rules(), cluster.event_queue.now

@@ -9,7 +9,7 @@ from scheduler.model.resources import Resources
 from scheduler.model.rules import Pool, Rules, merge_rules, read_rules
 from scheduler.model.validation import fault, suggest
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.initial_state import GivenSlot
+from scheduler.simulation.initial_state import SlotRecord
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12
@@ -42,10 +42,12 @@ class Fleet:
             total += int(count) * sizes[name]
         return total
 
-    def list_hosts(self) -> list[GivenSlot]:
+    def list_hosts(self) -> list[SlotRecord]:
         """Return the slots of its static pools, which exist from the start."""
         static = ((name, count) for name, count in self.slots.items() if not self.rules.pools[name].is_elastic)
-        return [GivenSlot(id=f"{name}-{number}", pool=name) for name, count in static for number in range(1, count + 1)]
+        return [
+            SlotRecord(id=f"{name}-{number}", pool=name) for name, count in static for number in range(1, count + 1)
+        ]
 
 
 def make_fleet(

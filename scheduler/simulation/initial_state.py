@@ -25,7 +25,7 @@ from scheduler.model.validation import (
 )
 
 
-class GivenLease(Document):
+class LeaseRecord(Document):
     """A lease in a slot record. It counts as confirmed, and accumulates cost from the start."""
 
     reservation: Name
@@ -42,7 +42,7 @@ class GivenLease(Document):
     """The cpus of its slot that it may use; default: those of its resources."""
 
 
-class GivenSlot(Document):
+class SlotRecord(Document):
     """A slot record: creates or replaces a slot."""
 
     id: Name
@@ -50,7 +50,7 @@ class GivenSlot(Document):
     state: Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"] = "ready"
     resources: ResourceMap | None = None
     labels: LabelMap | None = None
-    leases: tuple[GivenLease, ...] = ()
+    leases: tuple[LeaseRecord, ...] = ()
     offering: Name | None = None
     market: Market | None = None
     """The market of its machine. If it is given, the offering need not be configured any more."""
@@ -72,7 +72,7 @@ class GivenSlot(Document):
     noted_at: Signed | None = None
 
 
-class GivenReservation(ReservationDocument):
+class ReservationRecord(ReservationDocument):
     """A reservation that exists at the start, in any phase."""
 
     phase: Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"] = "pending"
@@ -95,7 +95,7 @@ class GivenReservation(ReservationDocument):
     revoke_by: Signed | None = None
 
 
-class GivenHold(Document):
+class HoldRecord(Document):
     """A hold on launches that exists at the start: see `model.launch_backoff.Hold`."""
 
     pool: Text
@@ -110,10 +110,10 @@ class GivenHold(Document):
     streak: Count = 1
 
 
-RESERVATION_HISTORY: Final = (
-    *("reason", "changed_at", "expires_at", "leased_at", "confirmed_at", "failed_at", "restarted_at", "finished_at"),
-    *("restarts", "component_restarts", "unconfirmed", "interruptions", "suspended", "declined"),
-    *("revoke_reason", "revoke_by"),
+RESERVATION_HISTORY: Final = tuple(
+    name
+    for name in ReservationRecord.model_fields
+    if name not in ReservationDocument.model_fields and name not in {"phase", "created_at"}
 )
 """The fields of a reservation's history that its record may contain, under the names of its row."""
 SLOT_HISTORY: Final = (
@@ -123,7 +123,7 @@ SLOT_HISTORY: Final = (
 """The fields of a slot's history that its record may contain."""
 
 
-def list_given(record: Document, names: Iterable[str]) -> dict[str, Any]:
+def list_history(record: Document, names: Iterable[str]) -> dict[str, Any]:
     """Return those of these fields that the record contains. A null in `uses` counts as missing."""
     given = {name: getattr(record, name) for name in names if name in record.model_fields_set}
     return {name: value for name, value in given.items() if (name, value) != ("uses", None)}

@@ -36,7 +36,7 @@ from scheduler.simulation.cluster import (
     submit_all,
 )
 from scheduler.simulation.holders import Holders
-from scheduler.simulation.initial_state import RESERVATION_HISTORY, list_given
+from scheduler.simulation.initial_state import RESERVATION_HISTORY, list_history
 from scheduler.simulation.loop import EventLoop
 from scheduler.simulation.machine_loss import interrupt_slot, lose_slot
 from scheduler.simulation.scenario import Scenario, Step
@@ -231,7 +231,7 @@ class Runner:
 
 def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
     """Insert the scenario's holds, and set the fields of the reservations' history that their records contain."""
-    history = {each.id: found for each in scenario.reservations if (found := list_given(each, RESERVATION_HISTORY))}
+    history = {each.id: found for each in scenario.reservations if (found := list_history(each, RESERVATION_HISTORY))}
     if not (history or scenario.holds):
         return
     with cluster.store.transaction() as transaction:

@@ -36,7 +36,7 @@ from scheduler.simulation.cloud_documents import (
     check_offering,
     read_simulated_cloud,
 )
-from scheduler.simulation.initial_state import GivenHold, GivenLease, GivenReservation, GivenSlot
+from scheduler.simulation.initial_state import HoldRecord, LeaseRecord, ReservationRecord, SlotRecord
 
 _read_name = make_reader(Name)
 
@@ -57,9 +57,9 @@ class Scenario(msgspec.Struct, frozen=True):
     config: dict[str, Any]
     rules: Rules
     cloud: CloudDocument
-    slots: tuple[GivenSlot, ...]
-    reservations: tuple[GivenReservation, ...]
-    holds: tuple[GivenHold, ...]
+    slots: tuple[SlotRecord, ...]
+    reservations: tuple[ReservationRecord, ...]
+    holds: tuple[HoldRecord, ...]
     timeline: tuple[Step, ...]
     tick_every: float | None
     kicks: bool
@@ -112,7 +112,7 @@ def _read_scenario(document: object) -> Scenario:
     rules = read_rules(top.config, "config")
     reader = StepReader(rules, top.config)
     reservations = tuple(
-        read_document(GivenReservation, each, f"reservations[{index}]") for index, each in enumerate(top.reservations)
+        read_document(ReservationRecord, each, f"reservations[{index}]") for index, each in enumerate(top.reservations)
     )
     reader.declare(reservations)
     slots = tuple(reader.read_slot(each, f"slots[{index}]") for index, each in enumerate(top.slots))
@@ -157,9 +157,9 @@ class StepReader:
         for document in documents:
             self._reservations.setdefault(document.id, document)
 
-    def read_slot(self, value: object, path: str) -> GivenSlot:
+    def read_slot(self, value: object, path: str) -> SlotRecord:
         """Read a slot record of a configured pool."""
-        slot = read_document(GivenSlot, value, path)
+        slot = read_document(SlotRecord, value, path)
         if slot.pool not in self._rules.pools:
             raise fault(f"{path}.pool", f"a pool of config{suggest(slot.pool, self._rules.pools)}", slot.pool)
         offerings = self._rules.pools[slot.pool].offering_by_key
@@ -170,9 +170,9 @@ class StepReader:
         self._slots.add(slot.id)
         return slot
 
-    def read_hold(self, value: object, path: str) -> GivenHold:
+    def read_hold(self, value: object, path: str) -> HoldRecord:
         """Read a hold on a configured pool, or on all of them (`*`)."""
-        hold = read_document(GivenHold, value, path)
+        hold = read_document(HoldRecord, value, path)
         if hold.pool != "*" and hold.pool not in self._rules.pools:
             raise fault(f"{path}.pool", f"a pool of config, or *{suggest(hold.pool, self._rules.pools)}", hold.pool)
         return hold
@@ -187,7 +187,7 @@ class StepReader:
         fields = given.model_dump(include={"pool", "machine", "resources", "labels"})
         return RegisterDocument(slot=given.id, **fields)
 
-    def _check_lease(self, lease: GivenLease, path: str) -> None:
+    def _check_lease(self, lease: LeaseRecord, path: str) -> None:
         """Check that a lease names a component of a declared reservation."""
         self._check_reservation(lease.reservation, f"{path}.reservation")
         request = self._reservations[lease.reservation].to_request()

@@ -11,7 +11,7 @@ import redis
 
 from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.ports import RefusedMessage
-from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
+from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.connection import redis_errors
 from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 
@@ -105,7 +105,12 @@ class RedisMeter:
     def read(self) -> Tally:
         """Return all sums, including the declared zeros. Raises ViewUnavailableError without Redis."""
         stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key))
-        tally = _start_tally()
+        tally = Tally({}, {})
+        for metric in METRICS.values():
+            if metric.kind == "counter":
+                tally.counters[metric.name] = dict.fromkeys(metric.zeros, 0.0)
+            else:
+                tally.histograms[metric.name] = {labels: _no_spread(metric.name) for labels in metric.zeros}
         for field, value in stored.items():
             try:
                 name, labels, part, amount = read_metric(field, value)
@@ -140,16 +145,6 @@ def _read_refused(text: bytes) -> RefusedMessage | None:
     with suppress(msgspec.DecodeError):
         return _REFUSED.decode(text)
     return None
-
-
-def _start_tally() -> Tally:
-    tally = Tally({}, {})
-    for metric in METRICS.values():
-        if metric.kind == "counter":
-            tally.counters[metric.name] = dict.fromkeys(metric.zeros, 0.0)
-        else:
-            tally.histograms[metric.name] = {labels: _no_spread(metric.name) for labels in metric.zeros}
-    return tally
 
 
 def _no_spread(name: str) -> Spread:

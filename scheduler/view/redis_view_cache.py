@@ -203,7 +203,9 @@ class RedisViewCache:
             if answer is None:
                 return False
             try:
-                _apply_entries(view, answer[2::2], answer[3::2])
+                for field, body in zip(answer[2::2], answer[3::2], strict=True):
+                    for change in decode_deltas(field.decode(), body):
+                        view.apply(change)
             except msgspec.DecodeError:
                 return False
             is_done, self._sequence = bool(answer[0]), answer[1]
@@ -245,12 +247,6 @@ class _ScriptKeys:
         self.catch_up = [names.generation, names.sequence, names.deltas]
         others = [names.gone, names.leaving, *map(names.rows, ROW_TYPES)]
         self.all = [names.generation, names.building, names.sequence, names.deltas, *others]
-
-
-def _apply_entries(view: View, fields: Sequence[bytes], bodies: Sequence[bytes]) -> None:
-    for field, body in zip(fields, bodies, strict=True):
-        for change in decode_deltas(field.decode(), body):
-            view.apply(change)
 
 
 def _decode(type_: type[T], body: bytes) -> T:

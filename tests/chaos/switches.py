@@ -39,18 +39,18 @@ def _token() -> None:
 
 def _resend() -> None:
     """Let `recover` send no order again."""
-    from tasks import health
+    from tasks import machines
 
     def send_nothing(*_arguments: object) -> int:
         return 0
 
-    _replace(health, "recover", send_nothing)
+    _replace(machines, "recover", send_nothing)
 
 
 def _epoch() -> None:
     """Let a termination end the present machine of its slot, whichever epoch the message has."""
     from scheduler.operations.machines.terminate import terminate
-    from tasks import terminate as task
+    from tasks import machines
 
     def end(ports: Ports, slot_id: str, epoch: int) -> str:
         for slot in ports.store.find_slots(ids=[slot_id]):
@@ -58,7 +58,7 @@ def _epoch() -> None:
                 ports.fleet.terminate([slot.instance_id])
         return terminate(ports, slot_id, epoch)
 
-    _replace(task, "terminate", end)
+    _replace(machines, "terminate", end)
 
 
 def _jump() -> None:

@@ -10,7 +10,7 @@ import pytest
 from leasehold.stack.configuration import find_free_port
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_record import RedisRecord
+from scheduler.view.redis_ports import RedisRecord
 from tests.cli.conftest import Run
 from tests.sqlite_file import sqlite_url
 

@@ -15,14 +15,14 @@ from scheduler.model import slots as stored_slots
 from scheduler.model.reservations import cost_until
 from scheduler.operations.commands.submit import describe_answer
 from scheduler.policy.quota.accounting import settle
-from scheduler.view import connection, redis_notifier
+from scheduler.view import connection, redis_ports
 from tests.builders import a_lease, a_reservation
 from workers import settings
 
 
 def test_the_client_reads_answers_from_the_list_that_the_notifier_writes(redis_url: str) -> None:
     client = connection.make_redis(redis_url)
-    notifier = redis_notifier.RedisNotifier(client, lambda: None)
+    notifier = redis_ports.RedisNotifier(client, lambda: None)
     sender = transport.RequestTransport(redis_url)
     notifier.reply(sender.reply_address("a1b2"), {"ok": True})
     assert sender.redis.lpop(sender.reply_address("a1b2")) == b'{"ok":true}'
@@ -35,7 +35,7 @@ def test_the_client_subscribes_to_the_channel_that_the_notifier_publishes_on(red
     channel = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
     channel.subscribe(RedisNames().notice("r1"))
     channel.get_message(timeout=5)
-    redis_notifier.RedisNotifier(client, lambda: None).notify("r1", {"event": "leased"})
+    redis_ports.RedisNotifier(client, lambda: None).notify("r1", {"event": "leased"})
     assert channel.get_message(timeout=5) is not None
     channel.close()
     client.close()

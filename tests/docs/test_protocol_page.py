@@ -13,7 +13,7 @@ from scheduler.model.transitions import ENDED
 from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED
 from scheduler.operations.commands.submit import describe_answer
 from scheduler.operations.unit_of_work import describe_notice
-from scheduler.view.addresses import check_reply_address
+from scheduler.ports import check_reply_address
 from tasks.messages import MOST_BYTES, MOST_LEVELS, check_message
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.harness import Harness

@@ -32,9 +32,6 @@ EXPLAINED: Final[Changes] = {
                 "assignment.use >= use + MORE",
             ),
         ],
-        "ReclaimableCapacity._add_up": [
-            Change("the sum is an upper bound that only saves a search; a higher bound is right too", "1", "2"),
-        ],
         "ReclaimableCapacity.leave": [
             Change(
                 "the sum is an upper bound that only saves a search; with groups that were served it is higher",
@@ -43,17 +40,8 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.elastic.instances": {
-        "ElasticGroup.count_unleased": [
-            Change(
-                "the number is subtracted and added again",
-                "elastic_instance.slot_info is None and elastic_instance.lease is None",
-                "elastic_instance.slot_info is not None and elastic_instance.lease is None",
-            ),
-        ],
-    },
-    "scheduler.policy.lifecycle.timeouts": {
-        "_requeue": [
+    "scheduler.policy.lifecycle.heal": {
+        "_end_unconfirmed": [
             Change("the end of the leases notes the same slots", "cycle.note_restless(slot_info)", ""),
         ],
     },
@@ -80,10 +68,10 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.quota.reprioritize": {
-        "_relevel_account": [
+    "scheduler.policy.quota.preempt": {
+        "relevel": [
             Change(
-                "`relevel` calls it only if the balance is not within the bounds, which include SAVED",
+                "a balance of exactly SAVED is within the bounds, so this line is not reached",
                 "balance > SAVED",
                 "balance >= SAVED",
             ),

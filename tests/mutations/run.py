@@ -24,7 +24,8 @@ its module, its function and the expression or statement that it replaces. Layou
 `python -m tests.mutations.draw` draws other changes of `scheduler/policy` at random and plays them. The last large
 sample has 200 of them, 25 for each seed. *Plain calls* and *pytest* noticed a mutant with the tests that were there.
 *New test*: the mutant led to a test that notices it. *Explained*: it changes nothing, for the reason in
-`tests/mutations/explained.py`. After a change of the code a seed draws other mutants.
+`tests/mutations/explained.py`, or because its code had no effect and is removed now. After a change of the code a seed
+draws other mutants.
 
 | seed | plain calls | pytest | new test | explained |
 |---|---|---|---|---|

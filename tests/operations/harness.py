@@ -23,8 +23,8 @@ from scheduler.operations.ports import Ports
 from scheduler.operations.tick.tick import Leader, Ticked, tick
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, OutboxMessage, Store
 from scheduler.store.memory import MemoryStore
-from scheduler.view.in_memory_redis import InMemoryRedis
 from scheduler.view.memory import (
+    InMemoryRedis,
     LockHolder,
     MemoryHeartbeats,
     MemoryLeaderLock,

@@ -6,7 +6,7 @@ from scheduler.model.accounts import Account, Levels
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import Store
-from scheduler.view.in_memory_redis import InMemoryRedis
+from scheduler.view.memory import InMemoryRedis
 from tests.operations.harness import CountingFleet, Harness
 
 ACCOUNTS: dict[str, Any] = {"A": {"balance": [100]}, "B": {"balance": [50, 5]}}

@@ -15,7 +15,7 @@ from scheduler.model.decisions import Assign, Placement, Preempt
 from scheduler.operations.tick.tick import decide, take_leader_term, tick
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
-from scheduler.view.in_memory_redis import InMemoryRedis
+from scheduler.view.memory import InMemoryRedis
 from tests.operations.harness import NOW, CountingFleet
 from tests.operations.quota import QuotaHarness
 from tests.operations.test_preemption import write

@@ -11,7 +11,7 @@ import pytest
 from scheduler.operations.machines.check import recover
 from scheduler.ports import OutboxMessage, ViewUnavailableError
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_notifier import RedisNotifier
+from scheduler.view.redis_ports import RedisNotifier
 from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
 from tests.operations.harness import Harness, Mailbox

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.view import Change
-from scheduler.view.in_memory_redis import InMemoryRedis
-from scheduler.view.memory import MemoryViewCache
+from scheduler.view.memory import InMemoryRedis, MemoryViewCache
 from tests.rules.fleets import QUICKLY, fleets
 from tests.rules.playing import Document
 from tests.rules.test_plans import no_reservation_is_lost, no_slot_is_overfull

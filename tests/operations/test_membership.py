@@ -15,7 +15,7 @@ from scheduler.ports import (
     ViewUnavailableError,
 )
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_record import RedisRecord
+from scheduler.view.redis_ports import RedisRecord
 from tests.operations.harness import NOW, Harness
 from tests.servers import find_redis, redis_client, redis_server, redis_url
 

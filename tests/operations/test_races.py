@@ -24,7 +24,7 @@ from scheduler.operations.tick.tick import carry_out, decide, take_leader_term, 
 from scheduler.ports import CloudError, DeposedError, Store
 from scheduler.store.opening import open_store
 from scheduler.store.sql import SqlStore
-from scheduler.view.in_memory_redis import InMemoryRedis
+from scheduler.view.memory import InMemoryRedis
 from tests.operations.harness import CountingFleet, Harness
 
 ROUNDS = 5

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from scheduler.operations.refused import record_refused
+from scheduler.operations.machines.check import record_refused
 from scheduler.ports import RefusedMessage, StoreUnavailableError, Transaction
 from scheduler.store.memory import MemoryStore
 from tests.operations.harness import NOW, Harness

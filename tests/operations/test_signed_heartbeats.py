@@ -12,7 +12,7 @@ from scheduler.operations.heartbeats import AccessMode
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from scheduler.ports import Heartbeats, StoredPrincipal
 from scheduler.view.memory import MemoryHeartbeats
-from scheduler.view.redis_heartbeats import KEPT_SECONDS, RedisHeartbeats
+from scheduler.view.redis_ports import KEPT_SECONDS, RedisHeartbeats
 from tests.operations.harness import CONFIG, Harness
 from tests.servers import redis_client, redis_server, redis_url
 

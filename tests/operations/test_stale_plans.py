@@ -13,7 +13,7 @@ from scheduler.model.decisions import Assign, Cores
 from scheduler.model.slots import Slot
 from scheduler.operations.tick.tick import Ticked, carry_out, decide, take_leader_term, tick
 from scheduler.ports import DeposedError, Store
-from scheduler.view.in_memory_redis import InMemoryRedis
+from scheduler.view.memory import InMemoryRedis
 from tests.operations.harness import CountingFleet, Harness
 from tests.operations.test_races import Open, open_one, race
 

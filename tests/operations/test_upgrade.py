@@ -22,9 +22,7 @@ from scheduler.model.view import View
 from scheduler.operations.restore import JUMP
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
-from scheduler.view.redis_heartbeats import RedisHeartbeats
-from scheduler.view.redis_leader_lock import RedisLeaderLock
-from scheduler.view.redis_record import RedisRecord
+from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.operations.harness import CountingFleet, Harness
 from tests.servers import redis_client, redis_server, redis_url

@@ -14,7 +14,7 @@ from leasehold.client.transport import RequestTransport
 from leasehold.common.names import RESERVATIONS, TICKS
 from leasehold.errors import Unavailable
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_notifier import RedisNotifier
+from scheduler.view.redis_ports import RedisNotifier
 from tasks.app import PUBLISH_RETRIES, make_app
 from tasks.dispatch import CeleryDispatcher
 from tasks.transport import Transport

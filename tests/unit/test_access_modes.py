@@ -10,7 +10,7 @@ from scheduler.operations.principals import add_principal
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryMeter
 from tasks.app import services
-from tasks.principals import UnprovenError, verify_sender
+from tasks.base import UnprovenError, verify_sender
 from tests.builders import NOW
 from workers.access import Access
 from workers.services import PerProcess

@@ -7,9 +7,9 @@ import pytest
 from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.command_schemas import WISHES
 from scheduler.model.validation import Fault, InvalidInputError
-from tasks.documents import NAME, read_request
-from tasks.refusals import conceal
+from tasks.messages import conceal
 from tasks.requests import describe_arguments
+from tasks.reservations import NAME, read_request
 
 DOCUMENT: dict[str, Any] = {"id": "r1", "pool": "linux", "resources": {"cpus": 1}}
 

@@ -6,7 +6,7 @@ from celery.schedules import schedule
 
 from scheduler.ports import DatabaseWentBackError, ForeignClusterError, StoreUnavailableError
 from tasks.app import app, services
-from tasks.punctual import PunctualScheduler
+from tasks.beat import PunctualScheduler
 
 FOREIGN = "Redis belongs to cluster a, the database to cluster b"
 

@@ -25,10 +25,9 @@ from scheduler.model.validation import Fault
 from scheduler.ports import CloudError, Defect, OutboxMessage, StoreUnavailableError, ViewUnavailableError
 from tasks.app import app, make_app
 from tasks.base import LeaseholdTask
-from tasks.beat import make_schedule
+from tasks.beat import PunctualScheduler, make_schedule
 from tasks.dispatch import Alarm, CeleryDispatcher
 from tasks.monitor import refuse
-from tasks.punctual import PunctualScheduler
 from tasks.queues import list_routes
 from tasks.requests import ReadableRequest, describe_arguments
 from tasks.worker import worker_options
@@ -66,7 +65,7 @@ def test_beat_sleeps_until_the_next_task_is_due_and_no_less() -> None:
     every = schedule(run_every=2.0, nowfun=lambda: now[0], app=app)
     entry = PunctualScheduler.Entry(name="a tick", schedule=every, last_run_at=now[0], app=app)
     beat = PunctualScheduler(app, schedule={"a tick": entry}, lazy=True)
-    assert make_app(read_settings()).conf.beat_scheduler == "tasks.punctual:PunctualScheduler"
+    assert make_app(read_settings()).conf.beat_scheduler == "tasks.beat:PunctualScheduler"
     assert beat.tick() == 2.0
     now[0] += timedelta(seconds=2)
     assert beat.is_due(entry)[0]

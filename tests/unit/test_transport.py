@@ -14,7 +14,7 @@ from leasehold.common.names import TICKS, task_name
 from scheduler.view.memory import MemoryMeter
 from tasks.admission import Arrival, find_admission
 from tasks.app import app, services
-from tasks.expired import ExpiredMessages
+from tasks.messages import ExpiredMessages
 from tasks.transport import Transport
 from tests.servers import redis_client, redis_server, redis_url
 from tests.system.bad_messages import an_envelope

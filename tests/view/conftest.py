@@ -9,11 +9,16 @@ import pytest
 
 from scheduler.ports import LeaderLock, Meter, Notifier, ViewCache
 from scheduler.view.connection import make_redis
-from scheduler.view.in_memory_redis import InMemoryRedis
-from scheduler.view.memory import LockHolder, MemoryLeaderLock, MemoryMeter, MemoryNotifier, MemoryViewCache
-from scheduler.view.redis_leader_lock import RedisLeaderLock
+from scheduler.view.memory import (
+    InMemoryRedis,
+    LockHolder,
+    MemoryLeaderLock,
+    MemoryMeter,
+    MemoryNotifier,
+    MemoryViewCache,
+)
 from scheduler.view.redis_meter import RedisMeter
-from scheduler.view.redis_notifier import RedisNotifier
+from scheduler.view.redis_ports import RedisLeaderLock, RedisNotifier
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import NOW
 from tests.servers import SERVERS, FindRedis, OpenRedis, find_redis, open_redis, redis_client

@@ -10,7 +10,7 @@ from leasehold import Client
 from scheduler.ports import Heard, Heartbeats
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryHeartbeats
-from scheduler.view.redis_heartbeats import KEPT_SECONDS, RedisHeartbeats
+from scheduler.view.redis_ports import KEPT_SECONDS, RedisHeartbeats
 from tests.builders import NOW
 from tests.servers import FindRedis
 from tests.view.conftest import BACKENDS

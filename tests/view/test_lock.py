@@ -8,8 +8,7 @@ import redis
 
 from scheduler.ports import LeaderLock, ViewUnavailableError
 from scheduler.view.memory import LockHolder, MemoryLeaderLock
-from scheduler.view.redis_leader_lock import RedisLeaderLock
-from scheduler.view.renewal import Renewal
+from scheduler.view.redis_ports import RedisLeaderLock, Renewal
 from tests.servers import OpenRedis
 from tests.view.conftest import MakeLock
 

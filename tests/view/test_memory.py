@@ -5,8 +5,15 @@ import pytest
 from scheduler.model.slots import Slot
 from scheduler.model.view import Gone, Row
 from scheduler.ports import Meter
-from scheduler.view.in_memory_redis import KEPT_SECONDS, InMemoryRedis
-from scheduler.view.memory import LockHolder, MemoryLeaderLock, MemoryMeter, MemoryNotifier, MemoryViewCache
+from scheduler.view.memory import (
+    KEPT_SECONDS,
+    InMemoryRedis,
+    LockHolder,
+    MemoryLeaderLock,
+    MemoryMeter,
+    MemoryNotifier,
+    MemoryViewCache,
+)
 from tests.view.rows import content, reservation_at, slot_at
 
 
@@ -69,7 +76,7 @@ def test_a_flushed_redis_in_memory_holds_no_view() -> None:
 
 
 def test_a_view_cache_that_missed_too_many_changes_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.view.in_memory_redis.DELTAS", 2)
+    monkeypatch.setattr("scheduler.view.memory.DELTAS", 2)
     view_cache = a_view_cache(Clock())
     for version in (1, 2):
         view_cache.publish([slot_at(version)])

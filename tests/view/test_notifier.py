@@ -10,7 +10,7 @@ from leasehold import Client
 from scheduler.ports import ForeignAddressError
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryNotifier
-from scheduler.view.redis_notifier import RedisNotifier
+from scheduler.view.redis_ports import RedisNotifier
 from tests.view.conftest import MakeNotifier
 
 

@@ -5,7 +5,7 @@ import redis
 
 from scheduler.ports import Remembered
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_record import RedisRecord
+from scheduler.view.redis_ports import RedisRecord
 from tests.servers import OpenRedis
 
 LARGE = 2**53 - 1

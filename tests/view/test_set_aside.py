@@ -10,7 +10,7 @@ import redis
 from scheduler.model.view import View
 from scheduler.ports import EventFilter, SetAside, StoreUnavailableError, Transaction
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_leader_lock import RedisLeaderLock
+from scheduler.view.redis_ports import RedisLeaderLock
 from scheduler.view.redis_view_cache import RedisViewCache
 from scheduler.view.set_aside import BROKER_TYPES, KEPT_SECONDS, VIEW_TYPES, set_aside
 from tests.operations.harness import Harness

@@ -1,6 +1,4 @@
-"""Handlers of commands about quota accounts: create or change one, set its balance to 0, forget it. Source:
-qscheduler.
-"""
+"""Commands about quota accounts: create or change one, set its balance to 0, forget it. Source: qscheduler."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,19 +13,17 @@ from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.unit_of_work import UnitOfWork
 
 
-def set_account(work: UnitOfWork, _rules: Rules, word: AccountDocument) -> Account:
-    """Create a quota account, or change the settings that the request names. The balance stays unless the request has
-    one.
-    """
-    said = word.model_dump(include=word.model_fields_set - {"account", "balance"})
-    return put_account(work, word.account, said, word.balance)
+def set_account(work: UnitOfWork, _rules: Rules, document: AccountDocument) -> Account:
+    """Create an account, or change the named settings of one. The balance stays unless one is given."""
+    settings = document.model_dump(include=document.model_fields_set - {"account", "balance"})
+    return put_account(work, document.account, settings, document.balance)
 
 
-def put_account(work: UnitOfWork, name: str, said: Mapping[str, Any], balance: Levels | None) -> Account:
-    """Store a quota account with these settings and return it.
+def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balance: Levels | None) -> Account:
+    """Write an account with these settings, and return it.
 
-    A new or forgotten account starts at the present time, with a balance of 0 unless one is given. Reservations that
-    were submitted before it was forgotten still have no account.
+    An account that is new, or was forgotten, starts now with a balance of 0 unless one is given. Reservations that were
+    submitted before it was forgotten stay without an account.
     """
     known = work.accounts.get(name)
     if known is None or known.forgotten:
@@ -35,16 +31,16 @@ def put_account(work: UnitOfWork, name: str, said: Mapping[str, Any], balance: L
         fresh = Account(version=version, id=name, charged_at=work.now, forgotten_upto=upto)
     else:
         fresh = known
-    changed = msgspec.structs.replace(fresh, **said, balance=fresh.balance if balance is None else balance)
+    changed = msgspec.structs.replace(fresh, **settings, balance=fresh.balance if balance is None else balance)
     if changed != known:
         work.put(changed)
         _tell(work, "account_set", name)
     return changed
 
 
-def reset_account(work: UnitOfWork, _rules: Rules, word: AccountNameDocument) -> Account:
-    """Set the balance of a quota account to 0 at every level."""
-    known = _find(work, word)
+def reset_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument) -> Account:
+    """Set the balance to 0 at every level."""
+    known = _find(work, document)
     changed = msgspec.structs.replace(known, balance=NOTHING)
     if changed != known:
         work.put(changed)
@@ -52,17 +48,15 @@ def reset_account(work: UnitOfWork, _rules: Rules, word: AccountNameDocument) ->
     return changed
 
 
-def forget_account(work: UnitOfWork, _rules: Rules, word: AccountNameDocument) -> Account:
-    """Delete the balance and the rules of a quota account. Its leases continue at their levels without payment. Its
-    pending reservations have no account from now on.
+def forget_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument) -> Account:
+    """Drop balance and settings. Its leases continue at their levels, unpaid; its pending reservations have no account
+    from then on.
     """
-    return drop_account(work, _find(work, word))
+    return drop_account(work, _find(work, document))
 
 
 def drop_account(work: UnitOfWork, known: Account) -> Account:
-    """Mark a quota account as forgotten and delete its balance and rules. The row stays, because it records which
-    reservations were submitted before.
-    """
+    """Do what `forget_account` does. The row stays, to know which reservations were submitted before."""
     changed = Account(
         version=known.version,
         id=known.id,
@@ -75,10 +69,10 @@ def drop_account(work: UnitOfWork, known: Account) -> Account:
     return changed
 
 
-def _find(work: UnitOfWork, word: AccountNameDocument) -> Account:
-    known = work.accounts.get(word.account)
+def _find(work: UnitOfWork, document: AccountNameDocument) -> Account:
+    known = work.accounts.get(document.account)
     if known is None or known.forgotten:
-        raise CommandRefused("account", "a known account", word.account)
+        raise CommandRefused("account", "a known account", document.account)
     return known
 
 
@@ -91,4 +85,4 @@ ACCOUNT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Account]] = {
     "reset_account": reset_account,
     "forget_account": forget_account,
 }
-"""The handler of each verb about quota accounts."""
+"""By verb about an account: the function that carries it out."""

@@ -1,4 +1,4 @@
-"""Handlers of commands about static hosts: a host registers and leaves, and an operator removes it.
+"""Commands about static hosts: a host registers itself and its resources, or leaves; an operator removes a host.
 
 Source: Orchard's registration of workers.
 """
@@ -16,36 +16,37 @@ from scheduler.operations.commands.lease_commands import CommandRefused, find_sl
 from scheduler.operations.unit_of_work import UnitOfWork
 
 
-def register(work: UnitOfWork, rules: Rules, word: RegisterDocument) -> Slot:
-    """Register a static host and return its slot. Raise CommandRefused if the pool does not take hosts.
+def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot:
+    """Create the slot of a host, ready at once, or update it.
 
-    A new id gets a new slot, which is ready at once. If the same machine registers again, its resources, labels and
-    `last_seen` are updated, and `cordoned` and the leases are kept; a slot that had drained becomes ready again.
-    Another machine is refused until an operator removes the slot, because holders of leases on the slot must not reach
-    a different machine. A refusal stores only the event `register_refused`.
+    The same machine updates resources, labels and `last_seen`, and keeps `cordoned` and the leases. A host that had
+    drained becomes ready again. Another machine is refused, and only the event `register_refused` is written, until the
+    slot is removed: the leases on it belong to the first machine. Raises CommandRefused, also for a pool without hosts.
     """
-    pool = rules.pools.get(word.pool)
+    pool = rules.pools.get(document.pool)
     if pool is None or pool.is_elastic:
-        raise CommandRefused("pool", "a pool of static hosts", word.pool)
-    current = work.slots.get(word.slot)
+        raise CommandRefused("pool", "a pool of static hosts", document.pool)
+    current = work.slots.get(document.slot)
     if current is None:
-        # A slot that was just removed may still have leases, because no tick has ended them yet.
-        # The counter starts at the present time, so copies of heartbeats of an earlier slot of this name are ignored.
+        # Leases on a slot of this name that was removed may be left, because no tick has ended them yet.
+        # Signed heartbeats of an earlier slot of this name do not count: their counters are times before now.
         # promise: epoch-goes-on
-        current = Slot(id=word.slot, pool=word.pool, since=work.now, epoch=work.last_epoch(word.slot))
+        current = Slot(id=document.slot, pool=document.pool, since=work.now, epoch=work.last_epoch(document.slot))
         current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
-    _check_identity(work, current, word)
-    says: dict[str, Any] = {
-        "machine": word.machine,
-        "resources": pool.resources if word.resources is None else word.resources,
-        "labels": pool.labels if word.labels is None else word.labels,
-        "address": current.address if word.address is None else word.address,
+    _check_identity(work, current, document)
+    fields: dict[str, Any] = {
+        "machine": document.machine,
+        "resources": pool.resources if document.resources is None else document.resources,
+        "labels": pool.labels if document.labels is None else document.labels,
+        "address": current.address if document.address is None else document.address,
         "last_seen": work.now,
     }
     if current.state == "empty":
-        return _move_in(work, current, says)
+        # Leases from before its absence are not on the host now: a new epoch begins.
+        epoch = current.epoch + 1
+        return work.move_slot(current, "ready", cause="cloud", epoch=epoch, idle_since=work.now, **fields)
     heard = msgspec.structs.replace(current, last_seen=work.now)
-    changed = msgspec.structs.replace(current, **says)
+    changed = msgspec.structs.replace(current, **fields)
     if changed == heard:
         work.mark(heard)
     else:
@@ -53,14 +54,14 @@ def register(work: UnitOfWork, rules: Rules, word: RegisterDocument) -> Slot:
     return changed
 
 
-def _check_identity(work: UnitOfWork, current: Slot, word: RegisterDocument) -> None:
-    """Raise CommandRefused and record an event if the slot belongs to another machine or another pool."""
+def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument) -> None:
+    """Raise CommandRefused, and append an event, if the slot belongs to another machine or another pool."""
     fault = None
-    if current.pool != word.pool:
-        fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", word.pool)
-    elif current.machine not in {None, word.machine}:  # promise: same-machine
+    if current.pool != document.pool:
+        fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
+    elif current.machine not in {None, document.machine}:  # promise: same-machine
         fault = CommandRefused(
-            "machine", f"the machine that {current.id} belongs to, or that it is removed", word.machine
+            "machine", f"the machine that {current.id} belongs to, or that it is removed", document.machine
         )
     if fault is not None:
         work.tell(
@@ -69,46 +70,37 @@ def _check_identity(work: UnitOfWork, current: Slot, word: RegisterDocument) -> 
                 name="register_refused",
                 cause=work.cause,
                 slot=current.id,
-                detail={"pool": word.pool, "machine": word.machine},
+                detail={"pool": document.pool, "machine": document.machine},
             )
         )
         raise fault
 
 
-def _move_in(work: UnitOfWork, current: Slot, says: dict[str, Any]) -> Slot:
-    """Make an empty slot ready for its host. A new epoch begins, because earlier leases are no longer on the host."""
-    cause, work.cause = work.cause, "cloud"
-    moved = work.move_slot(current, "ready", epoch=current.epoch + 1, idle_since=work.now, **says)
-    work.cause = cause
-    return moved
+def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
+    """Drain the slot of a host that leaves: it takes no new leases, and becomes empty when its leases have ended.
 
-
-def leave(work: UnitOfWork, _rules: Rules, word: HostDocument) -> Slot:
-    """Drain the slot of a host that wants to leave. The slot takes no new leases, and becomes empty when its leases
-    have ended.
-
-    A repeated command changes nothing. Raise CommandRefused if the slot is unknown or belongs to another machine.
+    A second call changes nothing. Raises CommandRefused for an unknown slot, or one of another machine.
     """
-    return start_draining(work, check_host(find_slot(work, word.slot), word.machine), "leaving", "cloud")
+    return start_draining(work, check_host(find_slot(work, document.slot), document.machine), "leaving", "cloud")
 
 
 def check_host(slot: Slot, machine: str) -> Slot:
-    """Return the slot if it belongs to this machine, else raise CommandRefused."""
+    """Return the slot if it belongs to this machine. Raises CommandRefused."""
     if slot.machine != machine:
         raise CommandRefused("machine", f"the machine that {slot.id} belongs to", machine)
     return slot
 
 
-def remove(work: UnitOfWork, rules: Rules, word: SlotDocument) -> Slot:
-    """Delete the slot of a static host that does not come back (a command of operators).
+def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
+    """Delete the slot of a host that does not return.
 
-    The next tick fails the reservations that have leases there (`slot_gone`). Any machine may then register under the
-    name. Raise CommandRefused for a slot of an ec2 pool, because its machine would keep running without a slot.
+    The leases on it fail in the next tick (`slot_gone`), and any machine may register under its name. Raises
+    CommandRefused for the slot of an elastic pool, because its machine would be leaked.
     """
-    slot = find_slot(work, word.slot)
+    slot = find_slot(work, document.slot)
     pool = rules.pools.get(slot.pool)
     if (slot.machine is None) if pool is None else pool.is_elastic:
-        raise CommandRefused("slot", "a slot of a static pool", word.slot)
+        raise CommandRefused("slot", "a slot of a static pool", document.slot)
     work.delete(slot)
     work.tell(Event(at=work.now, name="slot_removed", cause=work.cause, slot=slot.id))
     return msgspec.structs.replace(slot, state="empty")
@@ -119,4 +111,4 @@ HOST_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
     "leave": leave,
     "remove": remove,
 }
-"""The handler of each verb about static hosts."""
+"""By verb about a host: the function that carries it out."""

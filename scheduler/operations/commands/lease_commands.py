@@ -1,7 +1,7 @@
-"""Handlers of the commands about reservations and slots. Senders are producers, holders, operators and the cloud.
+"""Commands of producers, holders, operators and the cloud, each carried out on the unit of work of a transaction.
 
-Each handler changes rows in a unit of work. A handler raises `CommandRefused`, with the field, what was expected and
-what was found, before it has changed anything.
+A command that cannot be carried out raises `CommandRefused`, which names the field, what was expected and what was
+found. Then nothing was changed.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,11 +38,11 @@ from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
-"""Name of the event of an interruption notice for a machine. The notice does not change the state of the slot."""
+"""The event of a machine that the cloud will take back: no change of state."""
 
 
 class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field's word for what is no error of ours)
-    """Raised for a command that is not carried out. `fault` is returned to its sender."""
+    """A command that was not carried out. `fault` goes to the sender."""
 
     def __init__(self, path: str, wanted: str, got: object) -> None:
         self.fault = Fault(path, wanted, show(got))
@@ -50,101 +50,97 @@ class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field'
 
     @classmethod
     def of(cls, fault: Fault) -> "CommandRefused":
-        """Return the refusal for an existing fault."""
+        """Return the error for a fault that was found elsewhere."""
         refusal = cls(fault.path, fault.expected, None)
         refusal.fault, refusal.args = fault, (str(fault),)
         return refusal
 
 
 def raise_first(faults: Iterable[Fault | None]) -> None:
-    """Raise CommandRefused for the first fault that is not None."""
+    """Raise CommandRefused for the first fault, if there is one."""
     found = next((each for each in faults if each is not None), None)
     if found is not None:
         raise CommandRefused.of(found)
 
 
-def _find(work: UnitOfWork, word: HolderDocument) -> Reservation:
-    current = work.reservations.get(word.reservation)
+def _find(work: UnitOfWork, document: HolderDocument) -> Reservation:
+    current = work.reservations.get(document.reservation)
     if current is None:
-        raise CommandRefused("reservation", "a known reservation", word.reservation)
+        raise CommandRefused("reservation", "a known reservation", document.reservation)
     return current
 
 
-def find_alive(work: UnitOfWork, word: HolderDocument) -> Reservation:
-    """Return the reservation of a command. Raise CommandRefused if it has ended, or if the key or the token of the
-    command is wrong.
-    """
-    current = _find(work, word)
+def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
+    """Return the reservation. Raises CommandRefused if it has ended, or if key or token are not those of its holder."""
+    current = _find(work, document)
     if current.phase in ENDED:
-        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
-    _check_key(work, current, word)  # promise: key-of-submitter
-    _check_token(work, current, word)
+        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+    _check_key(work, current, document)  # promise: key-of-submitter
+    _check_token(work, current, document)
     return current
 
 
-def _find_with_part(work: UnitOfWork, word: ReasonDocument) -> tuple[Reservation, Lease | None]:
-    """Return the reservation of a command, and its elastic lease if the command names one. For an elastic lease, its
-    own token is accepted as well as that of the reservation.
+def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reservation, Lease | None]:
+    """Return the reservation, and its elastic lease if the document names one. For an elastic lease, its own token is
+    accepted as well as that of the reservation. Raises CommandRefused as `find_alive` does.
     """
-    current = _find(work, word)
-    named = [each for each in current.leases if each.component == word.component and each.kind == "elastic"]
-    if not named or current.phase in ENDED or word.token != named[0].token:
-        current = find_alive(work, word)
-    _check_key(work, current, word)  # promise: key-of-submitter
+    current = _find(work, document)
+    named = [each for each in current.leases if each.component == document.component and each.kind == "elastic"]
+    if not named or current.phase in ENDED or document.token != named[0].token:
+        current = find_alive(work, document)
+    _check_key(work, current, document)  # promise: key-of-submitter
     return current, next(iter(named), None)
 
 
-def _check_key(work: UnitOfWork, current: Reservation, word: HolderDocument) -> None:
-    """Raise CommandRefused unless the sender has the key whose hash was submitted with the reservation. An operator
-    needs no key.
-
-    The key is checked before the token, so that a sender without the key cannot find out the token by guessing.
+def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
+    """Require, beside the token, a proof that the sender has the key of which the submitter sent the hash. An operator
+    needs no key. The key is checked before the token, so that guesses without the key do not find the token.
     """
-    if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, word.key):
+    if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, document.key):
         return
-    raise CommandRefused.of(Fault("key", f"the key of {current.id}", "nothing" if word.key is None else "another key"))
+    raise CommandRefused.of(
+        Fault("key", f"the key of {current.id}", "nothing" if document.key is None else "another key")
+    )
 
 
-def _check_token(work: UnitOfWork, current: Reservation, word: HolderDocument) -> None:
-    """Raise CommandRefused if the command has a stale token, or lacks a token that it needs.
-
-    A holder needs the current token for a leased reservation, and none for a pending one. Operators need none. A stale
-    token is refused in all cases.
+def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
+    """Require the current token for a command of a holder about a lease. A pending reservation and an operator need no
+    token, but a stale one is refused there too.
     """
-    if word.token is None and (work.cause != "holder" or current.phase == "pending"):
+    if document.token is None and (work.cause != "holder" or current.phase == "pending"):
         return
-    if word.token is None:
+    if document.token is None:
         raise CommandRefused("token", f"the current token of {current.id}", None)
-    if word.token != current.token:  # promise: current-token
-        raise CommandRefused("token", f"the current token of {current.id} (this one is stale)", word.token)
+    if document.token != current.token:  # promise: current-token
+        raise CommandRefused("token", f"the current token of {current.id} (this one is stale)", document.token)
 
 
-def release(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """End a reservation because its holder has finished. A second release changes nothing."""
-    current = _find(work, word)
+def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
+    """End a reservation whose holder is done, in any phase that is not ended. A second release changes nothing."""
+    current = _find(work, document)
     if current.phase == "released":
         return current
-    current = find_alive(work, word)
+    current = find_alive(work, document)
     note_confirmed(work, current)
     return end_reservation(work, rules, current, "released", None)
 
 
-def cancel(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """End a reservation without a restart. No token is needed, because this is a command of the producer. A second
-    cancel changes nothing.
+def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
+    """End a reservation, and do not restart it. It needs no token, because the producer has none. A second one changes
+    nothing.
     """
-    current = _find(work, word)
+    current = _find(work, document)
     if current.phase == "cancelled":
         return current
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
     if current.phase in ENDED and not waits_for_restart:
-        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
-    return end_reservation(work, rules, current, "cancelled", word.reason)
+        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+    return end_reservation(work, rules, current, "cancelled", document.reason)
 
 
-def renew(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """Move the expiry of a reservation to now + ttl. A holder's first renewal also confirms the lease."""
-    current = find_alive(work, word)
+def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
+    """Move the expiry to now + ttl. The first renewal of a holder confirms its lease."""
+    current = find_alive(work, document)
     confirmed = current.confirmed_at
     if current.phase == "leased" and confirmed is None:
         confirmed = work.now
@@ -156,46 +152,43 @@ def renew(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
     return renewed
 
 
-def fail(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """Fail a reservation because an essential component died. The restart policy decides whether it is restarted.
+def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
+    """End a reservation because an essential component, or all of it, died. Its policy decides about a restart.
 
-    If the command names an elastic instance, only that instance ends, and a later tick may grant it again.
+    An elastic instance that died ends alone, and the next tick grants it again.
     """
-    current, elastic = _find_with_part(work, word)
-    _check_component(current, word)
+    current, elastic = _find_with_part(work, document)
+    _check_component(current, document)
     if elastic is not None:
         current = count_restarts(current, [elastic.component]) if elastic.state == "held" else current
-        return end_instance(work, rules, current, elastic, word.reason or "component_died", clean=False)
-    died = [lease.component for lease in held_of(current) if word.component in {None, lease.component}]
-    return end_failed(work, rules, current, word.reason or "component_died", died)
+        return end_instance(work, rules, current, elastic, document.reason or "component_died", clean=False)
+    died = [lease.component for lease in held_of(current) if document.component in {None, lease.component}]
+    return end_failed(work, rules, current, document.reason or "component_died", died)
 
 
-def _check_component(current: Reservation, word: ReasonDocument) -> None:
-    """Raise CommandRefused if the command names a component that is not leased. For a pending reservation, the
-    essential components of the request are allowed.
-    """
+def _check_component(current: Reservation, document: ReasonDocument) -> None:
+    """Require that a named component is leased or, for a reservation without leases, requested."""
     held = {lease.component for lease in current.leases}
     known = held or {each.name for each in list_instances(current.request, "essential")}
-    if word.component is not None and word.component not in known:
-        raise CommandRefused("component", f"a component of {current.id} that is leased", word.component)
+    if document.component is not None and document.component not in known:
+        raise CommandRefused("component", f"a component of {current.id} that is leased", document.component)
 
 
-def surrender(work: UnitOfWork, rules: Rules, word: ReasonDocument) -> Reservation:
-    """Give revoked leases back before their deadline. The reservation becomes pending again, or stays leased if only
-    elastic instances were revoked.
+def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
+    """End the leases that are being revoked before their deadline.
 
-    An elastic instance that the command names is given back even if it is not being revoked. The reservation then gets
-    no further instances of that component.
+    The reservation returns to the queue; it stays leased if only elastic instances are revoked. A named instance ends
+    even if it is not being revoked, and is not granted again.
     """
-    current, elastic = _find_with_part(work, word)
-    _check_component(current, word)
+    current, elastic = _find_with_part(work, document)
+    _check_component(current, document)
     if elastic is not None:
         return _give_back(work, rules, current, elastic)
     if current.phase == "revoking":
         return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
-    if not parts or word.component is not None:
-        raise CommandRefused("reservation", "a reservation that is being revoked", f"{current.id} is {current.phase}")
+    if not parts or document.component is not None:
+        raise CommandRefused("reservation", "one that is being revoked", f"{current.id} is {current.phase}")
     for part in parts:
         current = _give_back(work, rules, current, part)
     return current
@@ -207,28 +200,28 @@ def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, lease: Leas
     return end_instance(work, rules, current, lease, "surrendered", clean=True, declined=declined)
 
 
-def decline(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """Give the leases back because the holder cannot use the slots. The reservation keeps its position in the queue and
-    is not placed on these slots in its next assignment.
+def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
+    """Return a reservation whose holder cannot use its slots to its old position in the queue. Its next assignment
+    does not use these slots.
     """
-    current = find_alive(work, word)
+    current = find_alive(work, document)
     if current.phase != "leased":
         raise CommandRefused("reservation", "a leased reservation", f"{current.id} is {current.phase}")
     slots = tuple(dict.fromkeys(lease.slot for lease in current.leases))
     return return_to_queue(work, rules, current, "declined", declined=slots)
 
 
-def suspend(work: UnitOfWork, rules: Rules, word: HolderDocument) -> Reservation:
-    """Give the leases back and keep the reservation on hold until it is resumed. It keeps its position in the queue."""
-    current = find_alive(work, word)
+def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
+    """End the leases of a reservation and put it on hold at its old position in the queue until it is resumed."""
+    current = find_alive(work, document)
     if current.phase == "pending":
         return _set_suspended(work, current, suspended=True)
     return return_to_queue(work, rules, current, "suspended", suspended=True)
 
 
-def resume(work: UnitOfWork, _rules: Rules, word: HolderDocument) -> Reservation:
-    """Undo a suspension, so that the reservation can be placed again."""
-    return _set_suspended(work, find_alive(work, word), suspended=False)
+def resume(work: UnitOfWork, _rules: Rules, document: HolderDocument) -> Reservation:
+    """End a suspension: the reservation may be placed again."""
+    return _set_suspended(work, find_alive(work, document), suspended=False)
 
 
 def _set_suspended(work: UnitOfWork, current: Reservation, *, suspended: bool) -> Reservation:
@@ -240,37 +233,35 @@ def _set_suspended(work: UnitOfWork, current: Reservation, *, suspended: bool) -
     return changed
 
 
-def set_priority(work: UnitOfWork, _rules: Rules, word: PriorityDocument) -> Reservation:
-    """Change the priority of a reservation from the next tick on. Priority 0 puts a pending reservation on hold and
-    does not affect a leased one.
-    """
-    current = _find(work, word)
+def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) -> Reservation:
+    """Change the priority, which the next tick uses. 0 puts a pending reservation on hold; a leased one continues."""
+    current = _find(work, document)
     if current.phase in ENDED:
-        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
-    if current.phase == "pending" and current.leases and word.priority == 0:
+        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+    if current.phase == "pending" and current.leases and document.priority == 0:
         current = drop_claims(work, current)
-    changed = msgspec.structs.replace(current, priority=word.priority)
+    changed = msgspec.structs.replace(current, priority=document.priority)
     if changed != current:
         work.put(changed)
     return changed
 
 
 def find_slot(work: UnitOfWork, name: str) -> Slot:
-    """Return the slot with this id. Raise CommandRefused if there is none."""
+    """Return the slot of this id. Raises CommandRefused."""
     slot = work.slots.get(name)
     if slot is None:
         raise CommandRefused("slot", "a known slot", name)
     return slot
 
 
-def cordon(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """Mark a slot so that it takes no new leases. Its present leases continue."""
-    return _set_cordon(work, word.slot, cordoned=True)
+def cordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """Let a slot take no new leases. Its leases continue."""
+    return _set_cordon(work, document.slot, cordoned=True)
 
 
-def uncordon(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """Undo a cordon, so that the slot takes new leases."""
-    return _set_cordon(work, word.slot, cordoned=False)
+def uncordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """Let a cordoned slot take leases again."""
+    return _set_cordon(work, document.slot, cordoned=False)
 
 
 def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
@@ -281,19 +272,17 @@ def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
     return changed
 
 
-def drain(work: UnitOfWork, _rules: Rules, word: SlotDocument) -> Slot:
-    """Drain a slot at once if it is ready, or in the next tick if it is in flight. Slots in other states do
-    not change.
+def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """Drain a ready slot at once, and a slot in flight in the next tick. A slot that drains already, or has no machine,
+    does not change.
     """
-    return start_draining(work, find_slot(work, word.slot), "requested", "operator")
+    return start_draining(work, find_slot(work, document.slot), "requested", "operator")
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """Drain a slot for this reason and cause, at once if it is ready, or in the next tick if it is in flight."""
+    """Do what `drain` does, with this reason and cause."""
     if slot.state == "ready":
-        cause, work.cause = work.cause, by
-        slot = work.move_slot(slot, "draining", reason=reason, drain_reason=reason)
-        work.cause = cause
+        slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
     elif slot.state in IN_FLIGHT and slot.drain_reason is None:
         slot = msgspec.structs.replace(slot, drain_reason=reason)
         work.put(slot)
@@ -301,9 +290,7 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 
 
 def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
-    """Record a spot interruption notice: the machine of the slot will be gone at `gone_at`. A second notice changes
-    nothing.
-    """
+    """Record a spot notice: the machine will be gone at that time. A second notice changes nothing."""
     slot = find_slot(work, name)
     if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
         slot = msgspec.structs.replace(slot, interrupted_at=work.now, interrupted_by=gone_at)
@@ -314,8 +301,8 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
 
 
 def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
-    """Handle EC2's recommendation to replace the machine of a slot. If the pool's `rebalance` is `drain`, drain the
-    slot as by a command of an operator. A second recommendation changes nothing.
+    """Drain a machine that EC2 recommends to replace, as `drain` does, if the pool's `rebalance` is `drain`. A second
+    recommendation changes nothing.
     """
     slot = find_slot(work, name)
     pool = rules.pools.get(slot.pool)
@@ -325,17 +312,15 @@ def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
 
 
 def lose(work: UnitOfWork, name: str) -> Slot:
-    """Make a slot empty because its machine is gone. The next tick fails the reservations that had leases there."""
+    """Make the slot of a machine that is gone empty at once. Its leases fail in the next tick."""
     slot = find_slot(work, name)
     if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
-        cause, work.cause = work.cause, "cloud"
-        slot = work.move_slot(slot, "empty", reason="lost")
-        work.cause = cause
+        slot = work.move_slot(slot, "empty", cause="cloud", reason="lost")
     return slot
 
 
 def hear(work: UnitOfWork, name: str) -> Slot:
-    """Record a heartbeat of a static host with the present cluster time."""
+    """Record a heartbeat at the present cluster time. Nothing else changes."""
     slot = msgspec.structs.replace(find_slot(work, name), last_seen=work.now)
     work.mark(slot)
     return slot
@@ -355,4 +340,4 @@ LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]
     "uncordon": uncordon,
     "drain": drain,
 }
-"""The handler of each verb of producers, holders and operators about reservations and slots."""
+"""By verb of a producer, a holder or an operator: the function that carries it out; see also `intake.COMMANDS`."""

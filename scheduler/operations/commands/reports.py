@@ -1,5 +1,6 @@
-"""Handlers of reports by an observer of the machines: `confirm`, `absent` and `idle`. A report overrides the stored
-state, unless it is older than what is known. Source: qscheduler's notices.
+"""Reports about what runs on the machines (`confirm`, `absent`, `idle`). They correct the rows.
+
+A report that is older than the newest known fact changes nothing. Source: qscheduler's notices.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +12,7 @@ from scheduler.model.accounts import FREE, level_of
 from scheduler.model.command_schemas import AbsentDocument, ConfirmDocument, IdleDocument
 from scheduler.model.decisions import Placement
 from scheduler.model.events import Event
-from scheduler.model.reservations import Component, Lease, Reservation, list_instances
+from scheduler.model.reservations import Component, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING
@@ -21,7 +22,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 
 MOVED = "reservation_moved"
-"""Name of the event of a reservation that was confirmed to run on another slot. Its phase does not change."""
+"""The event of a reservation that was confirmed to run on another slot than that of its lease: no change of phase."""
 CONTRADICTED = "contradicted"
 
 
@@ -31,34 +32,34 @@ class Nobody(msgspec.Struct, frozen=True):
     id: str
 
 
-def confirm(work: UnitOfWork, rules: Rules, word: ConfirmDocument) -> Reservation | Nobody:
-    """Record that a reservation runs. `confirm_timeout` no longer applies to it. If its slot is a static host, the host
-    counts as heard from, because the sender has contact with it (source: Orchard).
+def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reservation | Nobody:
+    """Record that a reservation runs on this slot, or on the slots of its leases.
 
-    A reservation that is pending, or leased on another slot, becomes leased on the reported slot. If that slot has no
-    capacity for both, the reservation that was assumed to run there becomes pending again. An unknown reservation is
-    never created; the slot then takes no lease until a report `idle`.
+    `confirm_timeout` no longer applies to it. A static host that it runs on counts as heard (source: Orchard; the
+    sender of such a report has contact with the host). A reservation that is pending, or leased elsewhere, is leased on
+    the slot from now on, and a reservation that no longer fits beside it returns to the queue. An unknown reservation
+    is never created; its slot takes no lease until it is reported `idle`.
     """
-    if word.slot is not None and word.reservation not in work.reservations:
-        return _confirm_stranger(work, rules, word.reservation, find_slot(work, word.slot), _instant(work, word))
-    current = find_alive(work, word)
+    at = _instant(work, document)
+    if document.slot is not None and document.reservation not in work.reservations:
+        return _confirm_stranger(work, rules, document.reservation, find_slot(work, document.slot), at)
+    current = find_alive(work, document)
     slots = {lease.slot for lease in current.leases if lease.state != "claimed"}
-    if word.slot is None and current.phase == "pending":
-        raise CommandRefused("slot", f"a slot that {current.id} is leased on", word.slot)
-    if word.slot is None or word.slot in slots:
-        return _confirm_there(work, rules, current, slots if word.slot is None else {word.slot}, word)
-    return _confirm_elsewhere(work, rules, current, find_slot(work, word.slot), _instant(work, word))
+    if document.slot is None and current.phase == "pending":
+        raise CommandRefused("slot", f"a slot that {current.id} is leased on", document.slot)
+    if document.slot is None or document.slot in slots:
+        return _confirm_there(work, rules, current, slots if document.slot is None else {document.slot}, at)
+    return _confirm_elsewhere(work, rules, current, find_slot(work, document.slot), at)
 
 
-def _instant(work: UnitOfWork, word: ConfirmDocument | AbsentDocument | IdleDocument) -> float:
-    """Return the time of the report in seconds since the epoch. A time in the future counts as now."""
-    return work.now if word.as_of is None else min(word.as_of, work.now)
+def _instant(work: UnitOfWork, document: ConfirmDocument | AbsentDocument | IdleDocument) -> float:
+    """Return the time that the report is about: `as_of`, but not later than now."""
+    return work.now if document.as_of is None else min(document.as_of, work.now)
 
 
 def _confirm_there(
-    work: UnitOfWork, rules: Rules, current: Reservation, slots: Iterable[str], word: ConfirmDocument
+    work: UnitOfWork, rules: Rules, current: Reservation, slots: Iterable[str], at: float
 ) -> Reservation:
-    at = _instant(work, word)
     if at < _known_since(current):
         return current
     confirmed = msgspec.structs.replace(current, confirmed_at=at, unconfirmed=0)
@@ -69,14 +70,12 @@ def _confirm_there(
 
 
 def _known_since(current: Reservation) -> float:
-    """Return the time of the last change of phase or of the newest confirmation, whichever is later."""
+    """Return the time of the last change of its phase or of its newest confirmation."""
     return current.changed_at if current.confirmed_at is None else max(current.changed_at, current.confirmed_at)
 
 
 def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
-    """Return the time of the latest information about what runs on the slot: a report, a lease that began or ended, a
-    confirmation, or the start of its machine.
-    """
+    """Return when the occupant of a slot was last known: by a report, a changed lease, or as a new machine."""
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
     for (owner, _), lease in work.leases_on(slot).items():
         known += [lease.assigned_at, work.reservations[owner].confirmed_at]
@@ -84,7 +83,7 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
 
 
 def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float) -> None:
-    """Set `last_seen` of the slots that belong to static hosts to the time `at`, unless it is later already."""
+    """Count the static hosts among these slots as heard at this time."""
     for name in sorted(names):
         slot = work.slots.get(name)
         pool = rules.pools.get(slot.pool) if slot is not None else None
@@ -94,8 +93,8 @@ def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float)
 
 
 def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, at: float) -> Reservation:
-    """Move a reservation to the slot on which it was confirmed to run. It was pending, or leased on another slot. A
-    reservation with several instances is refused, because the report does not identify the instance.
+    """Lease the slot to a reservation that is pending or leased elsewhere. It must have one instance: of several, the
+    one that runs here is unknown.
     """
     instances = list_instances(current.request, "essential")
     pool = rules.pools.get(slot.pool)
@@ -120,9 +119,7 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
 
 
 def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Placement) -> None:
-    """Lease a pending reservation on the reported slot, at the level that a tick would choose. Its claims are
-    dropped.
-    """
+    """Lease as a tick does, at the level that a pending reservation gets now. Its claims are dropped."""
     if current.leases:
         current = drop_claims(work, current)
     level = None
@@ -133,8 +130,8 @@ def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Plac
 
 
 def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
-    """Move the essential lease of a reservation to another slot. Level and cost stay. The lease gets a new token,
-    because a holder with the old token is not on this slot.
+    """Move the lease to this slot with its level and cost, under a new token: the holder of the old one runs
+    elsewhere.
     """
     token = work.transaction.next_tokens(1)[0]
     leases = tuple(
@@ -152,26 +149,22 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
 
 
 def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
-    """Return other reservations on the slot to the queue until the component fits.
-
-    Reservations without a confirmation are returned first; among them, and then among the others, the latest lease
-    first.
+    """Return reservations to the queue until this component fits on the slot: unconfirmed ones first, the latest
+    before earlier ones.
     """
     writer = LeaseWriter(work, rules)
     while others := {key: lease for key, lease in work.leases_on(slot).items() if key[0] != current.id}:
         if writer.has_room(slot, list(others.values()), component):
             return
-        owner, _ = max(others, key=lambda key: _doubt(work, key[0], others[key]))
-        _contradict(work, rules, work.reservations[owner])
-
-
-def _doubt(work: UnitOfWork, owner: str, lease: Lease) -> tuple[bool, float, int]:
-    row = work.reservations[owner]
-    return row.confirmed_at is None, lease.assigned_at, row.sequence
+        rows = {key: work.reservations[key[0]] for key in others}
+        doubtful = max(
+            others, key=lambda key: (rows[key].confirmed_at is None, others[key].assigned_at, rows[key].sequence)
+        )
+        _contradict(work, rules, rows[doubtful])
 
 
 def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
-    """Return a reservation to the queue, with its earlier position, because a report contradicts its lease."""
+    """Return a reservation to the queue at its old position, because it does not run on its slot."""
     if other.phase == "pending":
         drop_claims(work, other)
     else:
@@ -193,24 +186,23 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
     return Nobody(name)
 
 
-def absent(work: UnitOfWork, rules: Rules, word: AbsentDocument) -> Reservation | Nobody:
-    """End a reservation, with its leases, because it neither runs nor waits. An unknown reservation needs no change."""
-    current = work.reservations.get(word.reservation)
+def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | Nobody:
+    """End a reservation that neither runs nor waits, with its leases. An unknown reservation changes nothing."""
+    current = work.reservations.get(document.reservation)
     if current is None:
-        return Nobody(word.reservation)
-    if current.phase in ENDED or _instant(work, word) < _known_since(current):
+        return Nobody(document.reservation)
+    if current.phase in ENDED or _instant(work, document) < _known_since(current):
         return current
     return end_reservation(work, rules, current, "released", "absent", clean=False)
 
 
-def idle(work: UnitOfWork, rules: Rules, word: IdleDocument) -> Slot:
-    """Record that nothing runs on a slot: end the confirmed reservations there, set the reported labels and let the
-    slot take leases again.
+def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
+    """End the confirmed leases on a slot on which nothing runs, write its labels, and let it take leases again.
 
-    A lease that is not confirmed yet is kept, because its holder may still start.
+    A lease that is not confirmed yet stays: its holder may still start.
     """
-    slot = find_slot(work, word.slot)
-    at = _instant(work, word)
+    slot = find_slot(work, document.slot)
+    at = _instant(work, document)
     if slot.state not in HOLDING or at < _occupied_since(work, slot):
         return slot
     for current in list(_list_holders(work, slot)):
@@ -218,7 +210,7 @@ def idle(work: UnitOfWork, rules: Rules, word: IdleDocument) -> Slot:
             end_reservation(work, rules, current, "released", "idle", clean=False)
     seen = work.slots[slot.id]
     is_free = not any(_list_holders(work, slot))
-    labels = word.labels if is_free and word.labels is not None else seen.labels
+    labels = document.labels if is_free and document.labels is not None else seen.labels
     changed = msgspec.structs.replace(seen, labels=labels, stranger=None, noted_at=at)
     if (changed.labels, changed.stranger) == (seen.labels, seen.stranger):
         work.mark(changed)
@@ -229,7 +221,7 @@ def idle(work: UnitOfWork, rules: Rules, word: IdleDocument) -> Slot:
 
 
 def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
-    """Return the reservations that have a lease on the slot. Claims do not count."""
+    """Return the reservations with a lease on the slot; claims do not count."""
     owners = dict.fromkeys(owner for (owner, _), lease in work.leases_on(slot).items() if lease.state != "claimed")
     return (work.reservations[owner] for owner in owners)
 
@@ -239,4 +231,4 @@ REPORT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot
     "absent": absent,
     "idle": idle,
 }
-"""The handler of each report. The leases on the reported slots are loaded together with their reservations."""
+"""By verb: the function that carries it out. Reservations with leases on the named slots are loaded for it."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import msgspec
 
+from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import WITH_MACHINE
@@ -13,6 +15,7 @@ from scheduler.operations.machines.launch import is_put_off
 from scheduler.operations.ports import Ports, announce, send_callbacks
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
+from scheduler.ports import RefusedMessage, StoreUnavailableError
 
 BATCH = 100
 """Slots in one message to the health queue: as many as one describe call takes."""
@@ -39,7 +42,8 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
     machines = ports.fleet.describe([slot.instance_id for slot in slots if slot.instance_id])
     serving = {slot.id for slot in slots if _serves(ports, slot, machines, rules)}
     failing = {slot.id for slot in slots if _fails(ports, slot, machines, rules)}
-    _note_answers(ports, [slot for slot in slots if slot.instance_id in machines and slot.id not in failing])
+    answered = [slot for slot in slots if slot.instance_id in machines and slot.id not in failing]
+    ports.meter.note_probes([slot.id for slot in answered if slot.state in WITH_MACHINE], ports.store.now())
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         work.slots = transaction.load_slots([slot.id for slot in slots])
@@ -57,11 +61,6 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
     for slot in interrupted:
         ports.meter.count("leasehold_interruptions_total", {"pool": slot.pool, "kind": "interruption"})
     return len(change_set.events)
-
-
-def _note_answers(ports: Ports, slots: Sequence[Slot]) -> None:
-    """Note for the metric of the oldest probe that these slots' machines answered now."""
-    ports.meter.note_probes([slot.id for slot in slots if slot.state in WITH_MACHINE], ports.store.now())
 
 
 def _serves(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
@@ -113,7 +112,7 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
         work.put(msgspec.structs.replace(slot, missed=0))
 
 
-def _whereabouts(machine: Machine) -> dict[str, str | None]:
+def _whereabouts(machine: Machine) -> dict[str, Any]:
     return {"address": machine.address, "instance_type": machine.type, "zone": machine.zone}
 
 
@@ -197,3 +196,39 @@ def _send_checks(ports: Ports, slots: Sequence[Slot], size: int) -> int:
         ports.dispatcher.send_checks(batch)
         sent += len(batch)
     return sent
+
+
+MESSAGE_REFUSED = "message_refused"
+"""The event of a refused message: no change of state. Its cause is `holder`, as for every message from a queue."""
+
+
+def record_refused(ports: Ports) -> int:
+    """Append an event for each refused message that was kept since the last call. Return their number.
+
+    Messages that cannot be written are kept again. Raises StoreUnavailableError.
+    """
+    refused = ports.meter.take_refused()
+    if not refused:
+        return 0
+    try:
+        with ports.store.transaction() as transaction:
+            transaction.append_events([_describe(each) for each in refused])
+    except StoreUnavailableError:
+        ports.meter.put_back_refused(refused)
+        raise
+    return len(refused)
+
+
+def _describe(refused: RefusedMessage) -> Event:
+    detail: dict[str, str | int | float | bool | list[str | float] | None] = {
+        "queue": refused.queue,
+        "task": refused.task,
+        "message": refused.message,
+        "defect": refused.defect,
+        "path": refused.path,
+        "expected": refused.expected,
+        "got": refused.got,
+    }
+    if refused.more_faults:
+        detail["more_faults"] = refused.more_faults
+    return Event(at=refused.at, name=MESSAGE_REFUSED, cause="holder", detail=detail)

@@ -34,8 +34,8 @@ REPEATED = "repeated"
 def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
     """Request the machine of this launch from the cloud. Return the outcome as one word, for logs and metrics."""
     rules = ports.rules()
-    slot = _find_wanted(ports, slot_id, launch_id)
-    if slot is None:
+    slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
+    if slot is None or not _is_wanted(slot, launch_id):
         return "not_wanted"
     try:
         frozen = _freeze(ports, rules, slot_id, launch_id)  # promise: request-stored-first
@@ -50,11 +50,6 @@ def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
         labels = {"pool": slot.pool, "offering": slot.offering or "", "result": result}
         ports.meter.count("leasehold_launches_total", labels)
     return result
-
-
-def _find_wanted(ports: Ports, slot_id: str, launch_id: str) -> Slot | None:
-    slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
-    return slot if _is_wanted(slot, launch_id) else None
 
 
 def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
@@ -163,29 +158,19 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
         category = error.category
         is_unclear = category not in REFUSALS or (category in UNHEARD and current.attempts > 1)
         if is_unclear and current.attempts < MOST_ATTEMPTS:
-            _put_off(work, current)
-            category = _hold_back(work, rules, current, category)
+            # The next attempt comes 1, 2, 4, 8 s from now. `recover` sends it.
+            delay = min(MOST_DELAY, 2.0 ** max(0, current.attempts - 1))
+            work.put(msgspec.structs.replace(current, not_before=work.now + delay, sent_at=0.0))
+            if category not in UNHEARD:
+                category = "transient"
+            elif (pool := rules.pools.get(slot.pool)) is not None:
+                note_refusal(work, pool, current, category, is_definite=False)
         else:
             category = category if category in REFUSALS else "misconfigured"
             _refuse(work, rules, current, category, error)
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)
     return category
-
-
-def _hold_back(work: UnitOfWork, rules: Rules, slot: Slot, category: Category) -> Category:
-    """Put a temporary refusal of a launch that is sent again on the pool as a hold. Return the category."""
-    if category not in UNHEARD:
-        return "transient"
-    if (pool := rules.pools.get(slot.pool)) is not None:
-        note_refusal(work, pool, slot, category, is_definite=False)
-    return category
-
-
-def _put_off(work: UnitOfWork, slot: Slot) -> None:
-    """Delay the next attempt: 1, 2, 4, 8 s from now. `recover` sends it."""
-    delay = min(MOST_DELAY, 2.0 ** max(0, slot.attempts - 1))
-    work.put(msgspec.structs.replace(slot, not_before=work.now + delay, sent_at=0.0))
 
 
 def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, error: CloudError) -> None:
@@ -239,7 +224,11 @@ def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: floa
     identity = hold_id(pool, kind, subject)  # type: ignore[arg-type]
     known = work.transaction.load_holds([identity]).get(identity)
     same = known is not None and known.decided_at == slot.since
-    delay = _back_off(known.delay if known else 0.0, same=same) if kind == "throttled" else seconds
+    delay = seconds
+    if kind == "throttled":
+        # 1, 2.5, 4.75, 8.125, … at most 60 s. Equal refusals of one tick count as one.
+        delay = known.delay if known else 0.0
+        delay = delay if same else min(MOST_DELAY, delay * 1.5 + 1)
     active = count_others(work, slot) if kind == "quota" else 0
     work.put(
         Hold(
@@ -256,11 +245,6 @@ def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: floa
             streak=(known.streak + (not same)) if known else 1,
         )
     )
-
-
-def _back_off(delay: float, *, same: bool) -> float:
-    """Return the next delay: last delay × 1.5 + 1 s, at most 60: 1, 2.5, 4.75, 8.125, …"""
-    return delay if same else min(MOST_DELAY, delay * 1.5 + 1)
 
 
 def list_quota_holds(name: str, pool: Pool) -> list[str]:
@@ -290,18 +274,13 @@ def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collectio
 
     `own`: the hold that this refusal caused.
     """
-    alike = [
-        hold for hold in holds if hold.kind == "quota" and hold.id != own and _is_of_that_time(work, hold, refused)
-    ]
+    others = [hold for hold in holds if hold.kind == "quota" and hold.id != own]
+    # A hold of the same time has a refusal at the same instant, or of a launch that the same tick decided.
+    alike = [hold for hold in others if hold.refused_at == work.now or hold.decided_at == refused.since]
     active = count_others(work, refused) if alike else 0
     for hold in alike:
         if active < hold.active:
             work.put(msgspec.structs.replace(hold, active=active))
-
-
-def _is_of_that_time(work: UnitOfWork, hold: Hold, refused: Slot) -> bool:
-    """Return whether the hold's refusal was at the same instant, or of a launch decided by the same tick."""
-    return hold.refused_at == work.now or hold.decided_at == refused.since
 
 
 def count_others(work: UnitOfWork, refused: Slot) -> int:

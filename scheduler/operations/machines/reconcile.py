@@ -76,7 +76,13 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
 def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, orphan_seconds: float) -> Reconciled:
     rules = ports.rules()
     slots = ports.store.find_slots()
-    _claim_known(ports, machines, slots, identity)
+    # An older version launched machines without an identity. Without the permission they stay as they are, and count
+    # as this cluster's nevertheless.
+    launches = {slot.launch_id for slot in slots if slot.launch_id}
+    unnamed = [each.id for each in machines if each.cluster_id is None and each.launch_id in launches]
+    if unnamed:
+        with suppress(CloudError):
+            ports.fleet.claim(unnamed, identity)
     found = _sort(machines, slots)
     for slot, machine in found.lost:
         settle_machine(ports, slot, machine)
@@ -87,25 +93,17 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
     return Reconciled(settled=len(found.lost), adopted=adopted, ended=len(ended), strangers=len(strangers))
 
 
-def _claim_known(ports: Ports, machines: Iterable[Machine], slots: Iterable[Slot], identity: str) -> None:
-    """Write the identity on machines that an older version launched without one, if a slot has their launch.
-
-    Without the permission the machine stays as it is. It counts as this cluster's nevertheless.
-    """
-    launches = {slot.launch_id for slot in slots if slot.launch_id}
-    unnamed = [each.id for each in machines if each.cluster_id is None and each.launch_id in launches]
-    if unnamed:
-        with suppress(CloudError):
-            ports.fleet.claim(unnamed, identity)
-
-
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     """Sort the machines that no slot has. The first running machine of a launch is its machine; others are extra."""
     in_place = {slot.instance_id for slot in slots}
     by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
     found = _Sorted([], [], [])
     answered: set[str] = set()
-    for machine in sorted((each for each in machines if each.id not in in_place), key=_by_merit):
+    by_merit = sorted(
+        (each for each in machines if each.id not in in_place),
+        key=lambda each: (each.state == "stopping", each.launched_at or 0.0, each.id),
+    )
+    for machine in by_merit:
         slot = by_launch.get(machine.launch_id or "")
         if slot is None:
             found.strangers.append(machine)
@@ -127,16 +125,6 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
     return [machine for machine in found if machine.state != "terminated"]
 
 
-def _by_merit(machine: Machine) -> tuple[bool, float, str]:
-    """Sort key: running machines first, then the oldest."""
-    return (machine.state == "stopping", machine.launched_at or 0.0, machine.id)
-
-
-def _is_orphan(machine: Machine, age: float, now: float) -> bool:
-    """Return whether the machine is old enough to be terminated. A machine of unknown age is."""
-    return machine.launched_at is None or now - machine.launched_at >= age
-
-
 def _adopt(
     ports: Ports, rules: Rules, strangers: Sequence[Machine], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
@@ -147,24 +135,24 @@ def _adopt(
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         work.slots = transaction.load_slots(sorted({machine.slot for machine in strangers if machine.slot}))
-        wanted = _list_wanted(rules) if strangers else {}
+        wanted = (
+            {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)} if strangers else {}
+        )
         left = [machine for machine in strangers if not _take_in(work, rules, wanted, machine)]
         is_fewer = _count_strangers(work, rules, left)
-        orphans = [machine for machine in left if _is_orphan(machine, orphan_seconds, work.now)]
+        # A machine of unknown age counts as old enough.
+        orphans = [each for each in left if each.launched_at is None or work.now - each.launched_at >= orphan_seconds]
         for machine in orphans:
             if machine.state != "stopping":
-                work.tell(_describe_orphan(machine, work.now))
+                detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
+                detail["launch"] = machine.launch_id
+                work.tell(Event(at=work.now, name="machine_orphaned", cause="cloud", detail=detail))
         change_set = work.flush()
     adopted = [event.slot for event in change_set.events if event.name == "slot_adopted" and event.slot]
     announce(ports, change_set, kick=bool(adopted) or is_fewer)
     if adopted:
         ports.dispatcher.send_checks(adopted)
     return len(adopted), left, orphans
-
-
-def _list_wanted(rules: Rules) -> dict[str, str]:
-    """Return slot id -> pool for all slots of the rules."""
-    return {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
@@ -255,13 +243,4 @@ def _make_hold(identity: str, pool: str, count: int, known: Hold | None, now: fl
         refused_at=known.refused_at if known else now,
         until=now + STRANGER_SECONDS,
         active=count,
-    )
-
-
-def _describe_orphan(machine: Machine, now: float) -> Event:
-    return Event(
-        at=now,
-        name="machine_orphaned",
-        cause="cloud",
-        detail={"instance": machine.id, "pool": machine.pool, "slot": machine.slot, "launch": machine.launch_id},
     )

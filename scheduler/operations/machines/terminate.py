@@ -29,8 +29,10 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
         _put_off(ports, slot)
         return error.category
     if not machines:
-        return _settle_empty(ports, slot)
-    _note_machine(ports, slot, machines[0])
+        _write(ports, slot, instance_id=None)
+        return "empty"
+    if slot.instance_id != machines[0]:
+        _write(ports, slot, instance_id=machines[0])
     ports.dispatcher.send_checks([slot_id])
     return "asked"
 
@@ -78,25 +80,14 @@ def _is_meant(current: Slot | None, slot: Slot) -> bool:
     return current is not None and (current.state, current.epoch) == ("terminating", slot.epoch)
 
 
-def _settle_empty(ports: Ports, slot: Slot) -> str:
-    """Make the slot empty: no machine was ever launched for it."""
+def _write(ports: Ports, slot: Slot, *, instance_id: str | None) -> None:
+    """Write the machine that was found on the slot. None: no machine was ever launched, so make the slot empty."""
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         current = transaction.load_slots([slot.id]).get(slot.id)
-        if current is not None and _is_meant(current, slot):
+        if current is not None and _is_meant(current, slot) and instance_id is None:
             work.move_slot(current, "empty", reason="never_launched")
+        elif current is not None and _is_meant(current, slot):
+            work.put(msgspec.structs.replace(current, instance_id=instance_id, last_seen=work.now))
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)
-    return "empty"
-
-
-def _note_machine(ports: Ports, slot: Slot, machine: str) -> None:
-    if slot.instance_id == machine:
-        return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        current = transaction.load_slots([slot.id]).get(slot.id)
-        if current is not None and _is_meant(current, slot):
-            work.put(msgspec.structs.replace(current, instance_id=machine, last_seen=work.now))
-        change_set = work.flush()
-    announce(ports, change_set, kick=False)

@@ -82,7 +82,13 @@ def commit(
                 accounts=charged,
                 payers=rules.has_quota,
             )
-            work.altered = {name for name, slot in work.slots.items() if _is_altered(slot, seen.get(name))}
+            # The plan chose slots by their resources and labels. Source: Orchard.
+            work.altered = {
+                name
+                for name, slot in work.slots.items()
+                if (known := seen.get(name)) is not None
+                and (known.resources, known.labels) != (slot.resources, slot.labels)
+            }
             if charged:
                 charge_accounts(work, charged, planned_at)
             if pools := {decision.pool for decision in each if isinstance(decision, Launch)}:
@@ -93,13 +99,6 @@ def commit(
             change_set = work.flush()
         charged = ()
         yield skipped, change_set
-
-
-def _is_altered(slot: Slot, seen: Slot | None) -> bool:
-    """Return whether the slot's resources or labels changed since the plan, which chose slots by them.
-    Source: Orchard.
-    """
-    return seen is not None and (seen.resources, seen.labels) != (slot.resources, slot.labels)
 
 
 def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:

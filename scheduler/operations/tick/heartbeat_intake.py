@@ -129,16 +129,12 @@ def name_version(slot: Slot, offline_timeout: float | None) -> str:
 
 def _listen(ports: Ports, hosts: Sequence[Slot]) -> Heard:
     """Return the heartbeats of these hosts that count."""
-    heard = ports.heartbeats.listen(_machines(hosts))
+    heard = ports.heartbeats.listen({slot.id: slot.machine for slot in hosts if slot.machine is not None})
     return judge_heartbeats(ports.host_keys, ports.store, ports.meter, hosts, heard)
 
 
 def _static_pools(rules: Rules) -> set[str]:
     return {name for name, pool in rules.pools.items() if not pool.is_elastic}
-
-
-def _machines(hosts: Sequence[Slot]) -> dict[str, str]:
-    return {slot.id: slot.machine for slot in hosts if slot.machine is not None}
 
 
 def _heard_ago(slot: Slot, heard: Heard) -> float:

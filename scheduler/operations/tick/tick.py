@@ -4,7 +4,7 @@ docs/reference/consistency.md, "Decisions" and "Belief", explains the failure th
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic, sleep
@@ -14,7 +14,7 @@ import msgspec
 
 from scheduler.explain.conditions import is_at_quota
 from scheduler.model.accounts import FREE, find_account, level_of
-from scheduler.model.decisions import Decision, Plan, Preempt, Relevel, Skipped
+from scheduler.model.decisions import Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
 from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import Gone, View
@@ -108,14 +108,10 @@ def tick(
         finally:
             again = ports.lock.release()
     if not done:
-        _await_free_lock(ports)  # promise: dead-leader-followed
+        # A tick at the end of the other process's lock replaces a leader that died.
+        now = ports.store.now()
+        ports.dispatcher.wake_at(now + ports.lock.seconds_until_free(), now)  # promise: dead-leader-followed
     return done
-
-
-def _await_free_lock(ports: Ports) -> None:
-    """Schedule a tick for the end of the other process's lock, so that a leader that died is replaced then."""
-    now = ports.store.now()
-    ports.dispatcher.wake_at(now + ports.lock.seconds_until_free(), now)
 
 
 def _tick_once(ports: Ports, leader: Leader) -> Ticked:
@@ -250,7 +246,10 @@ def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
     lost = [each.decision for each in ticked.skipped]
     slots = {name for each in lost for name in slots_of(each)}
     names = {name for each in lost for name in reservations_of(each)} | _find_holders(ports, slots)
-    names_of_rows = {"reservations": names, "slots": slots, "accounts": _find_payers(ticked.view, lost)}
+    paid = {name for each in lost if isinstance(each, Preempt | Relevel) for name in reservations_of(each)}
+    rows = [row for name in paid if (row := ticked.view.reservations.get(name)) is not None]
+    accounts = {row.request.account for row in rows if row.request.account is not None}
+    names_of_rows = {"reservations": names, "slots": slots, "accounts": accounts}
     changes = read_fresh(ports, ticked.view, names_of_rows)
     if changes:
         ports.view_cache.publish(changes)
@@ -267,17 +266,6 @@ def _find_holders(ports: Ports, slots: set[str]) -> set[str]:
     with ports.store.transaction() as transaction:
         # promise: losers-planned-again
         return {owner for leases in transaction.load_leases(slots).values() for owner, _ in leases}
-
-
-def _find_payers(view: View, lost: Iterable[Decision]) -> set[str]:
-    """Return the accounts on whose balances these decisions were based."""
-    rows = [
-        view.reservations.get(name)
-        for each in lost
-        if isinstance(each, Preempt | Relevel)
-        for name in reservations_of(each)
-    ]
-    return {row.request.account for row in rows if row is not None and row.request.account is not None}
 
 
 def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:

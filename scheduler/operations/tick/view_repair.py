@@ -41,7 +41,9 @@ class RepairResult:
 def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
     """Publish the rows that were written at or after `since` and that the view lacks."""
     changed = ports.store.read_changed_since(since)
-    missing = [row for row in changed if is_newer(row, known := view.find(row)) and (known or not _is_done(row))]
+    newer = [row for row in changed if is_newer(row, view.find(row))]
+    # The view rightly lacks reservations that ended.
+    missing = [row for row in newer if view.find(row) or not (isinstance(row, Reservation) and is_over(row))]
     _lay_over(ports, view, missing)
     return _sum_up(ports, "look", [now - row.marked_at for row in missing])
 
@@ -54,7 +56,11 @@ def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
     """
     is_whole = ports.view_cache.matches_copy()
     differing = compare(view, ports.store.read_stamps())  # promise: publish-audited
-    if is_whole and not differing.is_ahead and differing.count <= max(FEW_ROWS, MUCH_SHARE * _size(view)):
+    if (
+        is_whole
+        and not differing.is_ahead
+        and differing.count <= max(FEW_ROWS, MUCH_SHARE * sum(count_rows(view).values()))
+    ):
         _lay_over(ports, view, read_fresh(ports, view, differing.names))
         return view, _sum_up(ports, "audit", [now - each for each in differing.marks])
     ports.meter.count(REPAIRS, {"found": "rebuild"})
@@ -133,15 +139,6 @@ def _sum_up(ports: Ports, found: str, ages: list[float]) -> RepairResult:
     if repairs:
         ports.meter.count(REPAIRS, {"found": found}, repairs)
     return RepairResult(repairs, lag=max(0.0, *ages) if ages else 0.0)
-
-
-def _size(view: View) -> int:
-    return sum(count_rows(view).values())
-
-
-def _is_done(row: Row) -> bool:
-    """Return whether the view rightly lacks this row: an ended reservation."""
-    return isinstance(row, Reservation) and is_over(row)
 
 
 SET_ASIDE = "key_set_aside"

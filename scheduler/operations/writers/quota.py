@@ -93,7 +93,7 @@ class QuotaWriter:
         # Balances are compared from level 0 on. An equal balance is too little.
         if not cost < payer.balance:
             return f"{payer.id} has too little left for {', '.join(victim.id for victim in present)}"
-        self._pay(current, present, cost)
+        self._pay(payer, present, cost)
         for victim in present:
             self._take_back(victim, decision)
         self._put_in_place(current, decision, assignment, cost)
@@ -117,16 +117,13 @@ class QuotaWriter:
                 return f"{victim.id} is work of its own account"
         return None
 
-    def _pay(self, current: Reservation, victims: Sequence[Reservation], cost: Levels) -> None:
+    def _pay(self, payer: Account, victims: Sequence[Reservation], cost: Levels) -> None:
         """Move the cost between the accounts. The sum of the balances stays, except for victims without an account."""
         for victim in victims:
             if (account := self.work.account_of(victim)) is not None:
-                self._put_balance(account, add(account.balance, _sum_costs([victim], self.now)))
-        if (payer := self.work.account_of(current)) is not None:
-            self._put_balance(payer, subtract(payer.balance, cost))
-
-    def _put_balance(self, account: Account, balance: Levels) -> None:
-        self.work.put(msgspec.structs.replace(account, balance=balance))
+                balance = add(account.balance, _sum_costs([victim], self.now))
+                self.work.put(msgspec.structs.replace(account, balance=balance))
+        self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
     def _take_back(self, victim: Reservation, decision: Preempt) -> None:
         """Revoke the leases of a victim, at once or by a deadline; it is not charged any more."""

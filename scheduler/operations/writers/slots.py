@@ -4,7 +4,7 @@ Enough failed boots in a row pause the launches of their pool.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -118,7 +118,7 @@ class SlotWriter:
             return f"{current.id} holds leases"
         if decision.reason == "timeout" and current.state in BOOTING:
             note_failed_boot(self.work, pool, current, f"timed out while {current.state}")
-        slow_work = {"attempts": 0, "not_before": self.now, "sent_at": self.now}
+        slow_work: dict[str, Any] = {"attempts": 0, "not_before": self.now, "sent_at": self.now}
         if current.state == "terminating":
             # The request had no effect. It is sent again, and its timeout starts again.
             self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))

@@ -92,3 +92,12 @@ def test_ten_thousand_equal_misfits_read_no_more_labels_than_one(resources: dict
 
     many = [a_reservation(f"r{number}", resources=resources, sequence=number) for number in range(10_000)]
     assert count_looks(many) == count_looks(many[:1])
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [({"system": None, "pool": "gone"}, "gone"), ({"system": "bare"}, "bare"), ({"system": None}, "nothing")],
+)
+def test_the_sentence_names_the_pool_or_the_system_of_the_request(target: dict[str, str | None], named: str) -> None:
+    [(_, sentence)] = find_misfits([a_reservation("r1", **target)], (), RULES).values()
+    assert named in sentence.split()

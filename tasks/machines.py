@@ -1,20 +1,24 @@
-"""Queue `health`: checks of machines, and the periodic tasks that repair what a lost message left undone."""
+"""Queues `launch`, `health` and `terminate`: launches, checks and ends of machines, and tasks that repeat lost work.
+
+Launches run in threads, because a call may take up to a minute. Terminations have a queue of their own, so that none
+waits behind launches.
+"""
 
 from typing import Final
 
 import msgspec
 
-from scheduler.operations.machines.check import check, recover, sweep
+from scheduler.operations.machines.check import check, record_refused, recover, sweep
 from scheduler.operations.machines.interrupt import heed_notices
+from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
-from scheduler.operations.refused import record_refused
+from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from tasks.app import app, services
-from tasks.queues import CHECK, HEAR, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP
+from tasks.queues import CHECK, HEAR, INTERRUPTIONS, LAUNCH_SLOT, PRUNE, RECONCILE, RECOVER, SWEEP, TERMINATE_SLOT
 from workers.logs import get_logger
 
 log = get_logger(__name__)
-
 DAY: Final = 86400.0
 
 
@@ -83,3 +87,20 @@ def prune() -> str:
     )
     log.info("Old rows were deleted.", action="prune.done", count=count)
     return f"forgotten: {count}"
+
+
+@app.task(name=LAUNCH_SLOT)
+def launch_slot(slot_id: str, launch_id: str) -> str:
+    """Carry out the launch that was decided for this slot, if it is still wanted."""
+    result = launch(services.ports, slot_id, launch_id)
+    log.info("Launched." if result == "success" else "Not launched.", action=f"launch.{result}", slot=slot_id)
+    return result
+
+
+@app.task(name=TERMINATE_SLOT)
+def terminate_slot(slot_id: str, epoch: int) -> str:
+    """End the machine that this slot has in this epoch, and in no other."""
+    result = terminate(services.ports, slot_id, epoch)
+    sentence = "The end of a machine was requested." if result == "asked" else "No machine had to be ended."
+    log.info(sentence, action=f"terminate.{result}", slot=slot_id, epoch=epoch)
+    return result

@@ -1,0 +1,306 @@
+"""The small ports on Redis: leader lock with its renewal, notifier, heartbeats and cluster record.
+
+    <prefix>heartbeat:<slot>    string  see leasehold/common/heartbeats.py; expires after KEPT_SECONDS
+    <prefix>heartbeats:since    string  "<run id of the server> <its time>": heartbeats are kept here since then
+
+Hosts write heartbeats with one plain SET, so they need no script. The age of a heartbeat follows from its remaining
+time to live, so only the server's clock matters.
+"""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+import msgspec
+import redis
+
+from leasehold.common.heartbeats import Heartbeat, read_heartbeat
+from leasehold.common.names import DEFAULT_PREFIX, RedisNames
+from scheduler.ports import Heard, LeaderLock, Remembered, ViewUnavailableError, check_reply_address
+from scheduler.view.connection import load_script, redis_errors
+
+KICK_SECONDS = 2.0
+"""Seconds for which one message serves all kicks. A tick that begins ends this time."""
+REPLY_SECONDS = 60
+
+
+class RedisNotifier:
+    """The Notifier on Redis. `send_tick` sends one tick message; its errors are passed on.
+
+    Notices go to the channel `<prefix>notice:<reservation>`, news for a host to `<prefix>host:<slot>`, replies to
+    lists named `<prefix>reply:<word>`, all as JSON.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        send_tick: Callable[[], None],
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        kick_seconds: float = KICK_SECONDS,
+    ) -> None:
+        self._client, self._send_tick = client, send_tick
+        self._names, self._kick_ms = RedisNames(prefix), int(kick_seconds * 1000)
+        self._flag = f"{prefix}kick"
+
+    def kick(self) -> None:
+        """See Notifier.kick. If the message cannot be sent, the flag is deleted, so that the next kick sends one."""
+        if not self._raise_flag():
+            return
+        is_sent = False
+        try:
+            self._send_tick()
+            is_sent = True
+        finally:
+            if not is_sent:
+                self.hear()
+
+    @redis_errors()
+    def hear(self) -> None:
+        """See Notifier.hear."""
+        self._client.delete(self._flag)
+
+    @redis_errors()
+    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
+        """See Notifier.notify."""
+        self._client.publish(self._names.notice(reservation), msgspec.json.encode(notice))
+
+    @redis_errors()
+    def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
+        """See Notifier.push. One round trip for all hosts."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for slot, each in news.items():
+                pipeline.publish(self._names.host(slot), msgspec.json.encode(each))
+            pipeline.execute()
+
+    @redis_errors()
+    def reply(self, address: str, answer: Mapping[str, Any]) -> None:
+        """See Notifier.reply."""
+        check_reply_address(address, self._names.prefix)
+        with self._client.pipeline(transaction=True) as both:
+            both.rpush(address, msgspec.json.encode(answer))
+            both.expire(address, REPLY_SECONDS)
+            both.execute()
+
+    @redis_errors()
+    def _raise_flag(self) -> bool:
+        return bool(self._client.set(self._flag, 1, nx=True, px=self._kick_ms))
+
+
+KEPT_SECONDS: Final = 86400
+HOSTS_A_CALL: Final = 1000
+
+
+class RedisHeartbeats:
+    """The Heartbeats port on Redis."""
+
+    def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
+        self._client, self._since = client, f"{prefix}heartbeats:since"
+        self._start = RedisNames(prefix).heartbeat_start
+
+    @redis_errors()
+    def listen(self, hosts: Mapping[str, str]) -> Heard:
+        """See Heartbeats.listen. A server that was flushed or restarted keeps heartbeats only since then."""
+        ages: dict[str, float] = {}
+        versions: dict[str, str] = {}
+        signed: dict[str, Heartbeat] = {}
+        slots = list(hosts)
+        for start in range(0, len(slots), HOSTS_A_CALL):
+            for slot, beat, age in self._read({slot: hosts[slot] for slot in slots[start : start + HOSTS_A_CALL]}):
+                ages[slot] = age
+                if beat.version is not None:
+                    versions[slot] = beat.version
+                if beat.counter is not None:
+                    signed[slot] = beat
+        return Heard(ages, self._kept_for(), versions, signed)
+
+    def _read(self, hosts: Mapping[str, str]) -> Iterator[tuple[str, Heartbeat, float]]:
+        """Return (slot, heartbeat, age) of the slots whose own machine has sent one."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for slot in hosts:
+                pipeline.get(self._start + slot)
+                pipeline.pttl(self._start + slot)
+            answers: list[Any] = pipeline.execute()
+        found = zip(hosts.items(), answers[::2], answers[1::2], strict=True)
+        for (slot, machine), value, left in found:
+            beat = None if value is None else read_heartbeat(value)
+            if beat is not None and beat.machine == machine and 0 < left <= KEPT_SECONDS * 1000:
+                yield slot, beat, KEPT_SECONDS - left / 1000
+
+    def _kept_for(self) -> float:
+        with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.time()
+            pipeline.info("server")
+            pipeline.get(self._since)
+            answers: tuple[tuple[int, int], dict[str, Any], bytes | None] = tuple(pipeline.execute())
+        (seconds, microseconds), server, stored = answers
+        now, run_id = seconds + microseconds / 1e6, str(server["run_id"])
+        written, _, since = (stored or b"").decode(errors="replace").partition(" ")
+        with suppress(ValueError):
+            if written == run_id:
+                return max(now - float(since), 0.0)
+        self._client.set(self._since, f"{run_id} {now:.3f}")
+        return 0.0
+
+
+RESTORING = "restoring"
+
+
+class RedisRecord:
+    """The ClusterRecord on Redis: `<prefix>cluster` (text) and `<prefix>highest` (hash). `client` returns bytes."""
+
+    def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
+        self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
+        self._keep = load_script(client, "keep_record")
+
+    @redis_errors()
+    def read(self) -> Remembered:
+        """See ClusterRecord.read."""
+        identity: bytes | None = None
+        numbers: list[bytes | None] = [None, None, None]
+        with suppress(redis.ResponseError):
+            identity = cast("bytes | None", self._client.get(self._cluster))
+        with suppress(redis.ResponseError):
+            numbers = cast("list[bytes | None]", self._client.hmget(self._highest, ["term", "token", RESTORING]))
+        term, token, restoring = numbers
+        return Remembered(
+            identity=identity.decode(errors="replace") if identity else None,
+            term=_read_number(term),
+            token=_read_number(token),
+            is_restoring=restoring is not None,
+        )
+
+    @redis_errors()
+    def keep(self, identity: str, term: int, token: int) -> str:
+        """See ClusterRecord.keep."""
+        kept = cast("bytes", self._keep([self._cluster, self._highest], [identity, term, token]))
+        return kept.decode(errors="replace")
+
+    @redis_errors()
+    def begin_restore(self) -> None:
+        """See ClusterRecord.begin_restore."""
+        try:
+            self._client.hset(self._highest, RESTORING, 1)
+        except redis.ResponseError:
+            self._client.delete(self._highest)
+            self._client.hset(self._highest, RESTORING, 1)
+
+    @redis_errors()
+    def end_restore(self, identity: str, term: int, token: int) -> None:
+        """See ClusterRecord.end_restore."""
+        with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.delete(self._highest)
+            pipeline.set(self._cluster, identity)
+            pipeline.hset(self._highest, mapping={"term": term, "token": token})
+            pipeline.execute()
+
+
+def _read_number(text: bytes | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+class RedisLeaderLock:
+    """The LeaderLock on Redis, under `<prefix>leader` and `<prefix>again`; one for each process.
+
+    Every take has its own token. A take without an answer is repeated with the same token. `clock` is monotonic, in
+    seconds.
+    `renew` and `seconds_left` may be called by another thread than the other methods.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        lock_seconds: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._keys = client, [RedisNames(prefix).leader, f"{prefix}again"]
+        self._lock_ms, self._clock = int(lock_seconds * 1000), clock
+        self._token = ""
+        self._unanswered: str | None = None
+        self._held_since: float | None = None
+        self._take = load_script(client, "take_lock")
+        self._renew = load_script(client, "renew_lock")
+        self._release = load_script(client, "release_lock")
+
+    @redis_errors()
+    def take(self) -> bool:
+        """See LeaderLock.take."""
+        token = self._unanswered or secrets.token_hex(16)
+        self._unanswered = token
+        began = self._clock()
+        is_taken = bool(self._take(self._keys, [token, self._lock_ms]))
+        self._unanswered = None
+        if is_taken:
+            self._token, self._held_since = token, began
+        return is_taken
+
+    @redis_errors()
+    def renew(self) -> bool:
+        """See LeaderLock.renew."""
+        began = self._clock()
+        is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
+        self._held_since = began if is_ours else None
+        return is_ours
+
+    @redis_errors()
+    def release(self) -> bool:
+        """See LeaderLock.release."""
+        self._held_since = None
+        return bool(self._release(self._keys, [self._token]))
+
+    @redis_errors()
+    def seconds_until_free(self) -> float:
+        """See LeaderLock.seconds_until_free."""
+        # A result below 0 means that no process has the lock.
+        return max(0.0, self._client.pttl(self._keys[0]) / 1000)
+
+    def seconds_left(self) -> float:
+        """See LeaderLock.seconds_left."""
+        since = self._held_since
+        return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())
+
+
+class Renewal:
+    """A block during which the lock is renewed each time that a third of `lock_seconds` has passed.
+
+    Renewal ends when the lock belongs to another process, or ran out; `LeaderLock.seconds_left` shows that. An
+    unreachable Redis is tried again as long as time is left. Leaving the block waits for a renewal under way. The
+    block may be entered again.
+    """
+
+    def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:
+        self._lock, self._every_seconds = lock, lock_seconds / 3
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._is_over.clear()
+        self._thread = threading.Thread(target=self._run, name="lock-renewal", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(self._every_seconds) and self._is_held():
+            pass
+
+    def _is_held(self) -> bool:
+        try:
+            return self._lock.renew()
+        except ViewUnavailableError:
+            return self._lock.seconds_left() > 0
