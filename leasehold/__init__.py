@@ -1,6 +1,7 @@
-"""The producer client, the command line and the embedded stack.
+"""The public package: the client for producers, the command line and the embedded stack.
 
-`from leasehold import Client` is all that a producer needs. It does not import boto3, SQLAlchemy or Celery's workers.
+A producer needs only `from leasehold import Client`. This import loads neither `tasks`, `scheduler` and `workers` nor
+their dependencies.
 """
 
 from importlib import import_module
@@ -44,8 +45,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the clients and `Lease` at their first use, because the import of redis is slow and the errors do not need
-    it. `__version__` is the version of the installed distribution.
+    """Import the clients and `Lease` on first use, because importing redis takes longer than most programs that only
+    need the errors.
+
+    `__version__` is the version of the installed distribution.
     """
     match name:
         case "Client" | "Lease" | "AsyncClient":

@@ -1,4 +1,4 @@
-"""Check a running stack: the lengths of its queues, its workers by canary messages, its leader by the lock."""
+"""Health checks of a stack by measurement: queues by their length, workers by a canary task, the leader by its lock."""
 
 import secrets
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from leasehold.common.names import QUEUE_NAMES
 
 
 class Canaries:
-    """A canary message for each queue. A worker that consumes the queue and reaches Redis answers it."""
+    """One canary task for each queue. A worker that consumes the queue and reaches Redis answers it."""
 
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
@@ -21,12 +21,12 @@ class Canaries:
         self._silent = set(QUEUE_NAMES)
 
     def send(self, queues: Iterable[str] = QUEUE_NAMES, expires: float | None = None) -> None:
-        """Send the canaries. A canary that waits longer than `expires` seconds is dropped. Raises Unavailable."""
+        """Send the canaries. A canary that waits for more than `expires` seconds is dropped. Raise Unavailable."""
         for queue in queues:
             self._wire.send_canary(queue, self._address(queue), expires)
 
     def answered(self, queue: str) -> bool:
-        """Return whether a worker of this queue has answered. False if Redis cannot be reached."""
+        """Return whether a worker of this queue has answered. Also return False while Redis is unreachable."""
         with suppress(redis.RedisError):
             if queue in self._silent and self._wire.redis.lpop(self._address(queue)) is not None:
                 self._silent.discard(queue)
@@ -37,7 +37,7 @@ class Canaries:
 
 
 class Probe:
-    """Reads the state of one stack. Every method raises Unavailable if Redis cannot be reached."""
+    """Checks the health of one stack from outside. Every method raises Unavailable if Redis is unreachable."""
 
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
@@ -57,7 +57,7 @@ class Probe:
             raise explain_redis(error, self._wire.view_url, what) from error
 
     def queue_lengths(self) -> dict[str, int]:
-        """Return how many messages wait in each queue for a worker."""
+        """Return how many messages wait in each queue."""
         broker = self._wire.redis if self._wire.url == self._wire.view_url else make_redis(self._wire.url)
         try:
             return {queue: broker.llen(queue) for queue in QUEUE_NAMES}
@@ -68,9 +68,8 @@ class Probe:
                 broker.close()
 
     def clock_offsets(self) -> list[ProcessOffset]:
-        """Return the differences of the processes' wall clocks from cluster time, as the processes measured them.
-
-        [] if this user of Redis may not read them.
+        """Return the difference between the wall clock of each process of the stack and cluster time, as the processes
+        measured it. Return [] if this user of Redis may not read it.
         """
         try:
             stored = cast("dict[bytes, bytes]", self._wire.redis.hgetall(self._wire.names.clocks))

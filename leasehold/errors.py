@@ -1,6 +1,6 @@
-"""The errors of the client, one class for each way to react. All of them are `LeaseholdError`s.
+"""Errors of the client, one class for each reaction of the caller. All are subclasses of `LeaseholdError`.
 
-The names describe the situation and have no suffix `Error`.
+The class names describe the situation and therefore do not end in "Error".
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class LeaseholdError(Exception):
-    """The base of all errors of this client. The message is one line for people."""
+    """The base class of all errors of the client. The message is one line for people."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of a request: its path, the expected value, and the value that was received."""
+    """One fault of a request: its path, what was expected, and what was found."""
 
     index: int
     path: str
@@ -26,7 +26,7 @@ class Fault:
 
 
 class Refused(LeaseholdError):  # noqa: N818 - see above
-    """A worker refused the request; nothing was changed. `errors` has the faults."""
+    """The request was received and refused, and nothing was changed. `errors` has the faults."""
 
     def __init__(self, errors: Iterable[Fault]) -> None:
         self.errors = tuple(errors)
@@ -34,9 +34,8 @@ class Refused(LeaseholdError):  # noqa: N818 - see above
 
 
 class NotAnswered(LeaseholdError, TimeoutError):  # noqa: N818 - see above
-    """No answer came in time. The message names the request or the wait.
-
-    The request may still be carried out. It is safe to repeat it with the same id.
+    """The time limit passed without an answer. The request may still be carried out; repeating it with the same id is
+    safe.
     """
 
 
@@ -45,9 +44,7 @@ class NoStack(LeaseholdError):  # noqa: N818 - see above
 
 
 class UntrustedFolder(LeaseholdError):  # noqa: N818 - see above
-    """A folder `.leasehold`, here or in a folder above, belongs to another user, or other users may write to it; it was
-    not used.
-    """
+    """A folder `.leasehold` belongs to another user, or other users may write to it. Nothing in it was used."""
 
 
 class BadCredentials(LeaseholdError):  # noqa: N818 - see above
@@ -55,15 +52,15 @@ class BadCredentials(LeaseholdError):  # noqa: N818 - see above
 
 
 class Unavailable(LeaseholdError, ConnectionError):  # noqa: N818 - see above
-    """Redis, or the view in it, cannot be reached or read. No data is lost; try again later."""
+    """Redis is unreachable, or does not hold a valid view. No data is lost; try again later."""
 
 
 class Unknown(LeaseholdError, LookupError):  # noqa: N818 - see above
-    """The view has no reservation or slot of this id. Ended reservations leave it after ten minutes."""
+    """The view has no reservation or slot with this id. Ended reservations leave the view after ten minutes."""
 
 
 class Ended(LeaseholdError):  # noqa: N818 - see above
-    """The awaited phase can no longer come, because the reservation has ended; see `phase` and `reason`."""
+    """A reservation ended in another phase than the one waited for. `phase` and `reason` describe the end."""
 
     def __init__(self, reservation: str, phase: str, reason: str | None) -> None:
         self.reservation, self.phase, self.reason = reservation, phase, reason
@@ -71,7 +68,7 @@ class Ended(LeaseholdError):  # noqa: N818 - see above
 
 
 def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
-    """Return the faults of an answer as objects."""
+    """Return the faults in an answer."""
     return [
         Fault(
             index=int(each.get("index", 0)),

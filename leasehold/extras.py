@@ -1,4 +1,4 @@
-"""The extras of the package that install missing libraries. The client and most commands need no extra."""
+"""Find out which extra of the package installs a missing library. The client and the command line need no extra."""
 
 from typing import Final
 
@@ -19,11 +19,11 @@ EXTRAS: Final = {
     "matplotlib": "plot",
     "psycopg": "postgresql",
 }
-"""Imported module -> the extra that installs it."""
+"""Name of an imported module -> extra of the package that installs it."""
 
 
 def explain_missing(error: ModuleNotFoundError) -> str | None:
-    """Return a message with the extra that installs a missing module; None if no extra installs it."""
+    """Return a line for people about a missing module, or None if no extra installs it."""
     module = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(module)
     if extra is None:

@@ -1,7 +1,7 @@
 """Run a command while a lease is held: its environment, its process group and its end.
 
-The command leads a process group of its own. The group is killed when the lease is lost; when the command ends, the
-remaining processes of the group are killed.
+The command leads a process group of its own. The group is killed when the lease is lost, and what is left of it is
+killed when the command ends.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ LEASE_LOST: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
-"""Exit statuses, as of timeout(1) and of shells. OF_A_SIGNAL is added to the number of a signal."""
+"""Added to the number of a signal, this is the exit status of a command that the signal ended, as in shells."""
 CLOCK_SECONDS: Final = 1.0
-"""The tolerated delay of our cluster time behind that of the stack, which ends a lease at its deadline."""
+"""Tolerance between the local cluster time and that of the stack when a lease ends at its deadline, in seconds."""
 RETRY_SECONDS: Final = 1.0
-"""The pause between two attempts of a command in the background to use the terminal."""
+"""Interval between two attempts of a command in the background to use the terminal, in seconds."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask a program to end."""
 VARIABLES: Final = (
@@ -49,12 +49,14 @@ VARIABLES: Final = (
     "LEASEHOLD_DEADLINE",
     "LEASEHOLD_REVOKED_FILE",
 )
-"""The environment variables of a command. No setting has one of these names, because settings have two underscores."""
+"""Environment variables that a command receives. No setting has one of these names, because settings contain two
+underscores.
+"""
 _PLACEMENT_FIELDS: Final = ("component", "kind", "slot", "token", "resources", "instance_id", "address", "type", "zone")
 
 
 class Stopped(BaseException):
-    """A signal that ends this process came before the command was started."""
+    """Raised when a signal asks this process to end before the command was started."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -62,7 +64,7 @@ class Stopped(BaseException):
 
 
 class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the client
-    """The command could not be started. `status` is the exit status that a shell would return."""
+    """Raised if the command could not be started. `status` is the exit status that a shell would return."""
 
     def __init__(self, message: str, status: int) -> None:
         self.status = status
@@ -70,7 +72,7 @@ class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the cli
 
 
 def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command that holds this lease. Variables without a known value are not set."""
+    """Return the environment of a command that holds this lease. Unknown properties of the machine are not set."""
     placements = [
         {name: getattr(each, name) for name in _PLACEMENT_FIELDS} | {"cores": each.usable_cores}
         for each in lease.placements
@@ -93,7 +95,7 @@ def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, s
 
 
 class CommandGroup:
-    """The process group of one command. Any thread may send it a signal. It has ended when `wait` returns."""
+    """The process group of one command. Any thread may send it a signal. The group has ended when `wait` returns."""
 
     def __init__(self) -> None:
         self._pid: int | None = None
@@ -104,7 +106,7 @@ class CommandGroup:
 
     @property
     def is_over(self) -> bool:
-        """Whether the command has ended with all processes of its group."""
+        """Whether the command and all processes of its group have ended."""
         return self._is_over
 
     def send(self, number: int) -> None:
@@ -118,7 +120,7 @@ class CommandGroup:
                     os.killpg(self._pid, number)
 
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Start the command and return the id of its process group. Raises NotStarted."""
+        """Start the command and return the id of its process group. Raise NotStarted."""
         try:
             self._process = subprocess.Popen(words, env=environment, process_group=0)  # noqa: S603 - running it is the purpose
         except FileNotFoundError as error:
@@ -132,7 +134,7 @@ class CommandGroup:
         return self._process.pid
 
     def wait(self, on_stop: Callable[[int], object]) -> int:
-        """Wait until the command has ended, kill the rest of its group, and return its exit status as a shell would.
+        """Wait until the command ends, kill the rest of its group, and return its exit status as a shell would.
 
         `on_stop` is called with the signal each time the command is stopped.
         """
@@ -149,9 +151,9 @@ class CommandGroup:
 
 
 class Signals:
-    """Handles signals to this process: they end the wait for a lease, and later are passed on to the command.
+    """Handles signals to this process: during the wait for a lease they end it, later they are sent to the command.
 
-    An ignored signal stays ignored, by the command too: see nohup(1).
+    An ignored signal stays ignored, also by the command; see nohup(1).
     """
 
     def __init__(self, group: CommandGroup) -> None:
@@ -170,7 +172,7 @@ class Signals:
             signal.signal(number, handler)
 
     def pass_on(self) -> None:
-        """Pass signals on to the command from now on."""
+        """Send signals to the command from now on."""
         self._is_passing = True
         self._handle((signal.SIGTSTP,))
 
@@ -186,7 +188,7 @@ class Signals:
 
 
 class LeasedCommand:
-    """Runs one command under one lease. `report` is called with lines for people, from any thread."""
+    """Runs one command under one lease. `report` is called with each message for people, from any thread."""
 
     def __init__(self, client: "Client", lease: Lease, group: CommandGroup, report: Callable[[str], object]) -> None:
         self._client, self._lease, self._group, self._report = client, lease, group, report
@@ -195,7 +197,8 @@ class LeasedCommand:
         self._revoke_reason: str | None = None
 
     def run(self, words: Sequence[str], starting: contextlib.AbstractContextManager[None]) -> int:
-        """Run the command to its end. Return its exit status, or LEASE_LOST. It starts within the context `starting`.
+        """Run the command and return its exit status, or LEASE_LOST. The command is started within the context
+        `starting`.
 
         Raise NotStarted.
         """
@@ -216,7 +219,9 @@ class LeasedCommand:
             return LEASE_LOST if self._is_lost else status
 
     def _stop(self, number: int, terminal: Terminal, group: int) -> None:
-        """After a stop of the command: give it the terminal if it stopped for that, else stop this process as well."""
+        """React to a stop of the command: give it the terminal if it stopped for lack of it, else stop this process as
+        well.
+        """
         if number in STOPS_TO_ASK_FOR_IT and terminal.give(group):
             self._group.send(signal.SIGCONT)
         elif number != signal.SIGSTOP:

@@ -1,7 +1,7 @@
-"""Check whether one process on this host works, for health checks of containers and service managers.
+"""Check whether one process on this host does its work. Health checks of containers and service managers call this.
 
-A worker has to take a canary message from its queue and answer it, because a worker that answers Celery's pings may
-consume nothing. The workers of several hosts may share a queue, so canaries are sent until one is answered from this
+A worker must take a canary task from its queue and answer it: a worker that only answers pings may consume nothing. If
+several hosts share a queue, any of them may take a canary. Canaries are therefore sent until one is answered from this
 host.
 """
 
@@ -26,15 +26,14 @@ from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
-"""Beat sends a tick every interval. After this number of intervals without a message it is not alive."""
+"""Number of tick intervals without a message after which beat counts as not alive."""
 RESEND_SECONDS: Final = 2.0
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the server listens there
 
 
 def find_trouble(process: str, settings: Settings, seconds: float) -> str | None:
-    """Return why this process of this host does not work; None if it works. `process` is one of PROCESSES.
-
-    Takes at most about `seconds`.
+    """Return why this process on this host does not work, or None if it does. `process` is one of PROCESSES. The check
+    takes about `seconds` at most.
     """
     match process:
         case "beat":

@@ -1,6 +1,5 @@
-"""Files and folders that only this user can read and write. They get the modes 0600 and 0700 whatever the umask is.
-
-A file or folder that belongs to another user, or that other users may write to, is not used.
+"""Files and folders that only this user may read and write (modes 0600 and 0700, independent of the umask). They are
+used only while no other user owns them or may write to them.
 """
 
 import os
@@ -19,15 +18,18 @@ _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file, as an `opener` for `open`. A new file has mode 0600. A symbolic link is not followed."""
+    """Open a file as an `opener` for `open`: a new file is private to this user, and a symbolic link is not
+    followed.
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
 
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[int | None]:
-    """Yield a descriptor of a folder; None if there is no such folder or this user may not enter it.
+    """Return a descriptor of a folder to which only this user may write. Return None if the folder is missing or this
+    user may not enter it.
 
-    Files are opened relative to the descriptor, so that the folder cannot be exchanged meanwhile. Raises
+    Files are opened relative to the descriptor, so that another folder cannot be put in its place. Raise
     UntrustedFolder if the folder, or a symbolic link to it, belongs to another user, or if other users may write to it.
     """
     try:
@@ -51,9 +53,9 @@ def open_folder(path: Path) -> Iterator[int | None]:
 
 
 def open_file(name: str, folder: int, path: Path) -> int:
-    """Return a descriptor to read a file of an open folder. `path`: the folder's path, for messages.
+    """Return a descriptor for reading a file of an open folder. `path` is the path of the folder, for messages.
 
-    Raises OSError, and UntrustedFolder for a file that belongs to another user or that other users may write to.
+    Raise OSError, or UntrustedFolder if the file belongs to another user or other users may write to it.
     """
     # Without O_NONBLOCK, opening a named pipe would wait for a writer.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -66,7 +68,7 @@ def open_file(name: str, folder: int, path: Path) -> int:
 
 
 def check_private(path: Path, found: os.stat_result) -> None:
-    """Raise UntrustedFolder for a file or folder that belongs to another user or that other users may write to."""
+    """Raise UntrustedFolder if a file or folder belongs to another user, or if other users may write to it."""
     _check_owner(path, found)
     if found.st_mode & _OTHERS_MAY_WRITE:
         raise UntrustedFolder(
@@ -76,9 +78,9 @@ def check_private(path: Path, found: os.stat_result) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder that only this user can use. An existing folder and all its content are closed to other users.
+    """Make a folder that only this user may use. The modes of an existing folder and its content are restricted.
 
-    Raises OSError, and UntrustedFolder if a part of it belongs to another user.
+    Raise OSError, or UntrustedFolder if a part of it belongs to another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():

@@ -24,10 +24,9 @@ _PS_ENVIRONMENT: Final = {"LC_ALL": "C", "TZ": "UTC"}
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process: its id and its start time.
+    """A process: its id and its start time, in kernel ticks since boot with /proc, else in seconds since the epoch.
 
-    The start time is in the kernel's ticks since the boot on systems with /proc, else in seconds since the epoch. None:
-    unknown; a process without a start time gets no signal.
+    Start time None: unknown; such a process gets no signal.
     """
 
     pid: int
@@ -37,19 +36,21 @@ class ProcessIdentity:
 
 
 def identify(pid: int) -> ProcessIdentity:
-    """Return the process that has this id now."""
+    """Return the identity of the process that has this id now."""
     return ProcessIdentity(pid, find_start(pid), read_command(pid))
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Return whether this process exists. A zombie, whose parent has not waited for it yet, counts."""
+    """Return whether this process exists. A process that has ended, and for which its parent has not waited, still
+    exists.
+    """
     if process.started is None or find_start(process.pid) != process.started:
         return False
     return process.command is None or read_command(process.pid) == process.command
 
 
 def send_signal(process: ProcessIdentity, number: int) -> bool:
-    """Send a signal to this process and no other. Return False if it has ended. Raises PermissionError."""
+    """Send a signal to exactly this process. Return False if it has ended. Raise PermissionError."""
     with suppress(ProcessLookupError):
         descriptor = _open_descriptor(process.pid)
         try:
@@ -68,8 +69,8 @@ def send_signal(process: ProcessIdentity, number: int) -> bool:
 
 
 def _open_descriptor(pid: int) -> int | None:
-    """Return a descriptor of the process that has this id now; None on systems without process descriptors (macOS, a
-    kernel before 5.3, some sandboxes). Raises ProcessLookupError.
+    """Return a descriptor of the process that has this id now. Return None on systems without them: macOS, kernels
+    before 5.3, some sandboxes. Raise ProcessLookupError.
     """
     if not hasattr(os, "pidfd_open"):
         return None
@@ -82,7 +83,7 @@ def _open_descriptor(pid: int) -> int | None:
 
 
 def end_group(process: ProcessIdentity) -> None:
-    """Kill the remaining processes of the group that this process leads or has led.
+    """Kill what is left of the process group that this process leads or has led.
 
     The kernel does not reuse the id of a group that has members. So the group belongs to this process, unless another
     process has the id now.
@@ -94,7 +95,7 @@ def end_group(process: ProcessIdentity) -> None:
 
 
 def find_start(pid: int) -> int | None:
-    """Return the start time of a process (see ProcessIdentity); None if it has ended."""
+    """Return the start time of a process (see ProcessIdentity), or None if it has ended."""
     if not PROC.joinpath("self").exists():
         return find_start_by_ps(pid)
     fields = read_stat(pid)
@@ -102,13 +103,13 @@ def find_start(pid: int) -> int | None:
 
 
 def find_start_by_ps(pid: int) -> int | None:
-    """Return the start time in seconds since the epoch, for systems without /proc, like macOS."""
+    """Return the start time of a process in seconds since the epoch, for systems without /proc such as macOS."""
     text = _run_ps(pid, "lstart=")
     return calendar.timegm(time.strptime(text, _PS_TIME)) if text else None
 
 
 def read_command(pid: int) -> str | None:
-    """Return the command line of a process; None if the process has ended or belongs to another user."""
+    """Return the command line of a process. Return None if it has ended or belongs to another user."""
     if not PROC.joinpath("self").exists():
         return _run_ps(pid, "command=")
     try:
@@ -119,7 +120,7 @@ def read_command(pid: int) -> str | None:
 
 
 def read_stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name; [] if the process has ended."""
+    """Return the fields of /proc/PID/stat after the name, or none if the process has ended."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The controlling terminal: choose the process group that may read it, and stop as Ctrl-Z does."""
+"""The controlling terminal: set which process group may read it, and stop processes as Ctrl-Z does."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ STOPS_TO_ASK_FOR_IT: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 
 
 class Terminal:
-    """The terminal of this process, if it has one. Only the main thread may use it.
+    """The controlling terminal of this process, if it has one. Only the main thread may use it.
 
     The terminal sends Ctrl-C and Ctrl-Z to its foreground process group, and only that group may read from it.
     """
@@ -31,11 +31,13 @@ class Terminal:
 
     @property
     def is_for_one_command(self) -> bool:
-        """Whether an interactive shell started this process alone, so that no script or pipeline shares its group."""
+        """Whether an interactive shell started this process alone: its process group has no script or pipeline."""
         return os.isatty(0) and os.isatty(1) and os.getpgrp() == os.getpid()
 
     def give(self, group: int) -> bool:
-        """Make this group the foreground group if ours is that now. Return whether it was done."""
+        """Make `group` the foreground group if this process's group is in the foreground. Return whether that
+        was done.
+        """
         if not self._move(os.getpgrp(), group):
             return False
         self._given = group
@@ -67,7 +69,7 @@ class Terminal:
 def stop_own_group() -> None:
     """Stop this process and its group, as Ctrl-Z does. Return when they are continued.
 
-    The kernel does not stop a group that no shell could continue. Then this function returns at once.
+    The kernel does not stop a group that no shell could continue; then this returns at once.
     """
     before = signal.getsignal(signal.SIGTSTP)
     if before is signal.SIG_IGN:

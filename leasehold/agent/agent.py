@@ -1,6 +1,6 @@
-"""The agent of a host: registers it, sends its heartbeats, reports its leases, limits their cores, and drains it.
+"""The agent of a static host: registers the host, sends heartbeats, reports its leases, limits their cores, and leaves.
 
-Heartbeats have a thread and a path of their own, so the host does not look dead while a request waits for an answer.
+Heartbeats are sent by a thread of their own, so that a host does not look offline while the agent waits for an answer.
 """
 
 import random
@@ -23,24 +23,24 @@ BEATS_A_TIMEOUT: Final = 6
 LONGEST_BEAT_SECONDS: Final = 30.0
 SHORTEST_BEAT_SECONDS: Final = 0.3
 LOOK_SECONDS: Final = 300.0
-"""How often a host requests its leases without a hint. Its heartbeats carry the version of the slot that it knows, and
-a host with an old version gets a hint. This interval applies if hints are lost.
+"""Interval in which a host reads its leases without a hint, in seconds. Heartbeats contain the version of the slot that
+the host knows, and a host with an old version gets a hint. This interval is for a hint that is lost.
 """
 POLL_SECONDS: Final = 10.0
-"""The same interval if the answers of the workers contain no version."""
+"""Interval in which a host reads its leases if the workers' answers contain no version, in seconds."""
 RETURN_SECONDS: Final = 30.0
-"""After heartbeats succeed again, a host requests its leases at a random instant within this time, because all hosts
-lost Redis at the same moment.
+"""Longest delay of the first read after heartbeats succeed again. The delay is random, because all hosts lose their
+Redis at the same moment.
 """
 ASK_SECONDS: Final = 5.0
-"""Time limit of one request; after it the request is sent again."""
+"""Time limit of one request of the agent in seconds; then the request is sent again."""
 RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
 NOTICE_SECONDS: Final = 0.5
-"""The longest time until the agent notices that it has to stop."""
+"""Longest delay until the agent reacts to a request to stop, in seconds."""
 
 Report = Callable[[Mapping[str, Any]], object]
-"""Called with each event as a table."""
+"""A function that is called with each event of the agent as a table."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class HostSpec:
 
 
 class Heart:
-    """Sends heartbeats from a thread of its own. Reports when they fail and when they succeed again."""
+    """Sends heartbeats from a thread of its own until it is stopped, and reports when they no longer reach Redis."""
 
     def __init__(self, hosts: Hosts, spec: HostSpec, report: Report) -> None:
         self._hosts, self._spec, self._report = hosts, spec, report
         self.seconds = LONGEST_BEAT_SECONDS
-        """The pause between two heartbeats."""
+        """Interval between two heartbeats in seconds."""
         self._is_stopped, self._wake = False, threading.Event()
         self._version: str | None = None
         self._has_returned = False
@@ -69,7 +69,7 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="leasehold-heart", daemon=True)
 
     def start(self, seconds: float) -> None:
-        """Start the thread, or change the pause (a shorter one at once). Raises the error that ended the thread."""
+        """Start the heartbeats, or change their interval. Raise the error that ended the thread, if one did."""
         if self._error is not None:
             raise self._error
         is_quicker, self.seconds = seconds < self.seconds, seconds
@@ -79,18 +79,20 @@ class Heart:
             self._wake.set()
 
     def carry(self, version: str | None) -> None:
-        """Send this version of the slot with the heartbeats; a new one at once, because it ends the hints about it."""
+        """Send this version of the slot in the heartbeats. A new version is sent at once, so that no further hints for
+        it arrive.
+        """
         is_new, self._version = version != self._version, version
         if is_new:
             self._wake.set()
 
     def take_return(self) -> bool:
-        """Return whether heartbeats have succeeded again since the last call: hints may have been lost meanwhile."""
+        """Return whether heartbeats succeeded again since the last call. Hints may have been lost before that."""
         has_returned, self._has_returned = self._has_returned, False
         return has_returned
 
     def stop(self) -> None:
-        """Stop the thread and wait for its end."""
+        """Stop the heartbeats and wait for the thread to end."""
         self._is_stopped = True
         self._wake.set()
         if self._thread.is_alive():
@@ -121,9 +123,10 @@ class Heart:
 
 
 class HostAgent:
-    """Serves one host from `register` to `leave`. `report` is called from several threads.
+    """The agent of one host from `register` to `leave`. `report` is called with each event as a table, from several
+    threads.
 
-    `enforcer`: limits the processes of the host's leases; default: they are not limited.
+    `enforcer` limits the cores of the leases' processes; default: no limits.
     """
 
     def __init__(
@@ -148,12 +151,14 @@ class HostAgent:
         self._is_leave_known = False
 
     def leave(self) -> None:
-        """Drain the host and end `run` when the last lease has ended. The second call ends it at once."""
+        """Drain the slot, and end when its last lease has ended. A second call ends the agent at once."""
         self._is_gone = self._is_leaving
         self._is_leaving = True
 
     def run(self) -> None:
-        """Serve until the slot is drained, by `leave` or by an operator. Raises Refused."""
+        """Run the agent until the slot has drained, by this agent or by an operator. Raise Refused if a request is
+        refused.
+        """
         try:
             if self._register():
                 self._serve()
@@ -163,7 +168,7 @@ class HostAgent:
             self._heart.stop()
 
     def _register(self) -> bool:
-        """Register the host, however long it takes. Return False if the agent has to leave before. Raises Refused."""
+        """Register the host, and repeat until it is answered. Return False if the agent is asked to leave before."""
         spec, is_reported, retry = self._spec, False, Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while not self._is_leaving:
             try:
@@ -204,7 +209,7 @@ class HostAgent:
             hints.close()
 
     def _find_pause(self, host: Host | None) -> float:
-        """Return how many seconds to wait for a hint before the leases are read again."""
+        """Return the seconds to wait for a hint before the next read of the slot."""
         if host is None:
             return self._retry.take()
         self._retry.reset()
@@ -225,7 +230,9 @@ class HostAgent:
         self._report({"event": "leaving", "slot": self._spec.slot, "state": answer.state, "leases": len(self._held)})
 
     def _look(self) -> Host | None:
-        """Return the row of the slot from the database; None without an answer."""
+        """Read the slot and its leases from the database. Return None without an answer; the next read then follows
+        soon.
+        """
         try:
             host = self._hosts.leases(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable):
@@ -237,7 +244,7 @@ class HostAgent:
         return host
 
     def _compare(self, host: Host) -> None:
-        """Report each lease that is new, has changed or has ended."""
+        """Report each lease that began, changed or ended."""
         present = {(each.reservation, each.component, each.token): each for each in host.leases}
         for key, lease in self._held.items():
             if key not in present:
@@ -253,7 +260,7 @@ class HostAgent:
             self._enforcer.enforce(list(self._held.values()), is_thorough=is_thorough)
 
     def _wait(self, hints: Hints, seconds: float) -> None:
-        """Wait until the slot changed, the time is over, or the agent has to leave; limit new processes meanwhile."""
+        """Wait until the slot changes, the seconds have passed, or the agent is asked to leave."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):
@@ -266,14 +273,14 @@ class HostAgent:
 
 
 def _name_change(known: Hosted | None, lease: Hosted) -> str:
-    """Return the event of a lease that is new (`leased`), has another state, or may use other `cores`."""
+    """Return the name of a lease's change: `leased`, `revoking`, or `cores` if only its number of cores changed."""
     if known is not None and msgspec.structs.replace(known, cores=lease.cores) == lease:
         return "cores"
     return "leased" if lease.state == "held" else lease.state
 
 
 def find_beat(offline_timeout: float | None) -> float:
-    """Return the seconds between two heartbeats: several in the timeout, so that one may be lost."""
+    """Return the seconds between two heartbeats. Several fit into the offline timeout, so that some may be lost."""
     if offline_timeout is None:
         return LONGEST_BEAT_SECONDS
     return min(max(offline_timeout / BEATS_A_TIMEOUT, SHORTEST_BEAT_SECONDS), LONGEST_BEAT_SECONDS)

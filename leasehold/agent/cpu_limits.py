@@ -1,7 +1,7 @@
 """Limit how many cores of this machine the processes of each lease may use.
 
-With a delegated folder of cgroup v2 the limit is exact (`cpu.max`). Without one it is the cpu affinity of each process,
-in whole cores. On a system without both nothing is limited, and the agent reports that.
+The best available way is chosen: `cpu.max` of cgroup v2, which is exact; CPU affinity, in whole cores; or no limit,
+which is reported.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from leasehold.agent.processes import list_threads
 
 PERIOD: Final = 100_000
 LEAST_QUOTA: Final = 1_000
-"""Microseconds of `cpu.max`; the kernel refuses less."""
+"""Smallest quota of `cpu.max` that the kernel accepts, in microseconds."""
 
 
 class Limits(Protocol):
@@ -25,13 +25,14 @@ class Limits(Protocol):
     name: str
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:
-        """Limit these processes and their children to this number of cores together.
+        """Limit these processes and their children together to this number of cores.
 
-        `before`: how many cores earlier leases have, so that leases get different ones. Ended processes are ignored.
+        `before` is the number of cores of the leases before this one, so that leases get different cores. Processes
+        that have ended are skipped.
         """
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:
-        """Remove the limit."""
+        """Remove the limit of these processes."""
 
 
 class Cgroups:
@@ -40,7 +41,9 @@ class Cgroups:
     """
 
     def __init__(self, root: Path) -> None:
-        """Raises OSError if `root` is no folder of cgroup v2 with a cpu controller, or cannot be written."""
+        """Prepare the cgroup folder `root`. Raise OSError if it is no cgroup folder, has no cpu controller, or is not
+        writable.
+        """
         self.name, self._root = f"cgroup {root}", root
         if "cpu" not in (root / "cgroup.controllers").read_text(encoding="utf-8").split():
             raise OSError(f"{root} has no cpu controller")
@@ -54,7 +57,9 @@ class Cgroups:
         self._move(pids, group)
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
-        """See Limits. Only an empty group can be removed, so its processes are moved to a group without a limit."""
+        """Remove the cgroup of the lease. Its processes are moved to a group without a limit, because only an empty
+        group can be removed.
+        """
         group, free = self._group(lease), self._root / "leasehold-free"
         free.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
@@ -72,7 +77,10 @@ class Cgroups:
 
 
 class Affinity:
-    """Limits processes to whole cores, rounded up, at least one. Leases get different cores while there are enough."""
+    """Limits processes to whole cores by CPU affinity. The number is rounded up, and is at least one.
+
+    The cores of different leases are separate as long as there are enough.
+    """
 
     name = "affinity"
 
@@ -97,9 +105,8 @@ class Affinity:
 
 
 def find_limits(cgroup: Path | None) -> Limits | None:
-    """Return limits by cgroups if a folder is given, else by affinity; None on a system without affinity.
-
-    Raises OSError if the folder cannot be used.
+    """Return the way to limit cores: cgroups if a folder is given, else affinity if the system supports it, else None.
+    Raise OSError for an unusable folder.
     """
     if cgroup is not None:
         return Cgroups(cgroup)

@@ -1,4 +1,4 @@
-"""Limit the processes of each lease on a host to the cores that the scheduler decided."""
+"""Apply the limits of cores on a host: find the processes of each lease and limit them as the scheduler decided."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,15 +10,14 @@ from leasehold.agent.processes import list_tree, read_notes
 from leasehold.client.models import Hosted
 
 UNKNOWN_SECONDS: Final = 10.0
-"""After this time the agent reports a lease without a known process: nothing of it is limited."""
+"""Time without any known process of a lease after which the agent reports that nothing of it is limited, in seconds."""
 Key = tuple[str, str, int]
 """Identity of a lease: (reservation, component, token)."""
 
 
 class Enforcer:
-    """Keeps the processes of the leases on one host within their limits.
-
-    `report` is called once for each change: a limit that was applied, or the reason why it could not be.
+    """Keeps the processes of the leases on one host within their limits. `report` is called once for each change and
+    each failure.
     """
 
     def __init__(
@@ -28,21 +27,21 @@ class Enforcer:
         report: Callable[[Mapping[str, Any]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folder`: the folder of the notes about processes, see `write_note`."""
+        """Make an enforcer. `folder` is the folder with the notes about processes."""
         self._folder, self._limits, self._report, self._clock = folder, limits, report, clock
         self._applied: dict[Key, tuple[tuple[int, ...], float, float]] = {}
-        """The processes with a note, the cores of the lease, and the number of cores of the leases before it."""
+        """Lease -> applied limit: known processes, number of cores, and cores of the leases before it."""
         self._seen: dict[Key, float] = {}
         self._reported: dict[Key, object] = {}
 
     def start(self) -> None:
-        """Report how limits are applied."""
+        """Report the way in which limits are applied."""
         self._report({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
 
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
-        """Limit leases that are new or have another limit; remove the limits of ended ones.
+        """Limit leases that are new or have another limit, and remove the limits of ended leases.
 
-        `is_thorough`: apply all limits again, so that a process that started during a change is limited too.
+        `is_thorough`: apply all limits again, to include processes that were started during a change.
         """
         notes, before = read_notes(self._folder), 0.0
         present = {(each.reservation, each.component, each.token): each for each in held if each.cores is not None}

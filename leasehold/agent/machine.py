@@ -14,10 +14,11 @@ MIB: Final = 1024 * 1024
 
 
 def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
-    """Return an id that this machine keeps: that of `source`, else a random one that is stored in the folder `state`.
+    """Return an id that stays the same for this machine: a digest of the content of `source`, else a random id stored
+    in the folder `state`.
 
-    Of systemd's id only a digest leaves the machine, as machine-id(5) demands. Raises OSError if there is no id and
-    none can be stored.
+    Only a digest of systemd's id is reported, because machine-id(5) requires the id to stay confidential. Raise OSError
+    if there is no id and none can be stored.
     """
     known = _read(source)
     if known:
@@ -27,7 +28,7 @@ def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """Return the id in this file; None if the file is missing, or empty as in container images."""
+    """Return the id in this file. Return None if the file is missing or empty, as in container images."""
     try:
         return path.read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
@@ -35,7 +36,9 @@ def _read(path: Path) -> str | None:
 
 
 def _keep(path: Path) -> str:
-    """Write a random id and return it. Two processes that do so together both return the id that came first."""
+    """Store a random id and return the stored one. If two processes do this at once, both return the id that was stored
+    first.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{uuid4().hex}")
     draft.write_text(uuid4().hex, encoding="utf-8")
@@ -51,16 +54,16 @@ def _keep(path: Path) -> str:
 
 
 def find_state_folder() -> Path:
-    """Return the folder for lasting state of this user's programs, by the XDG rules."""
+    """Return the folder for persistent data of this user's programs, by the XDG rules."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "leasehold"
 
 
 def find_resources() -> dict[str, float]:
-    """Return the `cpus` that this process may use, and the whole memory of this machine as `memory_mib`."""
+    """Return the resources of this machine: the `cpus` that this process may use, and all memory in MiB."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {"cpus": cpus, "memory_mib": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB}
 
 
 def find_slot_name() -> str:
-    """Return the name of this host without its domain."""
+    """Return the host name without its domain, as the default name of the slot."""
     return socket.gethostname().partition(".")[0]

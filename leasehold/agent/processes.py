@@ -1,6 +1,7 @@
-"""Notes about the processes of leases: `leasehold host exec` writes one for each process, and the agent reads them.
+"""Find the processes of each lease on this machine by the notes that `leasehold host exec` writes for the agent.
 
-A note names the process by its id and its start time, so that a later process with the same id is not mistaken for it.
+Each process has a note. It identifies the process by id and start time, so that a later process with the same id is not
+mistaken for it.
 """
 
 import os
@@ -18,13 +19,13 @@ _PARENT: Final = 1
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A process that belongs to an instance of a reservation, as do all processes that it starts."""
+    """A record that a process, and all processes that it starts, belong to one instance of a reservation."""
 
     reservation: str
     component: str
     pid: int
     started: int | None = None
-    """The start time in the kernel's ticks since the boot; None on a system without /proc."""
+    """Start time of the process in kernel ticks since boot; None on systems without /proc."""
 
 
 def notes_folder(state: Path, slot: str) -> Path:
@@ -33,7 +34,7 @@ def notes_folder(state: Path, slot: str) -> Path:
 
 
 def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path:
-    """Write a note about a process and return its path. Raises OSError."""
+    """Write the note of a process. Raise OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     note, path = Note(reservation, component, pid, find_start(pid)), folder / f"{pid}.json"
     draft = folder / f".{uuid4().hex}"
@@ -43,7 +44,9 @@ def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Return the notes of running processes, ordered by id; remove the notes of ended ones."""
+    """Return the notes of running processes in the order of their ids. Delete the notes of processes that
+    have ended.
+    """
     alive = []
     for path in folder.glob("*.json"):
         try:
@@ -82,7 +85,7 @@ def list_tree(pids: Iterable[int]) -> list[int]:
 
 
 def list_threads(pid: int) -> list[int]:
-    """Return the threads of a process; [] if it has ended."""
+    """Return the threads of a process; none if it has ended."""
     try:
         return [int(each.name) for each in (PROC / str(pid) / "task").iterdir()]
     except OSError:

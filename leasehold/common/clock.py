@@ -1,4 +1,5 @@
-"""The clock of a process: it reads the time of a reference, and advances it by the host's monotonic clock.
+"""The clock of a process: cluster time, read from a reference and advanced by the host's monotonic clock between two
+readings.
 
 A host's wall clock may be wrong and may jump. Cluster time is the time of one reference: the database, or Redis plus a
 published offset. The monotonic clock never jumps. Only the standard library is used, so that a producer can import this
@@ -12,12 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 LARGEST_STEP: Final = 1.0
-"""Seconds. If a reading would put the clock back by less than this, the time stands still until it is reached again."""
+"""Largest correction backwards, in seconds, for which the clock stands still until the corrected time has caught up.
+The clock jumps back by a larger one.
+"""
 
 EXACT_SECONDS: Final = 0.02
 FIRST_LOOKS: Final = 3
-"""The first reading is repeated until one takes at most EXACT_SECONDS, at most FIRST_LOOKS times in all: it may have to
-open a connection, and half of its duration is the error of the clock.
+"""Maximum number of first readings. They are repeated until one takes at most EXACT_SECONDS, because the first may open
+a connection, and half of its duration is the error of the clock.
 """
 
 _CLOCKS: Final = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")
@@ -28,12 +31,12 @@ On Windows, `time.monotonic` does so.
 
 
 def read_monotonic() -> float:
-    """Return the seconds since an arbitrary instant, which is the same for every process of one boot of this host."""
+    """Return seconds since an arbitrary time, which is the same for all processes until the host restarts."""
     return time.monotonic() if _MONOTONIC is None else time.clock_gettime(_MONOTONIC)
 
 
 class ProcessOffset(NamedTuple):
-    """The wall clock of a process minus cluster time, as that process measured it; above 0: ahead."""
+    """The wall clock of a process minus cluster time, as the process measured it. Above 0 the wall clock is ahead."""
 
     process: str
     host: str
@@ -41,14 +44,15 @@ class ProcessOffset(NamedTuple):
 
 
 KEPT_SECONDS: Final = 60.0
-"""Older measurements of clocks are ignored."""
+"""Age in seconds after which a process's measurement of its clock is ignored."""
 
 
 def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> list[ProcessOffset]:
-    """Return the measurements in the hash `<prefix>clocks`, sorted by process and host.
+    """Return the offsets in the hash `<prefix>clocks`, sorted by process and host. Its fields are "<process> <host>" ->
+    JSON of [offset in seconds, cluster time of the measurement].
 
-    `stored`: "<process> <host>" -> JSON of [offset in seconds, cluster time of the measurement]. Entries that are
-    unreadable or older than KEPT_SECONDS at `now` (default: at the newest measurement) are ignored.
+    Unreadable entries, and those older than KEPT_SECONDS before `now` (default: before the newest measurement), are
+    omitted.
     """
     measured = {field: found for field, value in stored.items() if (found := _read_measurement(value))}
     present = max((at for _, at in measured.values()), default=0.0) if now is None else now
@@ -61,7 +65,7 @@ def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> lis
 
 
 def list_gone(stored: Mapping[bytes, bytes], now: float) -> list[bytes]:
-    """Return the fields of the hash that `read_offsets` ignores."""
+    """Return the fields of the hash `<prefix>clocks` that `read_offsets` omits."""
     measured = {field: _read_measurement(value) for field, value in stored.items()}
     return [field for field, found in measured.items() if found is None or abs(now - found[1]) > KEPT_SECONDS]
 
@@ -94,7 +98,7 @@ class ClusterClock:
 
     @property
     def has_looked(self) -> bool:
-        """Whether the reference was read at least once."""
+        """Whether the reference has ever been read."""
         return self._ahead is not None
 
     @property
@@ -110,10 +114,10 @@ class ClusterClock:
             return self._advance(self._ahead + self._monotonic())
 
     def look(self) -> float:
-        """Read the reference, correct the carried time by the smallest possible amount, and return cluster time.
+        """Read the reference, correct the clock as little as the reading requires, and return cluster time.
 
-        The reference read its clock at some instant between request and answer, so its time lies within two bounds.
-        Carried time within these bounds is not corrected.
+        The reference read its clock at some time between question and answer. If the present time lies within the
+        bounds that follow from this, it is not corrected.
         """
         reference, before, after = self._measure()
         for _ in range(0 if self.has_looked else FIRST_LOOKS - 1):
@@ -126,7 +130,7 @@ class ClusterClock:
             return self._advance(self._ahead + self._monotonic())
 
     def _measure(self) -> tuple[float, float, float]:
-        """Return the time of the reference, and the monotonic clock before and after the reading."""
+        """Return the reference's time, and the monotonic clock before and after the reading."""
         before = self._monotonic()
         reference = self._ask()
         return reference, before, self._monotonic()
@@ -139,9 +143,9 @@ class ClusterClock:
 class PublishedClock(ClusterClock):
     """Cluster time for a process that opens no database: the time of Redis plus the offset that the leader publishes.
 
-    When the clock of Redis jumps, the offset that was published before is wrong until the leader publishes the next
-    one. A reading that differs from the carried time by LARGEST_STEP is therefore used only after another offset was
-    published. A missing offset (a flush, or a stack without a leader) corrects nothing.
+    After a jump of Redis's clock the old offset is wrong until the leader publishes a new one. A reading that differs
+    from the present time by LARGEST_STEP is therefore only accepted after another offset was published. A missing
+    offset (after a flush, or without a leader) corrects nothing.
     """
 
     def __init__(
@@ -150,14 +154,16 @@ class PublishedClock(ClusterClock):
         monotonic: Callable[[], float] = read_monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`read` returns the time of Redis in seconds since the epoch, and the published offset as it is stored."""
+        """Make a clock. `read` returns the time of Redis in seconds since the epoch, and the published offset as
+        stored.
+        """
         super().__init__(self._find_time, monotonic, wall)
         self._read = read
         self._doubted: bytes | None = None
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last reading differed from the carried time and was not used."""
+        """Whether the last reading differed from the present time and was not accepted."""
         return self._doubted is not None
 
     def _find_time(self) -> float:

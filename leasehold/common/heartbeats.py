@@ -16,13 +16,13 @@ VERSION: Final = "leasehold-heartbeat-1"
 """First field of the signed bytes. A new format gets a new version."""
 _UNKNOWN: Final = "-"
 _MOST: Final = 1000
-"""The largest number of characters of a heartbeat."""
+"""Maximum length of a heartbeat in characters."""
 _WORD: Final = re.compile(r"[!-~]+")
 _COUNTER: Final = re.compile(r"[0-9]{1,16}")
 
 
 class Heartbeat(NamedTuple):
-    """The content of a heartbeat. `version`: the version of the slot and its leases that the host knows."""
+    """The content of one heartbeat. `version` is the version of the slot and its leases that the host knows."""
 
     machine: str
     version: str | None = None
@@ -31,8 +31,10 @@ class Heartbeat(NamedTuple):
 
 
 def sign_heartbeat(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> Heartbeat:
-    """Return the heartbeat with its `mac`: HMAC-SHA256, in lower-case hexadecimal, over cluster, slot, machine, version
-    and counter, each as a netstring (see `signing.py`).
+    """Return the heartbeat with its `mac`.
+
+    The MAC is HMAC-SHA256, in lower-case hexadecimal, over cluster, slot, machine, version and counter, each as a
+    netstring (see `signing.py`).
     """
     fields = (cluster, slot, beat.machine, beat.version or _UNKNOWN, str(beat.counter))
     mac = hmac.new(key, encode_canonically(VERSION, *fields), hashlib.sha256).hexdigest()
@@ -40,13 +42,13 @@ def sign_heartbeat(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> Hear
 
 
 def is_heartbeat_of(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> bool:
-    """Return whether the heartbeat was signed with this key, for this slot of this cluster."""
+    """Return whether the heartbeat for this slot of this cluster was signed with this key."""
     signed = sign_heartbeat(key, cluster, slot, beat).mac or ""
     return beat.mac is not None and hmac.compare_digest(signed, beat.mac)
 
 
 def format_heartbeat(beat: Heartbeat) -> str:
-    """Return the value for Redis. `counter` and `mac` are both present or both missing."""
+    """Return the value of a heartbeat for Redis. `counter` and `mac` are present together or both missing."""
     words = [beat.machine]
     if beat.version is not None or beat.counter is not None:
         words.append(beat.version or _UNKNOWN)
@@ -56,7 +58,7 @@ def format_heartbeat(beat: Heartbeat) -> str:
 
 
 def read_heartbeat(value: bytes) -> Heartbeat | None:
-    """Return the heartbeat with this value; None if the value is no heartbeat."""
+    """Return the heartbeat in this value, or None if the value is no heartbeat."""
     text = value.decode("ascii", "replace")
     if len(text) > _MOST:
         return None

@@ -1,6 +1,6 @@
 """Hide secrets in URLs for messages, logs, pages and reprs.
 
-A text that can be read in two ways is read in the way that hides more.
+If a text can be read in two ways, the way that hides more is used.
 """
 
 import re
@@ -71,7 +71,9 @@ def show_url(url: str) -> str:
 
 
 def mask_url(url: str) -> str:
-    """Return a URL as `show_url` does, but with the user, and with `***` for the password. A path stays unchanged."""
+    """Return a URL like `show_url`, but with the user, and with `***` in place of the password. A path that is no URL
+    is returned unchanged.
+    """
     scheme, separator, rest = url.partition("://")
     if not separator:
         return HIDDEN if set(url) & _OF_URLS else url
@@ -79,17 +81,19 @@ def mask_url(url: str) -> str:
 
 
 def mask_urls(text: str) -> str:
-    """Return a text in which the secrets of URLs are replaced by `***`; users stay. A URL ends at white space."""
+    """Return a text with the secrets of its URLs replaced by `***`; users stay. A URL ends at white space."""
     return _URL.sub(lambda found: mask_url(found[0]), text) if "://" in text else text
 
 
 def is_shown(parameter: str) -> bool:
-    """Return whether the value of this URL parameter is no secret."""
+    """Return whether the value of this URL parameter is not secret."""
     return parameter in _SHOWN
 
 
 def _split(scheme: str, rest: str) -> tuple[str, str]:
-    """Return the user with a masked password and an `@` ("": no user), and the rest with its secrets masked."""
+    """Return the user with a masked password and `@` ("" without a user), and the rest of the URL with its secrets
+    masked.
+    """
     login, place = _split_login(scheme, rest)
     if login is None:
         return "", _mask_parameters(place)
@@ -98,8 +102,9 @@ def _split(scheme: str, rest: str) -> tuple[str, str]:
 
 
 def _split_login(scheme: str, rest: str) -> tuple[str | None, str]:
-    """Return the login (None: there is none) and the rest. A password may have any character unencoded, so a text that
-    cannot be distinguished from a password is replaced by the mask.
+    """Return the login (None if there is none) and the rest of the URL.
+
+    A password may contain any character without encoding. What cannot be distinguished from a password is masked.
     """
     login, at, place = rest.rpartition("@")
     if scheme == "sqlite" or not at:

@@ -1,4 +1,4 @@
-"""The names that clients and workers share: queues, tasks, keys and channels in Redis."""
+"""Names that client, workers and scheduler share: queues, tasks, and keys and channels in Redis."""
 
 from typing import Final
 

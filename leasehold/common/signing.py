@@ -25,7 +25,9 @@ KEY_BYTES: Final = 32
 
 
 class SignedFields(NamedTuple):
-    """The signed fields. `signed_at` is the text of the header, `body_sha256` is in lower-case hexadecimal."""
+    """The fields that a signature covers. `signed_at` is the text of the header, `body_sha256` is in lower-case
+    hexadecimal.
+    """
 
     principal: str
     cluster: str
@@ -37,12 +39,12 @@ class SignedFields(NamedTuple):
 
 
 def hash_body(body: bytes) -> str:
-    """Return the SHA-256 of a message's body in the form that its signature covers."""
+    """Return the SHA-256 of a message's body in lower-case hexadecimal."""
     return hashlib.sha256(body).hexdigest()
 
 
 def encode_canonically(*fields: str) -> bytes:
-    """Return the fields as netstrings: `<length in bytes>:<bytes>,` for each. Different tuples have different bytes.
+    """Return the fields as netstrings: `<length in bytes>:<bytes>,` for each. Different tuples give different bytes.
 
     A text that is not valid Unicode, which JSON can contain, is encoded as well.
     """
@@ -56,7 +58,9 @@ def sign(key: bytes, fields: SignedFields) -> str:
 
 
 def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
-    """Return whether this is the signature of these fields with this key, in the same time for every wrong one."""
+    """Return whether this is the signature of these fields with this key. The comparison takes the same time for every
+    wrong signature.
+    """
     given = signature.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(sign(key, fields).encode(), given)
 
@@ -80,9 +84,8 @@ def make_key() -> str:
 
 
 def read_key(text: str) -> bytes:
-    """Return the bytes of a key: base64 with the alphabet of URLs or of MIME, with or without padding.
-
-    Raises ValueError. The error does not contain the text.
+    """Return the bytes of a key. Both alphabets of base64 are accepted, with or without padding. Raise ValueError,
+    whose message does not contain the key.
     """
     bare = text.strip().rstrip("=").translate(str.maketrans("+/", "-_"))
     try:
@@ -100,9 +103,8 @@ def format_key_line(name: str, key: str, cluster: str) -> str:
 
 
 def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
-    """Return name, key and cluster of a key file: `NAME:KEY@CLUSTER` on one line; name and cluster may be missing.
-
-    Raises ValueError, whose text does not contain the key.
+    """Return name, key and cluster in the content of a key file: `NAME:KEY@CLUSTER` on one line, with optional name and
+    cluster. Raise ValueError, whose message does not contain the key.
     """
     lines = text.strip().splitlines()
     if len(lines) != 1:

@@ -1,4 +1,4 @@
-"""Make control characters visible, so that a user's text cannot move the cursor, ring the bell or hide other text.
+"""Escape control characters, so that a text of a user cannot move the cursor, ring the bell or hide other text.
 
 Every text from outside that reaches a terminal, a log line, JSON, CSV or HTML passes one of the two functions. Only the
 standard library is imported, because the client uses this module too.
@@ -28,5 +28,7 @@ def make_visible(text: str, *, multiline: bool = False) -> str:
 
 
 def escape_json(document: str) -> str:
-    r"""Return an equivalent JSON or TOML document, with each control character as an escape: `\u009b`."""
+    r"""Return a JSON or TOML document with the same meaning, with each control character in its texts escaped as
+    `\u009b`.
+    """
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)

@@ -1,4 +1,6 @@
-"""Commands about quota accounts: create or change one, set its balance to 0, forget it. Source: qscheduler."""
+"""Handlers of commands about quota accounts: create or change one, set its balance to 0, forget it. Source:
+qscheduler.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,16 +16,18 @@ from scheduler.operations.unit_of_work import UnitOfWork
 
 
 def set_account(work: UnitOfWork, _rules: Rules, document: AccountDocument) -> Account:
-    """Create an account, or change the named settings of one. The balance stays unless one is given."""
+    """Create a quota account, or change the settings that the request names. The balance stays unless the request has
+    one.
+    """
     settings = document.model_dump(include=document.model_fields_set - {"account", "balance"})
     return put_account(work, document.account, settings, document.balance)
 
 
 def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balance: Levels | None) -> Account:
-    """Write an account with these settings, and return it.
+    """Store a quota account with these settings and return it.
 
-    An account that is new, or was forgotten, starts now with a balance of 0 unless one is given. Reservations that were
-    submitted before it was forgotten stay without an account.
+    A new or forgotten account starts at the present time, with a balance of 0 unless one is given. Reservations that
+    were submitted before it was forgotten still have no account.
     """
     known = work.accounts.get(name)
     if known is None or known.forgotten:
@@ -39,7 +43,7 @@ def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balanc
 
 
 def reset_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument) -> Account:
-    """Set the balance to 0 at every level."""
+    """Set the balance of a quota account to 0 at every level."""
     known = _find(work, document)
     changed = msgspec.structs.replace(known, balance=NOTHING)
     if changed != known:
@@ -49,14 +53,16 @@ def reset_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument
 
 
 def forget_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument) -> Account:
-    """Drop balance and settings. Its leases continue at their levels, unpaid; its pending reservations have no account
-    from then on.
+    """Delete the balance and the rules of a quota account. Its leases continue at their levels without payment. Its
+    pending reservations have no account from now on.
     """
     return drop_account(work, _find(work, document))
 
 
 def drop_account(work: UnitOfWork, known: Account) -> Account:
-    """Do what `forget_account` does. The row stays, to know which reservations were submitted before."""
+    """Mark a quota account as forgotten and delete its balance and rules. The row stays, because it records which
+    reservations were submitted before.
+    """
     changed = Account(
         version=known.version,
         id=known.id,
@@ -85,4 +91,4 @@ ACCOUNT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Account]] = {
     "reset_account": reset_account,
     "forget_account": forget_account,
 }
-"""By verb about an account: the function that carries it out."""
+"""The handler of each verb about quota accounts."""

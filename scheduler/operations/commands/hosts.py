@@ -1,4 +1,4 @@
-"""Commands about static hosts: a host registers itself and its resources, or leaves; an operator removes a host.
+"""Handlers of commands about static hosts: a host registers and leaves, and an operator removes it.
 
 Source: Orchard's registration of workers.
 """
@@ -17,11 +17,12 @@ from scheduler.operations.unit_of_work import UnitOfWork
 
 
 def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot:
-    """Create the slot of a host, ready at once, or update it.
+    """Register a static host and return its slot. Raise CommandRefused if the pool does not take hosts.
 
-    The same machine updates resources, labels and `last_seen`, and keeps `cordoned` and the leases. A host that had
-    drained becomes ready again. Another machine is refused, and only the event `register_refused` is written, until the
-    slot is removed: the leases on it belong to the first machine. Raises CommandRefused, also for a pool without hosts.
+    A new id gets a new slot, which is ready at once. If the same machine registers again, its resources, labels and
+    `last_seen` are updated, and `cordoned` and the leases are kept; a slot that had drained becomes ready again.
+    Another machine is refused until an operator removes the slot, because holders of leases on the slot must not reach
+    a different machine. A refusal stores only the event `register_refused`.
     """
     pool = rules.pools.get(document.pool)
     if pool is None or pool.is_elastic:
@@ -55,7 +56,7 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
 
 
 def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument) -> None:
-    """Raise CommandRefused, and append an event, if the slot belongs to another machine or another pool."""
+    """Raise CommandRefused and record an event if the slot belongs to another machine or another pool."""
     fault = None
     if current.pool != document.pool:
         fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
@@ -77,25 +78,26 @@ def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument)
 
 
 def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
-    """Drain the slot of a host that leaves: it takes no new leases, and becomes empty when its leases have ended.
+    """Drain the slot of a host that wants to leave. The slot takes no new leases, and becomes empty when its leases
+    have ended.
 
-    A second call changes nothing. Raises CommandRefused for an unknown slot, or one of another machine.
+    A repeated command changes nothing. Raise CommandRefused if the slot is unknown or belongs to another machine.
     """
     return start_draining(work, check_host(find_slot(work, document.slot), document.machine), "leaving", "cloud")
 
 
 def check_host(slot: Slot, machine: str) -> Slot:
-    """Return the slot if it belongs to this machine. Raises CommandRefused."""
+    """Return the slot if it belongs to this machine, else raise CommandRefused."""
     if slot.machine != machine:
         raise CommandRefused("machine", f"the machine that {slot.id} belongs to", machine)
     return slot
 
 
 def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
-    """Delete the slot of a host that does not return.
+    """Delete the slot of a static host that does not come back (a command of operators).
 
-    The leases on it fail in the next tick (`slot_gone`), and any machine may register under its name. Raises
-    CommandRefused for the slot of an elastic pool, because its machine would be leaked.
+    The next tick fails the reservations that have leases there (`slot_gone`). Any machine may then register under the
+    name. Raise CommandRefused for a slot of an ec2 pool, because its machine would keep running without a slot.
     """
     slot = find_slot(work, document.slot)
     pool = rules.pools.get(slot.pool)
@@ -111,4 +113,4 @@ HOST_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
     "leave": leave,
     "remove": remove,
 }
-"""By verb about a host: the function that carries it out."""
+"""The handler of each verb about static hosts."""

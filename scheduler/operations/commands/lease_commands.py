@@ -1,7 +1,7 @@
-"""Commands of producers, holders, operators and the cloud, each carried out on the unit of work of a transaction.
+"""Handlers of the commands about reservations and slots. Senders are producers, holders, operators and the cloud.
 
-A command that cannot be carried out raises `CommandRefused`, which names the field, what was expected and what was
-found. Then nothing was changed.
+Each handler changes rows in a unit of work. A handler raises `CommandRefused`, with the field, what was expected and
+what was found, before it has changed anything.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,11 +38,11 @@ from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
-"""The event of a machine that the cloud will take back: no change of state."""
+"""Name of the event of an interruption notice for a machine. The notice does not change the state of the slot."""
 
 
 class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field's word for what is no error of ours)
-    """A command that was not carried out. `fault` goes to the sender."""
+    """Raised for a command that is not carried out. `fault` is returned to its sender."""
 
     def __init__(self, path: str, wanted: str, got: object) -> None:
         self.fault = Fault(path, wanted, show(got))
@@ -50,14 +50,14 @@ class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field'
 
     @classmethod
     def of(cls, fault: Fault) -> "CommandRefused":
-        """Return the error for a fault that was found elsewhere."""
+        """Return the refusal for an existing fault."""
         refusal = cls(fault.path, fault.expected, None)
         refusal.fault, refusal.args = fault, (str(fault),)
         return refusal
 
 
 def raise_first(faults: Iterable[Fault | None]) -> None:
-    """Raise CommandRefused for the first fault, if there is one."""
+    """Raise CommandRefused for the first fault that is not None."""
     found = next((each for each in faults if each is not None), None)
     if found is not None:
         raise CommandRefused.of(found)
@@ -71,18 +71,20 @@ def _find(work: UnitOfWork, document: HolderDocument) -> Reservation:
 
 
 def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
-    """Return the reservation. Raises CommandRefused if it has ended, or if key or token are not those of its holder."""
+    """Return the reservation of a command. Raise CommandRefused if it has ended, or if the key or the token of the
+    command is wrong.
+    """
     current = _find(work, document)
     if current.phase in ENDED:
-        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
     _check_key(work, current, document)  # promise: key-of-submitter
     _check_token(work, current, document)
     return current
 
 
 def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reservation, Lease | None]:
-    """Return the reservation, and its elastic lease if the document names one. For an elastic lease, its own token is
-    accepted as well as that of the reservation. Raises CommandRefused as `find_alive` does.
+    """Return the reservation of a command, and its elastic lease if the command names one. For an elastic lease, its
+    own token is accepted as well as that of the reservation.
     """
     current = _find(work, document)
     named = [each for each in current.leases if each.component == document.component and each.kind == "elastic"]
@@ -93,8 +95,10 @@ def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reserva
 
 
 def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
-    """Require, beside the token, a proof that the sender has the key of which the submitter sent the hash. An operator
-    needs no key. The key is checked before the token, so that guesses without the key do not find the token.
+    """Raise CommandRefused unless the sender has the key whose hash was submitted with the reservation. An operator
+    needs no key.
+
+    The key is checked before the token, so that a sender without the key cannot find out the token by guessing.
     """
     if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, document.key):
         return
@@ -104,8 +108,10 @@ def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument)
 
 
 def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
-    """Require the current token for a command of a holder about a lease. A pending reservation and an operator need no
-    token, but a stale one is refused there too.
+    """Raise CommandRefused if the command has a stale token, or lacks a token that it needs.
+
+    A holder needs the current token for a leased reservation, and none for a pending one. Operators need none. A stale
+    token is refused in all cases.
     """
     if document.token is None and (work.cause != "holder" or current.phase == "pending"):
         return
@@ -116,7 +122,7 @@ def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocumen
 
 
 def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """End a reservation whose holder is done, in any phase that is not ended. A second release changes nothing."""
+    """End a reservation because its holder has finished. A second release changes nothing."""
     current = _find(work, document)
     if current.phase == "released":
         return current
@@ -126,20 +132,20 @@ def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """End a reservation, and do not restart it. It needs no token, because the producer has none. A second one changes
-    nothing.
+    """End a reservation without a restart. No token is needed, because this is a command of the producer. A second
+    cancel changes nothing.
     """
     current = _find(work, document)
     if current.phase == "cancelled":
         return current
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
     if current.phase in ENDED and not waits_for_restart:
-        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
     return end_reservation(work, rules, current, "cancelled", document.reason)
 
 
 def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """Move the expiry to now + ttl. The first renewal of a holder confirms its lease."""
+    """Move the expiry of a reservation to now + ttl. A holder's first renewal also confirms the lease."""
     current = find_alive(work, document)
     confirmed = current.confirmed_at
     if current.phase == "leased" and confirmed is None:
@@ -153,9 +159,9 @@ def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservati
 
 
 def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """End a reservation because an essential component, or all of it, died. Its policy decides about a restart.
+    """Fail a reservation because an essential component died. The restart policy decides whether it is restarted.
 
-    An elastic instance that died ends alone, and the next tick grants it again.
+    If the command names an elastic instance, only that instance ends, and a later tick may grant it again.
     """
     current, elastic = _find_with_part(work, document)
     _check_component(current, document)
@@ -167,7 +173,9 @@ def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservatio
 
 
 def _check_component(current: Reservation, document: ReasonDocument) -> None:
-    """Require that a named component is leased or, for a reservation without leases, requested."""
+    """Raise CommandRefused if the command names a component that is not leased. For a pending reservation, the
+    essential components of the request are allowed.
+    """
     held = {lease.component for lease in current.leases}
     known = held or {each.name for each in list_instances(current.request, "essential")}
     if document.component is not None and document.component not in known:
@@ -175,10 +183,11 @@ def _check_component(current: Reservation, document: ReasonDocument) -> None:
 
 
 def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """End the leases that are being revoked before their deadline.
+    """Give revoked leases back before their deadline. The reservation becomes pending again, or stays leased if only
+    elastic instances were revoked.
 
-    The reservation returns to the queue; it stays leased if only elastic instances are revoked. A named instance ends
-    even if it is not being revoked, and is not granted again.
+    An elastic instance that the command names is given back even if it is not being revoked. The reservation then gets
+    no further instances of that component.
     """
     current, elastic = _find_with_part(work, document)
     _check_component(current, document)
@@ -188,7 +197,7 @@ def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reser
         return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
     if not parts or document.component is not None:
-        raise CommandRefused("reservation", "one that is being revoked", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a reservation that is being revoked", f"{current.id} is {current.phase}")
     for part in parts:
         current = _give_back(work, rules, current, part)
     return current
@@ -201,8 +210,8 @@ def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, lease: Leas
 
 
 def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """Return a reservation whose holder cannot use its slots to its old position in the queue. Its next assignment
-    does not use these slots.
+    """Give the leases back because the holder cannot use the slots. The reservation keeps its position in the queue and
+    is not placed on these slots in its next assignment.
     """
     current = find_alive(work, document)
     if current.phase != "leased":
@@ -212,7 +221,7 @@ def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """End the leases of a reservation and put it on hold at its old position in the queue until it is resumed."""
+    """Give the leases back and keep the reservation on hold until it is resumed. It keeps its position in the queue."""
     current = find_alive(work, document)
     if current.phase == "pending":
         return _set_suspended(work, current, suspended=True)
@@ -220,7 +229,7 @@ def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def resume(work: UnitOfWork, _rules: Rules, document: HolderDocument) -> Reservation:
-    """End a suspension: the reservation may be placed again."""
+    """Undo a suspension, so that the reservation can be placed again."""
     return _set_suspended(work, find_alive(work, document), suspended=False)
 
 
@@ -234,10 +243,12 @@ def _set_suspended(work: UnitOfWork, current: Reservation, *, suspended: bool) -
 
 
 def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) -> Reservation:
-    """Change the priority, which the next tick uses. 0 puts a pending reservation on hold; a leased one continues."""
+    """Change the priority of a reservation from the next tick on. Priority 0 puts a pending reservation on hold and
+    does not affect a leased one.
+    """
     current = _find(work, document)
     if current.phase in ENDED:
-        raise CommandRefused("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
     if current.phase == "pending" and current.leases and document.priority == 0:
         current = drop_claims(work, current)
     changed = msgspec.structs.replace(current, priority=document.priority)
@@ -247,7 +258,7 @@ def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) ->
 
 
 def find_slot(work: UnitOfWork, name: str) -> Slot:
-    """Return the slot of this id. Raises CommandRefused."""
+    """Return the slot with this id. Raise CommandRefused if there is none."""
     slot = work.slots.get(name)
     if slot is None:
         raise CommandRefused("slot", "a known slot", name)
@@ -255,12 +266,12 @@ def find_slot(work: UnitOfWork, name: str) -> Slot:
 
 
 def cordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Let a slot take no new leases. Its leases continue."""
+    """Mark a slot so that it takes no new leases. Its present leases continue."""
     return _set_cordon(work, document.slot, cordoned=True)
 
 
 def uncordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Let a cordoned slot take leases again."""
+    """Undo a cordon, so that the slot takes new leases."""
     return _set_cordon(work, document.slot, cordoned=False)
 
 
@@ -273,14 +284,14 @@ def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
 
 
 def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Drain a ready slot at once, and a slot in flight in the next tick. A slot that drains already, or has no machine,
-    does not change.
+    """Drain a slot at once if it is ready, or in the next tick if it is in flight. Slots in other states do
+    not change.
     """
     return start_draining(work, find_slot(work, document.slot), "requested", "operator")
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """Do what `drain` does, with this reason and cause."""
+    """Drain a slot for this reason and cause, at once if it is ready, or in the next tick if it is in flight."""
     if slot.state == "ready":
         slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
     elif slot.state in IN_FLIGHT and slot.drain_reason is None:
@@ -290,7 +301,9 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 
 
 def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
-    """Record a spot notice: the machine will be gone at that time. A second notice changes nothing."""
+    """Record a spot interruption notice: the machine of the slot will be gone at `gone_at`. A second notice changes
+    nothing.
+    """
     slot = find_slot(work, name)
     if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
         slot = msgspec.structs.replace(slot, interrupted_at=work.now, interrupted_by=gone_at)
@@ -301,8 +314,8 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
 
 
 def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
-    """Drain a machine that EC2 recommends to replace, as `drain` does, if the pool's `rebalance` is `drain`. A second
-    recommendation changes nothing.
+    """Handle EC2's recommendation to replace the machine of a slot. If the pool's `rebalance` is `drain`, drain the
+    slot as by a command of an operator. A second recommendation changes nothing.
     """
     slot = find_slot(work, name)
     pool = rules.pools.get(slot.pool)
@@ -312,7 +325,7 @@ def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
 
 
 def lose(work: UnitOfWork, name: str) -> Slot:
-    """Make the slot of a machine that is gone empty at once. Its leases fail in the next tick."""
+    """Make a slot empty because its machine is gone. The next tick fails the reservations that had leases there."""
     slot = find_slot(work, name)
     if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
         slot = work.move_slot(slot, "empty", cause="cloud", reason="lost")
@@ -320,7 +333,7 @@ def lose(work: UnitOfWork, name: str) -> Slot:
 
 
 def hear(work: UnitOfWork, name: str) -> Slot:
-    """Record a heartbeat at the present cluster time. Nothing else changes."""
+    """Record a heartbeat of a static host with the present cluster time."""
     slot = msgspec.structs.replace(find_slot(work, name), last_seen=work.now)
     work.mark(slot)
     return slot
@@ -340,4 +353,4 @@ LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]
     "uncordon": uncordon,
     "drain": drain,
 }
-"""By verb of a producer, a holder or an operator: the function that carries it out; see also `intake.COMMANDS`."""
+"""The handler of each verb of producers, holders and operators about reservations and slots."""

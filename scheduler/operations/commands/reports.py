@@ -1,6 +1,5 @@
-"""Reports about what runs on the machines (`confirm`, `absent`, `idle`). They correct the rows.
-
-A report that is older than the newest known fact changes nothing. Source: qscheduler's notices.
+"""Handlers of reports by an observer of the machines: `confirm`, `absent` and `idle`. A report overrides the stored
+state, unless it is older than what is known. Source: qscheduler's notices.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 
 MOVED = "reservation_moved"
-"""The event of a reservation that was confirmed to run on another slot than that of its lease: no change of phase."""
+"""Name of the event of a reservation that was confirmed to run on another slot. Its phase does not change."""
 CONTRADICTED = "contradicted"
 
 
@@ -33,12 +32,12 @@ class Nobody(msgspec.Struct, frozen=True):
 
 
 def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reservation | Nobody:
-    """Record that a reservation runs on this slot, or on the slots of its leases.
+    """Record that a reservation runs. `confirm_timeout` no longer applies to it. If its slot is a static host, the host
+    counts as heard from, because the sender has contact with it (source: Orchard).
 
-    `confirm_timeout` no longer applies to it. A static host that it runs on counts as heard (source: Orchard; the
-    sender of such a report has contact with the host). A reservation that is pending, or leased elsewhere, is leased on
-    the slot from now on, and a reservation that no longer fits beside it returns to the queue. An unknown reservation
-    is never created; its slot takes no lease until it is reported `idle`.
+    A reservation that is pending, or leased on another slot, becomes leased on the reported slot. If that slot has no
+    capacity for both, the reservation that was assumed to run there becomes pending again. An unknown reservation is
+    never created; the slot then takes no lease until a report `idle`.
     """
     at = _instant(work, document)
     if document.slot is not None and document.reservation not in work.reservations:
@@ -53,7 +52,7 @@ def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reserv
 
 
 def _instant(work: UnitOfWork, document: ConfirmDocument | AbsentDocument | IdleDocument) -> float:
-    """Return the time that the report is about: `as_of`, but not later than now."""
+    """Return the time of the report in seconds since the epoch. A time in the future counts as now."""
     return work.now if document.as_of is None else min(document.as_of, work.now)
 
 
@@ -70,12 +69,14 @@ def _confirm_there(
 
 
 def _known_since(current: Reservation) -> float:
-    """Return the time of the last change of its phase or of its newest confirmation."""
+    """Return the time of the last change of phase or of the newest confirmation, whichever is later."""
     return current.changed_at if current.confirmed_at is None else max(current.changed_at, current.confirmed_at)
 
 
 def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
-    """Return when the occupant of a slot was last known: by a report, a changed lease, or as a new machine."""
+    """Return the time of the latest information about what runs on the slot: a report, a lease that began or ended, a
+    confirmation, or the start of its machine.
+    """
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
     for (owner, _), lease in work.leases_on(slot).items():
         known += [lease.assigned_at, work.reservations[owner].confirmed_at]
@@ -83,7 +84,7 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
 
 
 def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float) -> None:
-    """Count the static hosts among these slots as heard at this time."""
+    """Set `last_seen` of the slots that belong to static hosts to the time `at`, unless it is later already."""
     for name in sorted(names):
         slot = work.slots.get(name)
         pool = rules.pools.get(slot.pool) if slot is not None else None
@@ -93,8 +94,8 @@ def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float)
 
 
 def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, at: float) -> Reservation:
-    """Lease the slot to a reservation that is pending or leased elsewhere. It must have one instance: of several, the
-    one that runs here is unknown.
+    """Move a reservation to the slot on which it was confirmed to run. It was pending, or leased on another slot. A
+    reservation with several instances is refused, because the report does not identify the instance.
     """
     instances = list_instances(current.request, "essential")
     pool = rules.pools.get(slot.pool)
@@ -119,7 +120,9 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
 
 
 def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Placement) -> None:
-    """Lease as a tick does, at the level that a pending reservation gets now. Its claims are dropped."""
+    """Lease a pending reservation on the reported slot, at the level that a tick would choose. Its claims are
+    dropped.
+    """
     if current.leases:
         current = drop_claims(work, current)
     level = None
@@ -130,8 +133,8 @@ def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Plac
 
 
 def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
-    """Move the lease to this slot with its level and cost, under a new token: the holder of the old one runs
-    elsewhere.
+    """Move the essential lease of a reservation to another slot. Level and cost stay. The lease gets a new token,
+    because a holder with the old token is not on this slot.
     """
     token = work.transaction.next_tokens(1)[0]
     leases = tuple(
@@ -149,8 +152,10 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
 
 
 def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
-    """Return reservations to the queue until this component fits on the slot: unconfirmed ones first, the latest
-    before earlier ones.
+    """Return other reservations on the slot to the queue until the component fits.
+
+    Reservations without a confirmation are returned first; among them, and then among the others, the latest lease
+    first.
     """
     writer = LeaseWriter(work, rules)
     while others := {key: lease for key, lease in work.leases_on(slot).items() if key[0] != current.id}:
@@ -164,7 +169,7 @@ def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot,
 
 
 def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
-    """Return a reservation to the queue at its old position, because it does not run on its slot."""
+    """Return a reservation to the queue, with its earlier position, because a report contradicts its lease."""
     if other.phase == "pending":
         drop_claims(work, other)
     else:
@@ -187,7 +192,7 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | Nobody:
-    """End a reservation that neither runs nor waits, with its leases. An unknown reservation changes nothing."""
+    """End a reservation, with its leases, because it neither runs nor waits. An unknown reservation needs no change."""
     current = work.reservations.get(document.reservation)
     if current is None:
         return Nobody(document.reservation)
@@ -197,9 +202,10 @@ def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservat
 
 
 def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
-    """End the confirmed leases on a slot on which nothing runs, write its labels, and let it take leases again.
+    """Record that nothing runs on a slot: end the confirmed reservations there, set the reported labels and let the
+    slot take leases again.
 
-    A lease that is not confirmed yet stays: its holder may still start.
+    A lease that is not confirmed yet is kept, because its holder may still start.
     """
     slot = find_slot(work, document.slot)
     at = _instant(work, document)
@@ -221,7 +227,7 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
 
 
 def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
-    """Return the reservations with a lease on the slot; claims do not count."""
+    """Return the reservations that have a lease on the slot. Claims do not count."""
     owners = dict.fromkeys(owner for (owner, _), lease in work.leases_on(slot).items() if lease.state != "claimed")
     return (work.reservations[owner] for owner in owners)
 
@@ -231,4 +237,4 @@ REPORT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot
     "absent": absent,
     "idle": idle,
 }
-"""By verb: the function that carries it out. Reservations with leases on the named slots are loaded for it."""
+"""The handler of each report. The leases on the reported slots are loaded together with their reservations."""
