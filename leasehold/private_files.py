@@ -57,7 +57,7 @@ def open_file(name: str, folder: int, path: Path) -> int:
 
     Raise OSError, or UntrustedFolder if the file belongs to another user or other users may write to it.
     """
-    # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+    # Without O_NONBLOCK a named pipe would wait for a writer.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         check_private(path / name, os.fstat(descriptor))

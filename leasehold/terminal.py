@@ -59,7 +59,7 @@ class Terminal:
                 return False
             os.tcsetpgrp(self._descriptor, wanted)
         except OSError:
-            # The terminal or the group no longer exists.
+            # The terminal or the group is gone.
             return False
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -123,7 +123,7 @@ def _mask_parameters(place: str) -> str:
     path, mark, query = place.partition("?")
     if not mark:
         return path
-    # Within a text, a quote may end the URL.
+    # A quote may end the URL within a text.
     quoted = _QUOTE.search(query)
     after = quoted[0] if quoted else ""
     shown = "&".join(map(_mask_parameter, query.removesuffix(after).split("&")))

@@ -109,7 +109,7 @@ def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
     lines = text.strip().splitlines()
     if len(lines) != 1:
         raise ValueError(f"{len(lines)} lines")
-    # Names may contain both separators; keys and identities contain neither.
+    # Names may contain both separators, keys and identities contain neither.
     name, _, rest = lines[0].rpartition(":")
     key, _, cluster = rest.partition("@")
     return name or None, read_key(key), cluster or None

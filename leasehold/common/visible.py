@@ -19,7 +19,7 @@ _HIDDEN_OR_BREAK: Final = re.compile(f"[\t\n{_CONTROLS}]")
 
 
 def make_visible(text: str, *, multiline: bool = False) -> str:
-    r"""Return the text with each control character as an escape of Python: `\x1b`, `\x9b`, `\u202e`.
+    r"""The text with each control character as an escape of Python: `\x1b`, `\x9b`, `\u202e`.
 
     Tabs and line feeds are escaped too, unless `multiline`. A text without control characters is returned as it is.
     """
