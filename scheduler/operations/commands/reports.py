@@ -100,7 +100,7 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
     instances = list_instances(current.request, "essential")
     pool = rules.pools.get(slot.pool)
     if slot.state not in HOLDING or pool is None:
-        raise CommandRefused("slot", "a slot that serves", f"{slot.id} is {slot.state}")
+        raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}")
     if len(instances) != 1:
         raise CommandRefused("slot", f"one of the slots that {current.id} is leased on", slot.id)
     if at < max(_known_since(current), _occupied_since(work, slot)):
@@ -178,7 +178,7 @@ def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
 
 def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at: float) -> Nobody:
     if slot.state not in HOLDING:
-        raise CommandRefused("slot", "a slot that serves", f"{slot.id} is {slot.state}")
+        raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}")
     if at >= _occupied_since(work, slot):
         for owner in dict.fromkeys(owner for owner, _ in work.leases_on(slot)):
             _contradict(work, rules, work.reservations[owner])
