@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from leasehold.common.names import RESERVATIONS, task_name
-from scheduler.model.command_schemas import WISHES
+from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
     After,
@@ -107,11 +107,11 @@ def _register(verb: str) -> None:
         send_answer(address, answer)  # promise: answer-after-commit
         return describe_answer(answer)
 
-    carry_out.__doc__ = WISHES[verb].__doc__
+    carry_out.__doc__ = SCHEMAS[verb].__doc__
     app.task(name=task_name(RESERVATIONS, verb), base=RequestTask)(carry_out)
 
 
-for _verb in WISHES:
+for _verb in SCHEMAS:
     _register(_verb)
 
 

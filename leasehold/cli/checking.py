@@ -9,11 +9,11 @@ _ENVELOPE: Final = frozenset({"request", "reply_to"})
 
 def check(verb: str, document: Mapping[str, Any]) -> None:
     """Check the document of a request; keys with None count as missing. Raises InvalidInputError as the intake does."""
-    from scheduler.model.command_schemas import WISHES
+    from scheduler.model.command_schemas import SCHEMAS
     from scheduler.model.validation import read_document
 
     given = {name: value for name, value in document.items() if value is not None and name not in _ENVELOPE}
-    read_document(WISHES[verb], given)
+    read_document(SCHEMAS[verb], given)
 
 
 def check_each(verb: str, field: str, names: Iterable[str]) -> None:

@@ -205,7 +205,7 @@ class HostDocument(Document):
     machine: Name
 
 
-WISHES: dict[str, type[Document]] = {
+SCHEMAS: dict[str, type[Document]] = {
     "submit": ReservationDocument,
     "release": HolderDocument,
     "cancel": ReasonDocument,

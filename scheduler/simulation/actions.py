@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scheduler.model.command_schemas import WISHES, AbsentDocument, IdleDocument
+from scheduler.model.command_schemas import SCHEMAS, AbsentDocument, IdleDocument
 from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import Amount, Document, Name, Seconds, Signed, SignedLevels
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument
@@ -88,7 +88,7 @@ ACTIONS: dict[str, type[Document] | None] = {
 
 def make_document(action: str, value: Any) -> Document:
     """Return the command document that a client would send for this action with this checked value."""
-    schema = WISHES[action]
+    schema = SCHEMAS[action]
     match value:
         case AccountAction():
             given = value.model_dump(mode="json", exclude_unset=True, exclude={"id"})

@@ -7,7 +7,7 @@ import pytest
 
 from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
 from leasehold.common.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
-from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, WISHES, HolderDocument
+from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, SCHEMAS, HolderDocument
 from scheduler.model.events import Event
 from scheduler.model.transitions import ENDED
 from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED
@@ -30,8 +30,8 @@ ROWS = {
 
 
 def test_every_verb_is_described_with_its_fields() -> None:
-    assert set(WISHES) | {"query"} <= set(ROWS)
-    for verb, model in WISHES.items():
+    assert set(SCHEMAS) | {"query"} <= set(ROWS)
+    for verb, model in SCHEMAS.items():
         if verb == "submit":
             continue
         named = set(re.findall(r"`([a-z_]+)`", ROWS[verb][0]))
@@ -43,7 +43,7 @@ def test_the_requests_that_need_a_key_name_it() -> None:
     assert {verb for verb, cells in ROWS.items() if "`key`" in cells[0]} == KEY_VERBS
 
 
-@pytest.mark.parametrize("verb", sorted(name for name, word in WISHES.items() if issubclass(word, HolderDocument)))
+@pytest.mark.parametrize("verb", sorted(name for name, word in SCHEMAS.items() if issubclass(word, HolderDocument)))
 def test_the_requests_that_need_a_token_are_those_of_the_table(verb: str) -> None:
     rig = Harness().leased()
     more = {"priority": 1} if verb == "priority" else {}

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.model.command_schemas import WISHES, HolderDocument
+from scheduler.model.command_schemas import SCHEMAS, HolderDocument
 from scheduler.model.principals import Principal
 from scheduler.operations.commands.intake import accept
 from tests.operations.harness import CONFIG, Harness
@@ -130,7 +130,7 @@ def test_a_producer_cancels_without_a_token_and_twice() -> None:
     assert [harness.ask("cancel", reservation="r1")["phase"] for _ in range(2)] == ["cancelled", "cancelled"]
 
 
-@pytest.mark.parametrize("verb", sorted(name for name, schema in WISHES.items() if issubclass(schema, HolderDocument)))
+@pytest.mark.parametrize("verb", sorted(name for name, schema in SCHEMAS.items() if issubclass(schema, HolderDocument)))
 def test_a_command_about_an_unknown_reservation_is_refused(verb: str) -> None:
     more = {"priority": 1} if verb == "priority" else {}
     answer = Harness().ask(verb, reservation="unknown", **more)

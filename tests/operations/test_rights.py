@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from scheduler.model.command_schemas import WISHES
+from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.principals import Principal
 from scheduler.model.rights import ROLES_BY_VERB, find_role_fault
 from scheduler.model.view import Row
@@ -265,7 +265,7 @@ def test_a_question_is_answered_to_the_roles_that_may_ask_it(principal: Principa
 
 
 def test_every_verb_has_its_roles() -> None:
-    assert ROLES_BY_VERB.keys() == WISHES.keys() | {"query", "explain", "conditions", "leases"}
+    assert ROLES_BY_VERB.keys() == SCHEMAS.keys() | {"query", "explain", "conditions", "leases"}
     assert all("operator" in roles and "worker" not in roles for roles in ROLES_BY_VERB.values())
     assert find_role_fault(None, "drain") is None
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Final, Literal
 
 from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
-from scheduler.model.command_schemas import WISHES
+from scheduler.model.command_schemas import SCHEMAS
 
 Account = Literal["answer", "line", "count"]
 Kind = Literal["wrong shape", "huge", "unknown task", "forged token", "replayed token", "forged id"]
@@ -163,8 +163,8 @@ class Generator:
 
     def _bad_command(self, name: str) -> BadMessage:
         # `absent` about an unknown reservation is true, so it would not be refused.
-        verb = self._pick(*(each for each in WISHES if each not in {"submit", "absent"}))
-        key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
+        verb = self._pick(*(each for each in SCHEMAS if each not in {"submit", "absent"}))
+        key = "reservation" if "reservation" in SCHEMAS[verb].model_fields else "slot"
         junk = self._junk()
         return self._request(verb, self._pick({}, {key: junk}, {key: self._target, "colour": junk}), name, "bad")
 
@@ -177,8 +177,8 @@ class Generator:
 
     def _forged_id(self, name: str) -> BadMessage:
         # `absent` about an unknown reservation is true, so it would not be refused.
-        verb = self._pick(*(each for each in WISHES if each not in {"submit", "absent"}))
-        key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
+        verb = self._pick(*(each for each in SCHEMAS if each not in {"submit", "absent"}))
+        key = "reservation" if "reservation" in SCHEMAS[verb].model_fields else "slot"
         more = {"priority": 3} if verb == "priority" else {}
         # The id of a row of another kind, or one similar to a known id.
         other = self._slot if key == "reservation" else self._target
@@ -215,7 +215,7 @@ class Generator:
 
     def _nothing_like_a_document(self, name: str) -> BadMessage:
         junk = self._pick(*(each for each in JUNK if not isinstance(each, dict)))
-        verb = self._pick(*WISHES, "query")
+        verb = self._pick(*SCHEMAS, "query")
         return self._message(RESERVATIONS, task_name(RESERVATIONS, verb), [[junk], {}, {}], name, "line", "no document")
 
     def _without_address(self, name: str) -> BadMessage:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.model.command_schemas import WISHES
+from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError, read_document
 from scheduler.simulation.scenario import read_scenario
@@ -183,7 +183,7 @@ Reader = Callable[[Any], object]
 def list_kinds() -> dict[str, tuple[Reader, list[Any]]]:
     """Each kind of document: its reader, and good documents of it."""
     kinds: dict[str, tuple[Reader, list[Any]]] = {}
-    for verb, model in WISHES.items():
+    for verb, model in SCHEMAS.items():
         full = {name: FIELDS[name] for name in FIELDS if name in model.model_fields}
         kinds[verb] = (
             partial(read_document, model),

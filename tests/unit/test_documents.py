@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from leasehold.common.names import QUEUE_NAMES
-from scheduler.model.command_schemas import WISHES
+from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.validation import Fault, InvalidInputError
 from tasks.messages import conceal
 from tasks.requests import describe_arguments
@@ -47,7 +47,7 @@ def test_other_arguments_are_refused(arguments: list[Any], named: dict[str, Any]
 
 
 def test_no_document_has_a_field_of_the_name_that_holds_a_whole_one() -> None:
-    assert not [verb for verb, model in WISHES.items() if NAME in model.model_fields]
+    assert not [verb for verb, model in SCHEMAS.items() if NAME in model.model_fields]
 
 
 def test_a_token_in_a_keyword_document_is_not_shown() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.command_schemas import WISHES
+from scheduler.model.command_schemas import SCHEMAS
 from scheduler.policy.load_shedding import (
     LONGEST_RETRY,
     QUERIES,
@@ -16,7 +16,7 @@ from scheduler.policy.load_shedding import (
 HOLDERS = ("renew", "release", "confirm", "surrender", "fail", "decline")
 
 
-@pytest.mark.parametrize("verb", [*WISHES, *sorted(QUERIES)])
+@pytest.mark.parametrize("verb", [*SCHEMAS, *sorted(QUERIES)])
 def test_nothing_is_put_off_while_the_queue_is_answered_in_time(verb: str) -> None:
     assert find_retry(verb, 0.9, longest=1.0) is None
 

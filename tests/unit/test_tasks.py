@@ -19,7 +19,7 @@ from celery.schedules import schedule
 from kombu.exceptions import OperationalError
 
 from leasehold.common.names import QUEUE_NAMES, task_name
-from scheduler.model.command_schemas import WISHES
+from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.reservations import Callback
 from scheduler.model.validation import Fault
 from scheduler.ports import CloudError, Defect, OutboxMessage, StoreUnavailableError, ViewUnavailableError
@@ -47,7 +47,7 @@ def _tasks() -> None:
 
 def test_every_task_goes_to_the_queue_in_its_name() -> None:
     ours = [name for name in app.tasks if name.startswith("leasehold.")]
-    assert {f"leasehold.reservations.{verb}" for verb in WISHES} < set(ours)
+    assert {f"leasehold.reservations.{verb}" for verb in SCHEMAS} < set(ours)
     for name in ours:
         assert app.amqp.router.route({}, name)["queue"].name == name.split(".")[1]
     assert len(list_routes()) == len(QUEUE_NAMES)

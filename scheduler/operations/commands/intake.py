@@ -12,7 +12,7 @@ from scheduler.model.accounts import Account
 from scheduler.model.command_schemas import (
     HOST_VERBS,
     OPERATOR_VERBS,
-    WISHES,
+    SCHEMAS,
     ConfirmDocument,
     HostDocument,
     PriorityDocument,
@@ -109,7 +109,7 @@ def accept(
 
 
 def _accept(ports: Ports, verb: str, document: object, *, operator: bool, principal: Principal | None) -> Answer:
-    forbidden = find_role_fault(principal, verb) if verb in WISHES else None
+    forbidden = find_role_fault(principal, verb) if verb in SCHEMAS else None
     if forbidden is not None:
         return refuse([forbidden])
     try:
@@ -177,8 +177,8 @@ def _repeat(ports: Ports, answer: Answer) -> None:
 
 def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
     """Return the request id and the documents of a request. Raise InvalidInputError if either is invalid."""
-    if verb not in WISHES:
-        raise InvalidInputError([Fault("verb", f"a known verb{suggest(verb, WISHES)}", show(verb))])
+    if verb not in SCHEMAS:
+        raise InvalidInputError([Fault("verb", f"a known verb{suggest(verb, SCHEMAS)}", show(verb))])
     if not isinstance(document, Mapping):
         raise InvalidInputError([Fault(".", "a table", show(document))])
     request = document.get("request")
@@ -200,7 +200,7 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
 def _read(verb: str, item: object, most: int, principal: Principal | None) -> Item:
     """Return the document of one item of a request, or its faults. A producer may submit for its own accounts only."""
     try:
-        document = read_document(WISHES[verb], item, most=most)
+        document = read_document(SCHEMAS[verb], item, most=most)
     except InvalidInputError as error:
         return error
     found = find_account_fault(principal, document.account) if isinstance(document, ReservationDocument) else None
