@@ -101,7 +101,7 @@ class CommandGroup:
         self._pid: int | None = None
         self._is_over = False
         self._early: list[int] = []
-        # A handler of signals interrupts the thread that holds it.
+        # Reentrant, because a signal handler may interrupt the thread that holds the lock.
         self._guard = threading.RLock()
 
     @property
@@ -115,7 +115,7 @@ class CommandGroup:
             if self._pid is None:
                 self._early.append(number)
             elif not self._is_over:
-                # On macOS a group of which only a zombie is left may not be signalled.
+                # macOS refuses signals to a group that has only a zombie left.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._pid, number)
 
@@ -188,7 +188,7 @@ class Signals:
 
 
 class LeasedCommand:
-    """Runs one command under one lease. `say` is called with each message for people, from any thread."""
+    """Runs one command under one lease. `report` is called with each message for people, from any thread."""
 
     def __init__(self, client: "Client", lease: Lease, group: CommandGroup, report: Callable[[str], object]) -> None:
         self._client, self._lease, self._group, self._report = client, lease, group, report

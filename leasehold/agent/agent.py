@@ -40,7 +40,7 @@ NOTICE_SECONDS: Final = 0.5
 """Longest delay until the agent reacts to a request to stop, in seconds."""
 
 Report = Callable[[Mapping[str, Any]], object]
-"""Called with each event as a table."""
+"""A function that is called with each event of the agent as a table."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Heart:
 
 
 class HostAgent:
-    """The agent of one host from `register` to `leave`. `tell` is called with each event as a table, from several
+    """The agent of one host from `register` to `leave`. `report` is called with each event as a table, from several
     threads.
 
     `enforcer` limits the cores of the leases' processes; default: no limits.

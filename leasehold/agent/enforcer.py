@@ -16,8 +16,8 @@ Key = tuple[str, str, int]
 
 
 class Enforcer:
-    """Keeps the processes of the leases on one host within their limits. `tell` is called once for each change and each
-    failure.
+    """Keeps the processes of the leases on one host within their limits. `report` is called once for each change and
+    each failure.
     """
 
     def __init__(
