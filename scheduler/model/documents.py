@@ -25,13 +25,10 @@ from typing import (
 )
 
 from scheduler.model.faults import ExpectedError, Fault, InvalidInputError, expected, format_path, show, suggest
+from scheduler.model.plain_values import PLAIN_READERS, Read, is_encodable, make_converter, read_text, read_whole_number
 
 MOST_FAULTS: Final = 100
 """Maximum number of faults that are reported for one document."""
-Read = Callable[[Any], Any]
-"""A function that takes a value and returns its normal form. It raises ExpectedError, or _Refused for faults inside the
-value.
-"""
 Location = tuple[object, ...]
 _KEY: Final = "[key]"
 
@@ -270,7 +267,7 @@ def _build(model: type[AnyDocument], values: dict[str, Any], given: frozenset[st
 def _refuse_key(key: object, fields: dict[str, Field]) -> _Found:
     if not isinstance(key, str):
         return _Found((key,), expected("a text as key"), key)
-    if not _is_whole(key):  # report no other fault of this table: it would show the key
+    if not is_encodable(key):  # report no other fault of this table: it would show the key
         raise expected("texts of whole characters", got=key)
     return _Found((key,), expected(lambda: f"a known key{suggest(key, fields)}"), key)
 
@@ -305,7 +302,7 @@ def make_reader(annotation: Any) -> Read:
         return _read_items(make_reader(arguments[0]), tuple, (list, tuple))
     if isinstance(annotation, type) and issubclass(annotation, Document):
         return lambda value: _read_table(annotation, value)
-    return _PLAIN.get(annotation) or _read_by(annotation)
+    return PLAIN_READERS.get(annotation) or make_converter(annotation)
 
 
 def _check_around(read: Read, metadata: tuple[object, ...]) -> Read:
@@ -319,7 +316,7 @@ def _check_around(read: Read, metadata: tuple[object, ...]) -> Read:
 
 def _chain(first: Read, second: Read) -> Read:
     # The check already returns a str or an int. Converting it again would change nothing.
-    return first if second in {_read_text, _read_whole} else lambda value: second(first(value))
+    return first if second in {read_text, read_whole_number} else lambda value: second(first(value))
 
 
 def _read_choice(choices: tuple[Any, ...]) -> Read:
@@ -328,7 +325,7 @@ def _read_choice(choices: tuple[Any, ...]) -> Read:
     def read(value: Any) -> Any:
         if type(value) not in {str, int} or value not in choices:
             if isinstance(value, str) and isinstance(choices[0], str):
-                _read_text(value)
+                read_text(value)
             raise expected(lambda: f"one of {', '.join(words)}{suggest(str(value), words)}")
         return value
 
@@ -374,53 +371,6 @@ def _read_items(read_item: Read, make: Callable[[list[Any]], Any], kinds: tuple[
         return make(items)
 
     return read
-
-
-def _read_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise expected("a text")
-    if not _is_whole(value):
-        raise expected("texts of whole characters")
-    return value
-
-
-def _is_whole(text: str) -> bool:
-    """Return whether UTF-8 can encode the text."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _read_whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise expected("a whole number")
-    return value
-
-
-def _read_number(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise expected("a number")
-    return float(value)
-
-
-def _read_flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise expected("true or false")
-    return value
-
-
-_PLAIN: Final[dict[Any, Read]] = {
-    str: _read_text,
-    int: _read_whole,
-    float: _read_number,
-    bool: _read_flag,
-    Any: lambda value: value,
-}
-
-
-def _read_by(kind: Any) -> Read:
-    """Return a reader that converts a value by calling the type, such as `Secret`, unless the value already has that
-    type.
-    """
-    return lambda value: value if isinstance(value, kind) else kind(value)
 
 
 def _dump(value: Any, mode: Literal["python", "json"], chosen: dict[str, Any]) -> Any:

@@ -100,7 +100,7 @@ class MemoryStore:
         ]
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Return the versions of every slot, hold and account, and of every reservation that has not ended. See Store."""
+        """Return the versions of every slot, hold and account, and of every reservation that has not ended."""
         rows = list(self._world.present())
         return (
             RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at)

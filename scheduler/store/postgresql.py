@@ -113,7 +113,7 @@ class PostgresDialect:
         self._reference = ReferenceClock(_CLUSTER)
 
     def create_engine(self) -> Engine:
-        """Return a new engine for this process. Raises StoreUnavailableError if psycopg is not installed. See Dialect."""
+        """Return a new engine for this process. Raises StoreUnavailableError if psycopg is not installed."""
         try:
             return create_engine(self._url, **_POOL)
         except ImportError as error:

@@ -181,7 +181,7 @@ class SqlStore:
                 yield from read_reservations(session, self._statements, chunk)
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Return the versions of every slot, hold and account, and of every reservation that has not ended. See Store."""
+        """Return the versions of every slot, hold and account, and of every reservation that has not ended."""
         with self._reading() as session:
             for kind, statement in _STAMPS.items():
                 for chunk in session.stream(statement):

@@ -342,7 +342,7 @@ class MemoryNotifier:
         self.notices.append((reservation, dict(notice)))
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it. See Notifier."""
+        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it."""
         self.news += [(slot, dict(each)) for slot, each in news.items()]
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
@@ -380,10 +380,7 @@ class MemoryMeter:
         self.probed.update(dict.fromkeys(slots, at))
 
     def note_refused(self, refused: RefusedMessage) -> None:
-        """Count a refused message, and keep it for `take_refused` unless MOST_REFUSED messages with the same defect
-        were kept within REFUSED_SECONDS. Needs no database. The minute is measured by the messages' own times. See
-        Meter.
-        """
+        """Count a refused message. Keep it for `take_refused` unless too many with its defect were kept. See Meter."""
         self.count(REFUSED, {"queue": refused.queue, "defect": refused.defect})
         begun, noted = self._noted.get(refused.defect, (refused.at, 0))
         if refused.at >= begun + REFUSED_SECONDS:

@@ -180,7 +180,7 @@ class RedisRecord:
 
     @redis_errors()
     def keep(self, identity: str, term: int, token: int) -> str:
-        """Write the identity if none is stored, and raise the stored term and token to these values. See ClusterRecord."""
+        """Write the identity if none is stored, and raise the stored term and token to these values."""
         kept = cast("bytes", self._keep([self._cluster, self._highest], [identity, term, token]))
         return kept.decode(errors="replace")
 
@@ -195,7 +195,7 @@ class RedisRecord:
 
     @redis_errors()
     def end_restore(self, identity: str, term: int, token: int) -> None:
-        """Replace the contents of the record by these values and remove the mark of `begin_restore`. See ClusterRecord."""
+        """Replace the contents of the record by these values and remove the mark of `begin_restore`."""
         with self._client.pipeline(transaction=True) as pipeline:
             pipeline.delete(self._highest)
             pipeline.set(self._cluster, identity)

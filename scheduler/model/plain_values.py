@@ -1,0 +1,62 @@
+"""Readers of plain values of documents: texts, numbers and flags. A reader does not convert other types."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from scheduler.model.faults import expected
+
+Read = Callable[[Any], Any]
+"""A function that takes a value and returns its normal form. It raises ExpectedError, or _Refused for faults inside the
+value.
+"""
+
+
+def read_text(value: Any) -> str:
+    """Return a text. Raises ExpectedError for another type, or for a text that UTF-8 cannot encode."""
+    if not isinstance(value, str):
+        raise expected("a text")
+    if not is_encodable(value):
+        raise expected("texts of whole characters")
+    return value
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether UTF-8 can encode the text."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def read_whole_number(value: Any) -> int:
+    """Return a whole number. Raises ExpectedError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise expected("a whole number")
+    return value
+
+
+def read_number(value: Any) -> float:
+    """Return a number as a float. Raises ExpectedError."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise expected("a number")
+    return float(value)
+
+
+def read_flag(value: Any) -> bool:
+    """Return true or false. Raises ExpectedError."""
+    if not isinstance(value, bool):
+        raise expected("true or false")
+    return value
+
+
+PLAIN_READERS: Final[dict[Any, Read]] = {
+    str: read_text,
+    int: read_whole_number,
+    float: read_number,
+    bool: read_flag,
+    Any: lambda value: value,
+}
+
+
+def make_converter(kind: Any) -> Read:
+    """Return a reader that converts a value by calling the type, such as `Secret`, unless the value already has that
+    type.
+    """
+    return lambda value: value if isinstance(value, kind) else kind(value)
