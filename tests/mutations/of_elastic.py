@@ -31,6 +31,11 @@ OF_ELASTIC: Final[Changes] = {
                 "self._assignment.move(elastic_instance, elastic_instance.home)",
                 "pass",
             ),
+            Change(
+                "a cycle in the grace of revoked leases revokes no further ones for the same shortage",
+                "self._assignment.expect(elastic_instance)",
+                "False",
+            ),
         ],
     },
     "scheduler.policy.elastic.instances": {
@@ -50,6 +55,8 @@ OF_ELASTIC: Final[Changes] = {
                 "False",
             ),
         ],
+    },
+    "scheduler.policy.elastic.assignment": {
         "Assignment.lift_overfull": [
             Change(
                 "a host that registers with less gives back",

@@ -22,7 +22,8 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
-from scheduler.policy.elastic.instances import MORE, RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
+from scheduler.policy.elastic.assignment import MORE, Assignment
+from scheduler.policy.elastic.instances import RECLAIMS, ElasticGroup, ElasticInstance, list_groups
 
 _LAST = (1 << 62, 0)
 """A rank behind every group."""
@@ -139,6 +140,7 @@ class Cascade:
         self.groups.sort(key=_rank)
         if self.takes_back:
             self._assignment.lift_overfull(self.elastic_instances())
+            self._assignment.note_leaving(reservations)
         self._serve(self.groups)
 
     def follow(self, reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
@@ -245,7 +247,7 @@ class Cascade:
 
     def _serve_group(self, group: ElasticGroup) -> None:
         """Put lifted instances back on their slots, then find slots for missing ones, lowest index first."""
-        if not (group.lifted or self._assignment.find(group.need) is not None or self._could_find_behind(group)):
+        if not (group.lifted or self._assignment.could_place(group.need) or self._could_find_behind(group)):
             return
         turns, payer = self._cycle.turns, find_payer(group.holder)
         for elastic_instance in [each for each in group.elastic_instances if each.is_missing] if group.lifted else ():
@@ -255,9 +257,12 @@ class Cascade:
         for elastic_instance in group.walk_missing():
             # With a grace a revoked instance keeps its slot until the deadline, so it gets no second one meanwhile.
             keeps_slot = elastic_instance.lease is not None and self.settings.preemption_grace
-            if elastic_instance.slot_info is not None or keeps_slot:
+            if elastic_instance.slot_info is not None or elastic_instance.expects or keeps_slot:
                 continue
             slot_info = self._assignment.find_again(group.need, slot_info)
+            # Leases that were revoked earlier make room first: otherwise each cycle of their grace would revoke more.
+            if slot_info is None and self._assignment.expect(elastic_instance):
+                continue
             if slot_info is None and self._could_find_behind(group):
                 if search is None:
                     behind = self.groups[self._find_first(group.rank) + 1 :]
@@ -313,14 +318,14 @@ class VictimSearch:
         self._left = ((group, each) for group in reversed(groups) for each in group.list_last_first())
         self._passed: dict[SlotInfo, _Passed] = {}
         self._serving: dict[SlotInfo, bool] = {}
-        """By slot: the answer of `_could_serve`."""
+        """By slot: the answer of `Assignment.could_serve`."""
 
     def list_next(self) -> Sequence[tuple[ElasticGroup, ElasticInstance]]:
         """Return the elastic instances to lift for one more instance; none if no lift helps."""
         for group, elastic_instance in self._left:
             slot_info = elastic_instance.slot_info
             if slot_info is not None and slot_info not in self._serving:
-                self._serving[slot_info] = _could_serve(self.need, slot_info, self.declined, self._assignment)
+                self._serving[slot_info] = self._assignment.could_serve(self.need, slot_info, self.declined)
             if slot_info is None or not self._serving[slot_info]:
                 continue
             passed = self._passed.get(slot_info)
@@ -373,17 +378,10 @@ class ReclaimableCapacity:
                 if each.slot_info is not None:
                     self._on.setdefault(each.slot_info, Usage()).add(each.amounts_on(each.slot_info))
         for slot_info, standing in self._on.items():
-            if _could_serve(need, slot_info, (), assignment) and _would_fit(need, slot_info, standing):
+            if assignment.could_serve(need, slot_info) and _would_fit(need, slot_info, standing):
                 return True
         self._refused.append(need)
         return False
-
-
-def _could_serve(need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str], assignment: Assignment) -> bool:
-    """Return whether a request fits on a slot that is empty, and elastic instances may be lifted from the slot."""
-    if slot_info.slot.id in declined or slot_info.slot.pool not in need.given or not assignment.may_move_on(slot_info):
-        return False
-    return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
 
 def _would_fit(need: InstanceRequest, slot_info: SlotInfo, standing: Usage) -> bool:

@@ -22,7 +22,8 @@ from scheduler.model.resources import Resources, total
 from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import make_revoke, name_placements
-from scheduler.policy.elastic.instances import MORE, RECLAIMS, is_reclaimable, weigh_use
+from scheduler.policy.elastic.assignment import MORE, weigh_use
+from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable
 from scheduler.policy.elastic.step import RECLAIMING
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.pending_groups import PendingGroup

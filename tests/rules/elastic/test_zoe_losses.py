@@ -122,6 +122,35 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 assign big lab-2", "5 revoke r1 more.1 lab-1 reclaimed", "9 grant big more lab-1 room"],
     ),
+    "a tick in the grace period revokes no further instances for the same shortage": (
+        held_by_r1(
+            submitted(5, an_application("big", 1, 1, priority=9)),
+            tick(6),
+            tick(7),
+            act(9, "surrender", {"reservation": "r1"}),
+            slots=[*FULL, on_slot("lab-2", 1)],
+            more=2,
+            scheduler={**GRACE, "queue": "priority"},
+        ),
+        ["5 assign big lab-2", "5 revoke r1 more.1 lab-1 reclaimed", "9 grant big more lab-1 room"],
+    ),
+    "a larger shortage revokes what is missing beyond the leases that end": (
+        held_by_r1(
+            submitted(5, an_application("big", 1, 1, priority=9)),
+            submitted(6, an_application("r3", 1, priority=8)),
+            act(9, "surrender", {"reservation": "r1"}),
+            slots=[*FULL, on_slot("lab-2", 1)],
+            more=2,
+            scheduler={**GRACE, "queue": "priority"},
+        ),
+        [
+            "5 assign big lab-2",
+            "5 revoke r1 more.1 lab-1 reclaimed",
+            "6 revoke r1 more.0 lab-1 reclaimed",
+            "9 assign r3 lab-1",
+            "9 grant big more lab-1 room",
+        ],
+    ),
     "a claim ends if its slot drains as unclean, and the tick does not assign it": (
         held_by_r1(
             submitted(5, an_application("r2", 1)),

@@ -1,0 +1,237 @@
+"""The assignment of elastic instances to slots in the scratch copy of a cycle: moves, and how they are undone.
+
+Source: Zoe, where an undo restores the list of the moves but not the slots.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.resources import Resources, subtract, total
+from scheduler.policy.capacity.fits import Usage, find_obstacle, is_overfull, measure
+from scheduler.policy.capacity.requests import InstanceRequest
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.instances import ElasticInstance
+
+MORE: Final = 1e-9
+"""Smaller differences do not count: sums of fractions are not exact."""
+
+
+def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resources]) -> float:
+    """Return what a lease with these amounts adds to the utilisation of its pool, which `flexible` compares.
+
+    It is the sum over its resources of (amount leased / amount that the pool has), or 1 if the slot counts leases only.
+    `have`: by pool, the sum of its slots in service. Source: Zoe's flexible heuristic.
+    """
+    if slot_info.capacity is None:
+        return 1.0
+    all_of_it = have[slot_info.slot.pool]
+    return sum(amount / all_of_it[name] for name, amount in amounts.items() if all_of_it.get(name))
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The state before a move. Amounts are stored, because subtracting and adding fractions is not exact."""
+
+    elastic_instance: ElasticInstance | None
+    stood: SlotInfo | None
+    use: float
+    slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
+    """(slot, given, lifted, free) of each slot that changed."""
+    leaving: Usage | None = None
+    """What was leaving the slot; None: the move did not change it."""
+
+
+class Assignment:
+    """Moves elastic instances and places essential ones in the scratch copy; keeps the utilisation, and can undo."""
+
+    def __init__(self, cycle: CycleState) -> None:
+        self._slot_index = cycle.ready
+        self._journal: list[_Entry] = []
+        self._changed: dict[int, SlotInfo] = {}
+        """By order: the changed slots that the slot index does not know of yet; one update for many moves."""
+        self.use = 0.0
+        """The utilisation of the pools; only differences matter, see `weigh_use`."""
+        self._leaving: dict[SlotInfo, Usage] = {}
+        """By slot, in slot order: what its revoking leases free when they end, beyond what is claimed or expected."""
+        by_pool: dict[str, list[Resources]] = {}
+        for slot_info in self._slot_index.list_slot_infos():
+            by_pool.setdefault(slot_info.slot.pool, []).append(slot_info.capacity or {})
+        self._slot_infos = cycle.slot_infos
+        self._totals: dict[str, Resources] = {name: total(amounts) for name, amounts in by_pool.items()}
+
+    def find(self, need: InstanceRequest, declined: Sequence[str] = ()) -> SlotInfo | None:
+        """Return the best slot for one instance, None if it fits on none."""
+        self.update_index()
+        return self._slot_index.find(need, declined)
+
+    def could_place(self, need: InstanceRequest) -> bool:
+        """Return whether one instance fits on a slot, or leases are leaving slots."""
+        return bool(self._leaving) or self.find(need) is not None
+
+    def find_again(self, need: InstanceRequest, last: SlotInfo | None) -> SlotInfo | None:
+        """Do the same after one was put on `last`. Speed: a search that packs finds that slot until it is full."""
+        is_packing = last is not None and not need.spreads and last.has_place
+        if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
+            return last
+        return self.find(need)
+
+    def could_serve(self, need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str] = ()) -> bool:
+        """Return whether a request fits on a slot that is empty, and elastic instances may be lifted from the slot."""
+        pool = slot_info.slot.pool
+        if slot_info.slot.id in declined or pool not in need.given or not self._slot_index.has(slot_info):
+            return False
+        return need.could_hold(pool, slot_info.capacity, slot_info.labels)
+
+    def update_index(self) -> None:
+        """Update the slot index, so that all searches find the changed slots as they are now."""
+        for slot_info in self._changed.values():
+            self._slot_index.regroup(slot_info)
+        self._changed.clear()
+
+    def fits_home(self, elastic_instance: ElasticInstance) -> bool:
+        """Return whether an instance that was lifted still fits on the slot of its lease."""
+        home, lease = elastic_instance.home, elastic_instance.lease
+        if home is None or lease is None or not self._slot_index.has(home):
+            return False
+        # Its use of the machine was counted when it was granted.
+        return find_obstacle(lease.resources, home.free, home.pool.lease_limit - home.load) is None
+
+    def move(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
+        """Lift an instance off its slot, and put it on another one (None: on none)."""
+        self._note(elastic_instance, slot_info)
+        if elastic_instance.slot_info is not None:
+            self._remove(
+                elastic_instance.slot_info,
+                elastic_instance.amounts_on(elastic_instance.slot_info),
+                is_new=elastic_instance.slot_info is not elastic_instance.home,
+            )
+        if slot_info is not None:
+            self._put(slot_info, elastic_instance.amounts_on(slot_info), is_new=slot_info is not elastic_instance.home)
+        elastic_instance.stand(slot_info)
+
+    def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
+        """Spend the capacity of an essential instance on a slot."""
+        self._note(None, slot_info)
+        self._put(slot_info, need.given[slot_info.slot.pool], is_new=True)
+
+    def note_leaving(self, reservations: Iterable[Reservation]) -> None:
+        """Let instances expect the capacity of the revoking leases of these reservations."""
+        slots = {lease.slot for each in reservations for lease in each.leases if lease.state == "revoking"}
+        slot_infos = (self._slot_infos[name] for name in slots if name in self._slot_infos)
+        for slot_info in sorted(filter(self._slot_index.has, slot_infos), key=attrgetter("order")):
+            now, later = (measure(slot_info.leases.values(), moment) for moment in ("now", "later"))
+            amounts = subtract(now.amounts, later.amounts)
+            self._leaving[slot_info] = Usage(max(0, now.count - later.count), dict(amounts))
+
+    def expect(self, elastic_instance: ElasticInstance) -> bool:
+        """Return whether a missing instance fits on a slot when revoking leases there have ended; it expects that.
+
+        What it needs beyond these leases is taken from the free capacity of the slot.
+        """
+        need = elastic_instance.need
+        for slot_info, leaving in self._leaving.items():
+            if not self.could_serve(need, slot_info):
+                continue
+            amounts, free = need.given[slot_info.slot.pool], slot_info.free
+            whole = free and {name: amount + leaving.amounts.get(name, 0) for name, amount in free.items()}
+            leases = slot_info.pool.lease_limit - slot_info.load + leaving.count
+            if find_obstacle(amounts, whole, leases, slot_info.uses_left) is None:
+                before = (slot_info, slot_info.given, slot_info.lifted, free)
+                self._journal.append(_Entry(elastic_instance, None, self.use, (before,), leaving))
+                slot_info.given += not leaving.count
+                slot_info.free = free and subtract(free, subtract(amounts, leaving.amounts))
+                self._leaving[slot_info] = Usage(max(0, leaving.count - 1), dict(subtract(leaving.amounts, amounts)))
+                self._changed[slot_info.order] = slot_info
+                elastic_instance.expects = True
+                return True
+        return False
+
+    def _note(self, elastic_instance: ElasticInstance | None, to: SlotInfo | None) -> None:
+        stood = None if elastic_instance is None else elastic_instance.slot_info
+        slot_infos = tuple((each, each.given, each.lifted, each.free) for each in (stood, to) if each is not None)
+        self._journal.append(_Entry(elastic_instance, stood, self.use, slot_infos))
+
+    @property
+    def mark(self) -> int:
+        """The present state, for `undo`."""
+        return len(self._journal)
+
+    def undo(self, mark: int) -> None:
+        """Undo all moves since that mark."""
+        while len(self._journal) > mark:
+            entry = self._journal.pop()
+            for slot_info, given, lifted, free in entry.slot_infos:
+                slot_info.given, slot_info.lifted, slot_info.free = given, lifted, free
+                self._changed[slot_info.order] = slot_info
+            if entry.elastic_instance is not None:
+                entry.elastic_instance.stand(entry.stood)
+                if entry.leaving is not None:
+                    entry.elastic_instance.expects = False
+                    self._leaving[entry.slot_infos[0][0]] = entry.leaving
+            self.use = entry.use
+
+    def lift_overfull(self, elastic_instances: Iterable[ElasticInstance]) -> None:
+        """Lift the elastic instances of overfull slots; those that fit are put back when their group is served."""
+        on: dict[SlotInfo, list[ElasticInstance]] = {}
+        for elastic_instance in elastic_instances:
+            if elastic_instance.slot_info is not None:
+                on.setdefault(elastic_instance.slot_info, []).append(elastic_instance)
+        for slot_info, lifted in on.items():
+            if not (_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)):
+                continue
+            slot_info.lifted += len(lifted)
+            if slot_info.capacity is not None:  # `free` is never below 0, so it is worked out again without them
+                keys = {(each.holder.id, each.instance.name) for each in lifted}
+                kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
+                slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
+            self._changed[slot_info.order] = slot_info
+            for each in lifted:
+                self.use -= weigh_use(slot_info, each.amounts_on(slot_info), self._totals)
+                each.stand(None)
+
+    def _put(self, slot_info: SlotInfo, amounts: Resources, *, is_new: bool) -> None:
+        if is_new:
+            slot_info.given += 1
+        else:
+            slot_info.lifted -= 1
+        slot_info.free = None if slot_info.free is None else subtract(slot_info.free, amounts)
+        self.use += weigh_use(slot_info, amounts, self._totals)
+        self._changed[slot_info.order] = slot_info
+
+    def _remove(self, slot_info: SlotInfo, amounts: Resources, *, is_new: bool) -> None:
+        if is_new:
+            slot_info.given -= 1
+        else:
+            slot_info.lifted += 1
+        free = slot_info.free
+        slot_info.free = None if free is None else {name: free[name] + amounts.get(name, 0) for name in free}
+        self.use -= weigh_use(slot_info, amounts, self._totals)
+        self._changed[slot_info.order] = slot_info
+
+
+def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstance]) -> bool:
+    """Return whether these instances use a resource that the slot no longer names, because its host registered again.
+
+    A name that a slot lacks counts as 0. Source: Orchard.
+    """
+    capacity = slot_info.capacity
+    if capacity is None:
+        return False
+    unknown = (
+        used
+        for elastic_instance in elastic_instances
+        if not (used := elastic_instance.amounts_on(slot_info)).keys() <= capacity.keys()
+    )
+    return any(amount > 0 and name not in capacity for used in unknown for name, amount in used.items())
+
+
+def _is_overfull(slot_info: SlotInfo) -> bool:
+    load, limit = slot_info.load, slot_info.pool.lease_limit
+    if load <= limit and all(amount > 0 for amount in (slot_info.free or {}).values()):
+        return False  # speed: most slots have something left of each resource
+    usage = Usage(load, measure(slot_info.leases.values()).amounts)
+    return is_overfull(usage, limit, slot_info.capacity)
