@@ -16,6 +16,7 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
+import tasks.machines
 from scheduler.model.rules import Rules
 from workers.configuration import check_configuration
 from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
@@ -124,9 +125,19 @@ def fleet_methods(module: str) -> set[str]:
 
 
 def imported_operations(queue: str) -> set[str]:
-    """Return the modules of scheduler.operations, in any of its packages, that the tasks of a queue import."""
-    found = {node.module for node in ast.walk(parse_module(f"tasks.{queue}")) if isinstance(node, ast.ImportFrom)}
-    return {module for module in found if module and module.startswith("scheduler.operations.")}
+    """Return the modules of scheduler.operations, in any of its packages, that the tasks of a queue use."""
+    if queue in {"reservations", "ticks"}:
+        nodes = ast.walk(parse_module(f"tasks.{queue}"))
+        found = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    else:
+        found = {
+            name.__module__
+            for task in vars(tasks.machines).values()
+            if str(getattr(task, "name", "")).startswith(f"leasehold.{queue}.")
+            for name in map(vars(tasks.machines).get, task.run.__code__.co_names)
+            if hasattr(name, "__module__")
+        }
+    return {module for module in found if module.startswith("scheduler.operations.")}
 
 
 def roles_of_the_chapter() -> dict[str, set[str]]:
