@@ -10,17 +10,17 @@ from typing import Final
 from scheduler.model.command_schemas import OPERATOR_VERBS
 
 QUERIES: Final = frozenset({"query", "explain", "conditions", "leases"})
-"""Requests that change nothing: an answer that arrives after its sender gave up is useless."""
+"""Requests that change nothing and are shed first: an answer that arrives after the sender gave up is useless."""
 _FIRST: Final = QUERIES | {"register"}
 _LAST: Final = OPERATOR_VERBS | {"renew", "release", "confirm", "fail", "surrender", "decline", "suspend", "leave"}
 TIMES_LONGER: Final = (1, 5, 15)
-"""By rank: the multiple of `longest` that a request may wait until it is shed."""
+"""By rank of a request: how many times `longest` it may wait before it is shed."""
 SHORTEST_RETRY: Final = 1.0
 LONGEST_RETRY: Final = 30.0
 _USUAL_SECONDS: Final = 0.01
-"""Assumed duration of a request until some were measured."""
+"""Assumed seconds for carrying out a request, until the worker has measured some."""
 _WEIGHT: Final = 0.1
-"""Weight of the newest measurement in the mean."""
+"""Weight of the newest measurement in the running mean of the seconds for a request."""
 _SAMPLES: Final = 20
 
 
@@ -32,8 +32,9 @@ def find_rank(verb: str) -> int:
 
 
 def find_retry(verb: str, wait: float, longest: float) -> float | None:
-    """Return after how many seconds a request should be sent again, if the queue takes `wait` seconds; None: carry it
-    out. `longest`: the wait in seconds from which on queries are shed.
+    """Return after how many seconds a sender should repeat a request, because the queue takes `wait` seconds.
+
+    None: carry the request out. `longest`: the wait in seconds from which on queries are shed.
     """
     if wait <= longest * TIMES_LONGER[find_rank(verb)]:
         return None
@@ -52,10 +53,10 @@ class QueueGauge:
         self._counts: deque[tuple[int, int]] = deque(maxlen=_SAMPLES)
         self._share = 1.0
         self.depth = 0
-        """Last known number of waiting requests."""
+        """Last known number of requests that wait in the queue."""
 
     def note_run(self, seconds: float) -> None:
-        """Record the duration of a request, from when it was taken until it was answered."""
+        """Record the seconds for one request, from when this worker took it until it was answered."""
         self._seconds += _WEIGHT * (seconds - self._seconds)
 
     def note_sample(self, depth: int, here: int, everywhere: int) -> None:
@@ -74,5 +75,5 @@ class QueueGauge:
 
     @property
     def wait(self) -> float:
-        """The seconds until a request that is sent now is taken."""
+        """The estimated seconds until a worker takes a request that is sent now."""
         return self.depth * self._seconds * self._share / self._concurrency

@@ -1,7 +1,8 @@
-"""What the planner keeps of one view from one cycle to the next. The caller of `plan()` owns it, beside its view.
+"""What the planner keeps of one view from one cycle to the next.
 
-All of it follows from the rows of the view, except `turns`. A cycle in which few rows changed opens few slots, and a
-cycle in which no row changed and nothing fell due returns the plan of the last one.
+The caller of `plan()` owns the cache, beside the view. Everything in it follows from the rows of the view, except
+`turns`: which reservations the work budget let try. A cycle in which few rows changed examines few slots, and a cycle
+in which no row changed and nothing fell due returns the plan of the last one.
 """
 
 from bisect import bisect_left
@@ -18,7 +19,8 @@ from scheduler.policy.capacity.slot_info import CachedSlot
 Payer = Hashable
 """The principal or the account whose work budget pays for a reservation."""
 Turns = dict[Payer, set[str]]
-"""By payer: the reservations that had their turn since all of its reservations had one."""
+"""By payer: the reservations that were tried under the work budget since all reservations of the payer had been tried.
+"""
 
 
 class _KeptPlan(msgspec.Struct, frozen=True):
@@ -26,16 +28,19 @@ class _KeptPlan(msgspec.Struct, frozen=True):
     rules: Rules
     since: float
     until: float
-    """A cycle at or after this instant could decide something."""
+    """The kept plan holds until this instant (seconds): a cycle at or after it could decide something."""
 
 
 class PlanCache:
-    """The caches of one view. A cache that is used with another view starts empty."""
+    """What the planner keeps of one view from one cycle to the next.
+
+    A cache that is used with another view starts empty.
+    """
 
     def __init__(self) -> None:
         self.turns: Turns = {}
         self.slots: dict[str, CachedSlot] = {}
-        """By slot id: the facts that follow from its row and its leases alone."""
+        """By slot id: the facts that follow from the slot's row and its leases alone."""
         self._view: View | None = None
         self._revision = 0
         self._kept: _KeptPlan | None = None
@@ -43,7 +48,7 @@ class PlanCache:
         self._shared_under: Rules | None = None
 
     def follow(self, view: View) -> None:
-        """Drop what the changes of the view since the last call have made wrong."""
+        """Drop the cached facts that changes of the view since the last call have made wrong."""
         if view is not self._view:
             self.turns, self.slots, self._unshared = {}, {}, None
             self._view, self._kept = view, None
@@ -60,23 +65,26 @@ class PlanCache:
         self._revision = view.revision
 
     def list_unshared(self, view: View, rules: Rules) -> set[str]:
-        """Return the slots with leases whose shares of the spare cores have to be compared again: one of their rows or
-        the rules changed since the shares were found right. The caller takes a slot out once its shares are right.
+        """Return the slots with leases whose shares of the spare cores have to be compared again.
+
+        Of such a slot, a row or the rules changed since the shares were found right. The caller takes a slot out once
+        its shares are right.
         """
         if self._unshared is None or self._shared_under is not rules:
             self._shared_under, self._unshared = rules, set(view.leases_on)
         return self._unshared
 
     def find_plan(self, rules: Rules, now: float) -> Plan | None:
-        """Return the last plan if the view, the rules and everything that falls due are still the same."""
+        """Return the last plan if neither view nor rules changed and nothing fell due since; else None."""
         kept = self._kept
         if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
             return None
         return kept.plan
 
     def keep(self, view: View, rules: Rules, now: float, plan: Plan) -> Plan:
-        """Keep a plan without decisions, and return the plan. Under quota none is kept: accounts earn and pay all the
-        time.
+        """Keep the plan for the next cycle if it has no decisions, and return it.
+
+        Under `queue: quota` no plan is kept: accounts earn and pay all the time.
         """
         if not plan.decisions and not rules.has_quota:
             falls_due = inf if plan.wake_at is None else plan.wake_at
@@ -85,7 +93,7 @@ class PlanCache:
 
 
 def _list_protections(view: View, rules: Rules, now: float) -> Iterator[float]:
-    """Yield, for each length of `starvation_guard`, when the guard begins to protect the next reservation."""
+    """Yield, for each length of `starvation_guard`, when the guard begins to protect the next waiting reservation."""
     pending, _, _ = view.waiters.list()
     for limit in {each.starvation_guard for each in (rules.scheduler, *rules.scheduler.system.values())}:
         first = bisect_left(pending, x=True, key=lambda each, limit=limit: now - each.created_at <= limit)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The assignment of elastic instances to slots in the scratch copy of a cycle: moves, and how they are undone.
+"""The assignment of elastic instances to slots in the scratch copy of a cycle: moves, and how a search undoes them.
 
 Source: Zoe, where an undo restores the list of the moves but not the slots.
 """
@@ -17,14 +17,14 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.instances import ElasticInstance
 
 MORE: Final = 1e-9
-"""Smaller differences do not count: sums of fractions are not exact."""
+"""Differences between amounts below this one do not count: sums of fractions are not exact."""
 
 
 def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resources]) -> float:
-    """Return what a lease with these amounts adds to the utilisation of its pool, which `flexible` compares.
+    """Return what a lease with these amounts adds to the utilisation of a pool, which `flexible` compares.
 
-    It is the sum over its resources of (amount leased / amount that the pool has), or 1 if the slot counts leases only.
-    `have`: by pool, the sum of its slots in service. Source: Zoe's flexible heuristic.
+    This is the sum over resources of (amount leased / amount that the pool has), or 1 if the slot counts leases only.
+    `have`: by pool, the sum of the resources of slots in service. Source: Zoe's flexible heuristic.
     """
     if slot_info.capacity is None:
         return 1.0
@@ -34,7 +34,10 @@ def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resour
 
 @dataclass(slots=True)
 class _Entry:
-    """The state before a move. Amounts are stored, because subtracting and adding fractions is not exact."""
+    """The state before a move of instances, for an undo.
+
+    Amounts are stored, because subtracting and adding fractions is not exact.
+    """
 
     elastic_instance: ElasticInstance | None
     stood: SlotInfo | None
@@ -42,21 +45,22 @@ class _Entry:
     slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
     """(slot, given, lifted, free) of each slot that changed."""
     leaving: Usage | None = None
-    """What was leaving the slot; None: the move did not change it."""
+    """The capacity of revoking leases on the slot before the move; None: the move did not change it."""
 
 
 class Assignment:
-    """Moves elastic instances and places essential ones in the scratch copy; keeps the utilisation, and can undo."""
+    """Moves elastic instances and places essential ones in the scratch copy of a cycle; can undo these moves."""
 
     def __init__(self, cycle: CycleState) -> None:
         self._slot_index = cycle.ready
         self._journal: list[_Entry] = []
         self._changed: dict[int, SlotInfo] = {}
-        """By order: the changed slots that the slot index does not know of yet; one update for many moves."""
+        """By slot order: changed slots that the slot index has not read yet; one update is for many moves."""
         self.use = 0.0
         """The utilisation of the pools; only differences matter, see `weigh_use`."""
         self._leaving: dict[SlotInfo, Usage] = {}
-        """By slot, in slot order: what its revoking leases free when they end, beyond what is claimed or expected."""
+        """By slot, in slot order: what its revoking leases free when they end, less what is claimed or expected of it.
+        """
         by_pool: dict[str, list[Resources]] = {}
         for slot_info in self._slot_index.list_slot_infos():
             by_pool.setdefault(slot_info.slot.pool, []).append(slot_info.capacity or {})
@@ -69,18 +73,21 @@ class Assignment:
         return self._slot_index.find(need, declined)
 
     def could_place(self, need: InstanceRequest) -> bool:
-        """Return whether one instance fits on a slot, or leases are leaving slots."""
+        """Return whether one instance fits on a slot now, or may expect the capacity of revoking leases."""
         return bool(self._leaving) or self.find(need) is not None
 
     def find_again(self, need: InstanceRequest, last: SlotInfo | None) -> SlotInfo | None:
-        """Do the same after one was put on `last`. Speed: a search that packs finds that slot until it is full."""
+        """Return the best slot for an instance after an equal one was put on the slot `last`; None if it fits on none.
+
+        Speed: a search that packs finds `last` until that slot is full.
+        """
         is_packing = last is not None and not need.spreads and last.has_place
         if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
             return last
         return self.find(need)
 
     def could_serve(self, need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str] = ()) -> bool:
-        """Return whether a request fits on a slot that is empty, and elastic instances may be lifted from the slot."""
+        """Return whether a request fits on the empty slot, and elastic instances may be lifted off the slot."""
         pool = slot_info.slot.pool
         if slot_info.slot.id in declined or pool not in need.given or not self._slot_index.has(slot_info):
             return False
@@ -93,7 +100,7 @@ class Assignment:
         self._changed.clear()
 
     def fits_home(self, elastic_instance: ElasticInstance) -> bool:
-        """Return whether an instance that was lifted still fits on the slot of its lease."""
+        """Return whether an elastic instance that was lifted off the slot of its lease still fits there."""
         home, lease = elastic_instance.home, elastic_instance.lease
         if home is None or lease is None or not self._slot_index.has(home):
             return False
@@ -101,7 +108,7 @@ class Assignment:
         return find_obstacle(lease.resources, home.free, home.pool.lease_limit - home.load) is None
 
     def move(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
-        """Lift an instance off its slot, and put it on another one (None: on none)."""
+        """Lift an elastic instance off its slot, and put it on the slot of `slot_info`, if any."""
         self._note(elastic_instance, slot_info)
         if elastic_instance.slot_info is not None:
             self._remove(
@@ -119,7 +126,7 @@ class Assignment:
         self._put(slot_info, need.given[slot_info.slot.pool], is_new=True)
 
     def note_leaving(self, reservations: Iterable[Reservation]) -> None:
-        """Let instances expect the capacity of the revoking leases of these reservations."""
+        """Let elastic instances expect the capacity that revoking leases of these reservations free when they end."""
         slots = {lease.slot for each in reservations for lease in each.leases if lease.state == "revoking"}
         slot_infos = (self._slot_infos[name] for name in slots if name in self._slot_infos)
         for slot_info in sorted(filter(self._slot_index.has, slot_infos), key=attrgetter("order")):
@@ -128,9 +135,9 @@ class Assignment:
             self._leaving[slot_info] = Usage(max(0, now.count - later.count), dict(amounts))
 
     def expect(self, elastic_instance: ElasticInstance) -> bool:
-        """Return whether a missing instance fits on a slot when revoking leases there have ended; it expects that.
+        """Return whether a missing instance fits on a slot once revoking leases there end; if so, let it expect that.
 
-        What it needs beyond these leases is taken from the free capacity of the slot.
+        What the instance needs in addition to these leases is taken from the free capacity of the slot.
         """
         need = elastic_instance.need
         for slot_info, leaving in self._leaving.items():
@@ -157,11 +164,11 @@ class Assignment:
 
     @property
     def mark(self) -> int:
-        """The present state, for `undo`."""
+        """The number of moves so far: `undo` goes back to it."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
-        """Undo all moves since that mark."""
+        """Undo all moves of instances since `mark` was taken."""
         while len(self._journal) > mark:
             entry = self._journal.pop()
             for slot_info, given, lifted, free in entry.slot_infos:
@@ -175,7 +182,10 @@ class Assignment:
             self.use = entry.use
 
     def lift_overfull(self, elastic_instances: Iterable[ElasticInstance]) -> None:
-        """Lift the elastic instances of overfull slots; those that fit are put back when their group is served."""
+        """Lift the elastic instances off slots whose leases exceed the slot.
+
+        An instance that still fits is put back when the cascade serves its group.
+        """
         on: dict[SlotInfo, list[ElasticInstance]] = {}
         for elastic_instance in elastic_instances:
             if elastic_instance.slot_info is not None:
@@ -216,7 +226,7 @@ class Assignment:
 def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstance]) -> bool:
     """Return whether these instances use a resource that the slot no longer names, because its host registered again.
 
-    A name that a slot lacks counts as 0. Source: Orchard.
+    A resource that a slot does not name counts as 0. Source: Orchard.
     """
     capacity = slot_info.capacity
     if capacity is None:

@@ -26,7 +26,7 @@ from scheduler.policy.elastic.assignment import MORE, Assignment
 from scheduler.policy.elastic.instances import RECLAIMS, ElasticGroup, ElasticInstance, list_groups
 
 _LAST = (1 << 62, 0)
-"""A rank behind every group."""
+"""A rank that is behind the rank of every group of elastic instances."""
 _rank = attrgetter("rank")
 ROUNDING = 1e-6
 """This part of an instance may be missing: sums of fractions are not exact, and no fitting demand may be refused."""
@@ -34,15 +34,15 @@ ROUNDING = 1e-6
 
 @dataclass(slots=True)
 class _Headroom:
-    """What one slot could take: an upper bound of `find_obstacle`, which a search asks afterwards."""
+    """An upper bound of what one slot could take; a search asks the exact rule, `find_obstacle`, afterwards."""
 
     slot_info: SlotInfo
     free: Resources | None
     leases: float
-    """The number of leases that it could take in addition."""
+    """The number of leases that the slot could take in addition."""
 
     def count(self, need: InstanceRequest, most: int) -> int:
-        """Return how many instances would fit, up to `most`."""
+        """Return how many instances of a request would fit on the slot, up to `most`."""
         pool = self.slot_info.slot.pool
         if self.leases <= 0 or pool not in need.given or not need.could_hold(pool, None, self.slot_info.labels):
             return 0
@@ -57,15 +57,15 @@ class _Headroom:
 class RelaxedCapacity:
     """The capacity of the ready slots if all elastic instances that may be reclaimed were gone.
 
-    Under load most pending reservations would not fit even then. A sum shows it, and no instance is moved to find out.
-    Essential instances that are placed are subtracted, and nothing is ever added.
+    Under load most pending reservations would not fit even then. A sum shows this without moving an instance. Essential
+    instances that are placed are subtracted, and nothing is ever added.
     """
 
     def __init__(self, slot_index: SlotIndex, elastic_instances: Iterable[ElasticInstance]) -> None:
         self.size = len(slot_index)
         """The number of slots at the start; the starvation guard may remove some later."""
         self._refused: list[tuple[InstanceRequest, int]] = []
-        """(request, number of instances) that do not fit."""
+        """Requests that are known not to fit, as (request, number of instances)."""
         self._headrooms: dict[int, _Headroom] = {}
         for slot_info in slot_index.list_slot_infos():
             leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left)
@@ -80,7 +80,7 @@ class RelaxedCapacity:
                 headroom.free = {name: free + amounts.get(name, 0) for name, free in headroom.free.items()}
 
     def could_hold(self, demand: Demand) -> bool:
-        """Return whether the instances of each component would fit if they were alone; if not, no search helps."""
+        """Return whether the instances of each component would fit if they were alone; if not, no reclaim helps."""
         return all(self._could_hold(need, count, demand.declined) for need, count in Counter(demand.needs).items())
 
     def _could_hold(self, need: InstanceRequest, count: int, declined: Sequence[str]) -> bool:
@@ -97,7 +97,7 @@ class RelaxedCapacity:
         return False
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract requests that were placed on these slots, or keep their capacity; only ready slots count."""
+        """Subtract requests that were placed, or have capacity kept, on these slots; only ready slots count."""
         for need, slot_info in zip(needs, slot_infos, strict=False):
             headroom = self._headrooms.get(slot_info.order)
             if headroom is not None:
@@ -110,7 +110,7 @@ class Cascade:
     """The elastic instances of one queue, and the slot of each in the scratch copy."""
 
     def __init__(self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int]) -> None:
-        """`ranks`: by id, the position of each reservation in the order of all pending and leased ones."""
+        """Start with `ranks`: by reservation id, the position among all pending and leased reservations."""
         self.settings = settings
         self._cycle, self._ranks = cycle, ranks
         self._assignment = Assignment(cycle)
@@ -118,21 +118,21 @@ class Cascade:
         self._relaxed: RelaxedCapacity | None = None
         self._behind = ReclaimableCapacity(())
         self._first_touched: tuple[int, int] = _LAST
-        """The rank of the first group with an instance that was lifted and is not back yet."""
+        """The rank of the first group with an instance that was lifted off its slot and is not back yet."""
         self._refused: set[Demand] = set()
-        """Demands for which a reclaim is of no use, until another reservation is served."""
+        """Demands for which a reclaim is of no use, until another reservation gets slots."""
 
     @property
     def takes_back(self) -> bool:
-        """Whether held instances may be reclaimed."""
+        """Whether the `elastic` setting of the queue lets held instances be reclaimed."""
         return self.settings.elastic in RECLAIMS
 
     def elastic_instances(self) -> Iterator[ElasticInstance]:
-        """Return every elastic instance, in rank order."""
+        """Return every elastic instance of the queue, in rank order."""
         return (elastic_instance for group in self.groups for elastic_instance in group.elastic_instances)
 
     def serve_leased(self, reservations: Sequence[Reservation]) -> None:
-        """Begin with the reservations that are leased already."""
+        """Serve the elastic instances of the reservations that were leased before this cycle."""
         for each in reservations:
             leases = [lease for lease in each.leases if (each.id, lease.component) not in self._cycle.vacated]
             demand = self._cycle.demand_of(each)
@@ -144,9 +144,9 @@ class Cascade:
         self._serve(self.groups)
 
     def follow(self, reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Let the elastic instances of a reservation that was placed take part from now on.
+        """Serve the elastic instances of a reservation that was placed in this cycle, from now on.
 
-        `slot_infos`: the slots of its elastic instances, if these were placed together with the essential ones.
+        `slot_infos`: the slots of these instances, if they were placed together with the essential ones.
         """
         self._refused.clear()
         if not demand.elastic:
@@ -162,7 +162,7 @@ class Cascade:
             self._serve(groups)
 
     def make_room(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
-        """Reclaim elastic instances for the essential ones of a reservation; return their slots, or None if that fails.
+        """Reclaim elastic instances for a reservation's essential ones; return the slots of these, or None if it fails.
 
         `yielding`: essential instances of every reservation go before elastic ones of others. `flexible`: only if the
         utilisation of the pools grows or, with `preemption`, if only instances that rank behind are reclaimed.
@@ -184,12 +184,12 @@ class Cascade:
         return None
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Note that a demand was placed on these slots, or keeps their capacity."""
+        """Note that a demand was placed on the given slots, or that capacity of them is kept for it."""
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[int, bool]]:
-        """Yield (first group of which instances may be lifted, whether the utilisation has to grow)."""
+        """Yield ways to reclaim: (first group whose instances may be lifted, whether the utilisation has to grow)."""
         if self.settings.elastic == "yielding":
             yield 0, False
             return
@@ -198,7 +198,7 @@ class Cascade:
             yield self._find_first((self._ranks[reservation.id], 0)), False
 
     def _find_first(self, rank: tuple[int, int]) -> int:
-        """Return the index of the first group with this rank or a later one."""
+        """Return the index of the first group of elastic instances with this rank or a later one."""
         return bisect_left(self.groups, rank, key=_rank)
 
     def _try(self, reservation: Reservation, demand: Demand, first: int, *, must_grow: bool) -> list[SlotInfo] | None:
@@ -206,7 +206,7 @@ class Cascade:
         slot_infos = self._take_slots(demand, first)
         if slot_infos is not None:
             self._join(reservation, demand)
-            # Nothing changes for groups before the first one that was touched.
+            # Nothing changes for groups before the first one that an instance was lifted from.
             start = self._find_first(min(self._first_touched, (self._ranks[reservation.id], 0)))
             self._serve(self.groups[start:])
             if not must_grow or assignment.use > use + MORE:
@@ -217,7 +217,7 @@ class Cascade:
         return None
 
     def _take_slots(self, demand: Demand, first: int) -> list[SlotInfo] | None:
-        """Return a slot for each essential instance; None as soon as one instance finds none."""
+        """Return a slot for each essential instance; None once an instance finds no slot."""
         slot_infos: list[SlotInfo] = []
         self._first_touched = _LAST
         for need, alike in groupby(demand.needs):
@@ -246,7 +246,7 @@ class Cascade:
         self._assignment.update_index()
 
     def _serve_group(self, group: ElasticGroup) -> None:
-        """Put lifted instances back on their slots, then find slots for missing ones, lowest index first."""
+        """Put lifted instances of a group back on their slots, then find slots for missing ones, lowest index first."""
         if not (group.lifted or self._assignment.could_place(group.need) or self._could_find_behind(group)):
             return
         turns, payer = self._cycle.turns, find_payer(group.holder)
@@ -274,11 +274,11 @@ class Cascade:
             turns.spend(payer, GRANT_STEPS)
 
     def _could_find_behind(self, group: ElasticGroup) -> bool:
-        """Return whether groups that rank behind could give back a slot. Speed: most often none can."""
+        """Return whether groups that rank behind this one could give back a slot. Speed: most often none can."""
         return self.takes_back and self._behind.could_give(group.need, self._assignment)
 
     def _find(self, search: "VictimSearch") -> SlotInfo | None:
-        """Return a slot for one more instance; lift elastic ones for it if it fits nowhere."""
+        """Return a slot for one more instance; lift elastic instances if it fits on no slot as it is."""
         slot_info = self._assignment.find(search.need, search.declined)
         if slot_info is not None:
             return slot_info
@@ -296,15 +296,15 @@ class _Passed:
     elastic_instances: list[tuple[ElasticGroup, ElasticInstance]]
     free: Resources | None
     granted: int = 0
-    """The number of these that were placed there in this cycle."""
+    """The number of passed instances that were placed on the slot in this cycle."""
 
 
 class VictimSearch:
     """A search for the elastic instances to lift for instances of one request, one after the other.
 
-    It passes elastic instances, the last in rank first, until the request fits on one of their slots. Only those on
-    that slot are lifted. Each is passed once, however many instances are requested: an instance that did not help the
-    first one helps the next one only together with others on its slot.
+    The search passes elastic instances, the last in rank first, until the request fits on a slot without those that it
+    passed there. Only instances on that slot are lifted. Each is passed once: one that did not help before helps only
+    together with others on its slot.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class VictimSearch:
         """By slot: the answer of `Assignment.could_serve`."""
 
     def list_next(self) -> Sequence[tuple[ElasticGroup, ElasticInstance]]:
-        """Return the elastic instances to lift for one more instance; none if no lift helps."""
+        """Return the elastic instances to lift for one more instance of the request; none if no lift helps."""
         for group, elastic_instance in self._left:
             slot_info = elastic_instance.slot_info
             if slot_info is not None and slot_info not in self._serving:
@@ -345,10 +345,10 @@ class VictimSearch:
 
 
 class ReclaimableCapacity:
-    """The amounts of the elastic instances of groups that are not served yet, added up by slot at the first question.
+    """By slot, the amounts of the elastic instances of groups that are not served yet.
 
-    While groups are served, free amounts and these amounts together only shrink. A request that could not be given a
-    slot once cannot be given one later, and a larger request cannot either.
+    While groups are served, free and reclaimable amounts together only shrink: if a request could not be given a slot
+    once, neither it nor a larger one can be given one later.
     """
 
     def __init__(self, groups: Sequence[ElasticGroup]) -> None:
@@ -357,19 +357,19 @@ class ReclaimableCapacity:
         self._refused: list[InstanceRequest] = []
 
     def leave(self, group: ElasticGroup) -> None:
-        """Leave out a group that is served now."""
+        """Leave out the elastic instances of a group that is served now."""
         self._left += 1
         if self._on is not None:
             for elastic_instance in group.elastic_instances:
                 self.leave_one(elastic_instance)
 
     def leave_one(self, elastic_instance: ElasticInstance) -> None:
-        """Leave out an instance that is lifted, or whose group is served now."""
+        """Leave out an elastic instance that is lifted, or whose group is served now."""
         if self._on is not None and elastic_instance.slot_info is not None:
             self._on[elastic_instance.slot_info].add(elastic_instance.amounts_on(elastic_instance.slot_info), -1)
 
     def could_give(self, need: InstanceRequest, assignment: Assignment) -> bool:
-        """Return whether one instance may fit on a slot without these instances; False is certain."""
+        """Return whether one instance may fit on a slot without the reclaimable instances there; False is certain."""
         if any(need.asks_as_much_as(other) for other in self._refused):
             return False
         if self._on is None:
@@ -385,9 +385,9 @@ class ReclaimableCapacity:
 
 
 def _would_fit(need: InstanceRequest, slot_info: SlotInfo, standing: Usage) -> bool:
-    """Return whether a request may fit on a slot without these instances.
+    """Return whether a request may fit on a slot without the reclaimable instances there; False is certain.
 
-    An upper bound: MORE is added because sums of fractions are not exact, and uses of the machine are not counted.
+    MORE is added because sums of fractions are not exact; uses of the machine are not counted.
     """
     if not standing.count:
         return False

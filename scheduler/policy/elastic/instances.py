@@ -1,6 +1,6 @@
 """The elastic instances of leased reservations, in the scratch copy of a cycle.
 
-An instance may be lifted off its slot and put back or elsewhere, see `elastic/assignment.py`. Source: Zoe.
+An instance may be lifted off its slot and put back or on another slot, see `elastic/assignment.py`. Source: Zoe.
 """
 
 from bisect import insort
@@ -28,33 +28,33 @@ class ElasticInstance:
     instance: Instance
     need: InstanceRequest
     index: int = 0
-    """Its position among the elastic instances of its reservation."""
+    """The position of the instance among the elastic instances of its reservation."""
     lease: Lease | None = None
-    """Its lease; None: it holds nothing."""
+    """The lease of the instance; None: the instance holds nothing."""
     home: SlotInfo | None = None
-    """The slot of its lease; None if it cannot be lifted, for example from a slot that is out of service."""
+    """The slot of the instance's lease; None if the instance cannot be lifted, for example if that slot drains."""
     slot_info: SlotInfo | None = None
-    """Its slot in the scratch copy; None: on no slot, or on one from which it cannot be lifted."""
+    """The instance's slot in the scratch copy; None: it is on no slot, or on one from which it cannot be lifted."""
     expects: bool = False
-    """Whether it gets capacity of revoking leases when these have ended: nothing more is reclaimed for it."""
+    """Whether the instance gets capacity of revoking leases once these have ended: nothing more is reclaimed for it."""
 
     @property
     def is_missing(self) -> bool:
-        """Whether it needs a slot."""
+        """Whether the elastic instance needs a slot."""
         return self.slot_info is None and (self.lease is None or self.home is not None)
 
     @property
     def is_revoked(self) -> bool:
-        """Whether it leaves the slot of its lease."""
+        """Whether the elastic instance leaves the slot of its lease."""
         return self.home is not None and self.slot_info is not self.home
 
     @property
     def is_granted(self) -> bool:
-        """Whether it gets a new slot."""
+        """Whether the elastic instance gets a new slot in this cycle."""
         return self.slot_info is not None and self.slot_info is not self.home
 
     def stand(self, slot_info: SlotInfo | None) -> None:
-        """Set its slot in the scratch copy; None: it is lifted."""
+        """Set the slot of the instance in the scratch copy; None lifts the instance off its slot."""
         change = (slot_info is None) - (self.slot_info is None)
         self.group.missing += change
         if self.home is not None:
@@ -62,7 +62,7 @@ class ElasticInstance:
         self.slot_info = slot_info
 
     def amounts_on(self, slot_info: SlotInfo) -> Resources:
-        """Return its amounts on a slot: those of its lease at home, those that the pool would give it elsewhere."""
+        """Return the instance's amounts on a slot: the lease's on the slot of the lease, else the pool's."""
         if slot_info is self.home and self.lease is not None:
             return self.lease.resources
         return self.need.given[slot_info.slot.pool]
@@ -70,14 +70,13 @@ class ElasticInstance:
 
 @dataclass(slots=True, eq=False)
 class ElasticGroup:
-    """The elastic instances of one component of one reservation.
+    """The elastic instances of one component of one reservation, all alike.
 
-    They are alike. Held instances are kept before others are granted. Grants take the lowest index first, reclaims the
-    highest.
+    Held instances are kept before missing ones are granted. Grants take the lowest index first, reclaims the highest.
     """
 
     rank: tuple[int, int]
-    """The position of its reservation, then that of the component."""
+    """The position of the group in the order of service: that of its reservation, then that of its component."""
     need: InstanceRequest
     holder: Reservation
     unopened: Iterator[int]
@@ -87,26 +86,26 @@ class ElasticGroup:
     instances that are missing.
     """
     instances: Sequence[Instance]
-    """The elastic instances of its reservation, by index."""
+    """The elastic instances of the group's reservation, by index."""
     elastic_instances: list[ElasticInstance] = field(default_factory=list)
-    """By index."""
+    """The elastic instances of the group, by index."""
     missing: int = 0
-    """The number of instances that need a slot, with an object or without."""
+    """The number of instances of the group that need a slot, whether an object was made for them or not."""
     lifted: int = 0
-    """The number of these that may go back to the slots of their leases."""
+    """The number of missing instances that may go back to the slots of their leases."""
     first_unopened: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.first_unopened = next(self.unopened, None)
 
     def count_unleased(self) -> int:
-        """Return how many instances hold nothing, got no slot in this cycle and expect none."""
+        """Return how many instances of the group hold nothing, got no slot in this cycle and expect none."""
         return self.missing - sum(
             each.expects or (each.lease is not None and each.is_missing) for each in self.elastic_instances
         )
 
     def walk_missing(self) -> Iterator[ElasticInstance]:
-        """Yield the instances that need a slot, lowest index first; missing objects are made."""
+        """Yield the instances of the group that need a slot, lowest index first; make their missing objects."""
         waiting = [elastic_instance for elastic_instance in self.elastic_instances if elastic_instance.is_missing]
         for elastic_instance in waiting:
             if elastic_instance.lease is not None:
@@ -115,12 +114,12 @@ class ElasticGroup:
         yield from self._open_up_to(None)
 
     def _open_up_to(self, end: int | None) -> Iterator[ElasticInstance]:
-        """Make the objects of the instances below this index, one after the other."""
+        """Make the objects of the group's instances below `index`, one after the other."""
         while self.first_unopened is not None and (end is None or self.first_unopened < end):
             yield self._open()
 
     def open_all(self) -> list[ElasticInstance]:
-        """Return all instances; missing objects are made."""
+        """Return all instances of the group, and make the objects that do not exist yet."""
         while self.first_unopened is not None:
             self._open()
         return self.elastic_instances
@@ -134,7 +133,7 @@ class ElasticGroup:
         return elastic_instance
 
     def list_last_first(self) -> Iterator[ElasticInstance]:
-        """Yield the instances in the order in which they are lifted: those granted in this cycle before held ones."""
+        """Yield the group's instances in the order in which they are lifted: instances granted in this cycle first."""
         yield from (
             elastic_instance for elastic_instance in reversed(self.elastic_instances) if elastic_instance.is_granted
         )
@@ -150,7 +149,7 @@ def list_groups(
 ) -> list[ElasticGroup]:
     """Return the elastic instances of one reservation, by component.
 
-    A component of which the holder gave an instance back gets no new ones: its wish is to shrink.
+    A component gets no new instances after the holder gave one back: the holder wants fewer.
     """
     held = [lease for lease in leases if lease.kind == "elastic"]
     declined = reservation.declined if reservation.phase == "leased" else ()
@@ -188,7 +187,7 @@ def _list_others(first: int, count: int, numbers: Container[int]) -> Iterator[in
 
 
 def find_number(component: Component, name: str) -> int | None:
-    """Return the number of the component's instance with this name; None if there is none."""
+    """Return the number of the component's instance with the given name; None if no instance has that name."""
     if component.count == 1:
         return 0 if name == component.name else None
     stem, _, digits = name.rpartition(".")

@@ -1,9 +1,9 @@
 """The elastic part of placing: grants and reclaims under each queue's `elastic` setting, and the decisions about them.
 
-The revokes that an assignment needs stand before it, grants after it. With a `preemption_grace` a revoked instance
-keeps its slot until the deadline, and the capacity is given to no other lease before that. A newcomer claims its slots
-meanwhile, and other grants wait for a later cycle. A queue without elastic components costs nothing here. Source: Zoe;
-`yielding` is Leasehold's own.
+The revokes that an assignment needs stand before the assignment, grants after it. With a `preemption_grace` a revoked
+instance keeps its slot until the deadline, and the capacity is given to no other lease before that. A newcomer claims
+the slots meanwhile, and other grants wait for a later cycle. A queue without elastic components costs nothing in this
+step. Source: Zoe; `yielding` is Leasehold's own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,10 @@ class _SlotUsage:
     """The leases on one slot, updated with each decision that is written."""
 
     def __init__(self, slot_info: SlotInfo, given: Mapping[tuple[str, str], Resources]) -> None:
-        """`given`: the amounts that this cycle assigned there before, by (reservation, component)."""
+        """Start the usage of a slot.
+
+        `given`: the amounts that this cycle assigned there before, by (reservation, component).
+        """
         self._slot_info = slot_info
         self._occupancy = Occupancy(slot_info.leases.values())
         self.add = self._occupancy.add
@@ -37,14 +40,14 @@ class _SlotUsage:
             self.add("held", amounts)
 
     def revoke(self, elastic_instance: ElasticInstance, *, is_over: bool) -> None:
-        """Note that an instance ends, or that its holder has a deadline (not `is_over`)."""
+        """Note that an instance on the slot ends (`is_over`), or that its holder has a deadline to give it back."""
         amounts = elastic_instance.amounts_on(self._slot_info)
         self.add("held", amounts, -1)
         if not is_over:
             self.add("revoking", amounts)
 
     def fits(self) -> bool:
-        """Return whether all leases fit."""
+        """Return whether all leases noted for the slot fit on it together."""
         return not is_overfull(self._occupancy.sum(), self._slot_info.pool.lease_limit, self._slot_info.capacity)
 
 
@@ -52,28 +55,32 @@ class ElasticDecisions:
     """Turns the changes of all elastic instances of a cycle into decisions."""
 
     def __init__(self, cycle: CycleState, start: int) -> None:
-        """`start`: the number of decisions before the first reservation was placed."""
+        """Start the decisions.
+
+        `start`: the number of decisions of the cycle before the first reservation was placed.
+        """
         self._cycle, self._start = cycle, start
         self._usages: dict[str, _SlotUsage] = {}
-        """By slot, for slots on which instances are revoked."""
+        """By slot, for slots on which instances are revoked: the leases on the slot."""
         self._given: dict[str, dict[tuple[str, str], Resources]] = {}
-        """By slot, then by (reservation, component): the amounts that the decisions before assign."""
+        """By slot, then by (reservation, component): the amounts that the decisions written so far assign."""
         for decision in cycle.decisions[:start]:
             if isinstance(decision, Assign):
                 for each in decision.leases:
                     self._given.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
         self._revoked: dict[str, list[ElasticInstance]] = {}
-        """By slot: the instances that are revoked there, last in rank first."""
+        """By slot: the elastic instances that are revoked there, last in rank first."""
         self._late: list[ElasticInstance] = []
-        """Granted after everything else, because revokes may come before."""
+        """Elastic instances that are granted after all other decisions, because revokes may have to come before them.
+        """
         self._early: dict[str, list[ElasticInstance]] = {}
-        """By holder: granted with its assignment, or before all assignments."""
+        """By reservation: instances that are granted with its assignment, or before all assignments if it is leased."""
         self._claiming: set[str] = set()
         self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
-        """By group: the instances that may be granted and are not granted yet, highest index first."""
+        """By group: the elastic instances that may be granted and have no grant yet, highest index first."""
 
     def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
-        """Add the elastic instances of one queue, in rank order."""
+        """Add the elastic instances of one queue, in rank order, to those that become decisions."""
         moved = [
             elastic_instance
             for elastic_instance in elastic_instances
@@ -92,7 +99,7 @@ class ElasticDecisions:
                 self._revoked.setdefault(slot, []).append(elastic_instance)
 
     def write(self) -> None:
-        """Put the decisions of this step into their order."""
+        """Insert the grants and revokes of elastic instances into the decisions, in the order that the commit needs."""
         decisions = self._cycle.decisions
         placed = decisions[self._start :]
         assigned = {decision.reservation for decision in placed if isinstance(decision, Assign)}
@@ -111,7 +118,7 @@ class ElasticDecisions:
         yield from self._grant(self._early.get(decision.reservation, ()))
 
     def _make_way(self, assign: Assign) -> Iterator[Decision]:
-        """Yield the revokes that an assignment needs, then the assignment; with a grace, a claim instead."""
+        """Yield the revokes that an assignment needs, then the assignment; under a grace, a claim instead."""
         mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
         for usage, each in mine:
             usage.add("held", each.resources)
@@ -139,7 +146,7 @@ class ElasticDecisions:
         return Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _revoke_others(self) -> Iterator[Decision]:
-        """Yield the revokes for elastic instances of earlier rank, and of instances that no longer fit."""
+        """Yield revokes of elastic instances that rank before the assigned one, and of those that no longer fit."""
         for slot, elastic_instances in self._revoked.items():
             for elastic_instance in elastic_instances:
                 self._usages[slot].revoke(
@@ -153,7 +160,7 @@ class ElasticDecisions:
         return make_revoke(elastic_instance.holder.id, elastic_instance.lease, "reclaimed", revoke_by, room_for)
 
     def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
-        """Yield grants of the instances that fit now; the others wait for a later cycle."""
+        """Yield grants of the elastic instances that fit now; instances that do not fit wait for a later cycle."""
         for elastic_instance in elastic_instances:
             slot_info = elastic_instance.slot_info
             if slot_info is None or elastic_instance.holder.id in self._claiming:
@@ -178,9 +185,9 @@ class ElasticDecisions:
             )
 
     def _take_name(self, group: ElasticGroup) -> str:
-        """Return the instance of a group with the lowest index that is neither held nor granted yet.
+        """Return the elastic instance with the lowest index in a group that is neither held nor granted yet.
 
-        Instances of a group are alike, so the name does not depend on which of their grants had to wait. Source: Zoe.
+        Instances of a group are alike, so the choice does not depend on which grants had to wait. Source: Zoe.
         """
         if group not in self._nameless:
             ends_at_once = self._find_revoke_by(group.holder.id) is None
@@ -193,23 +200,27 @@ class ElasticDecisions:
 
 
 class ElasticStep:
-    """The cascades of one cycle, one for each queue with elastic components."""
+    """Grants and reclaims elastic instances in one cycle, with one `Cascade` for each queue with elastic components."""
 
     def __init__(self, cycle: CycleState, waiters: Queue) -> None:
-        """Serve the elastic instances of leased reservations; some of `waiters` are leased since this cycle."""
+        """Serve the elastic instances of leased reservations.
+
+        Some of `waiters` were assigned their leases in this cycle.
+        """
         self._cycle = cycle
         self._start = len(cycle.decisions)
         self._cascades: dict[str, Cascade] = {}
         self._queue = Queue()
         self.pools: set[str] = set()
-        """The pools in which elastic instances may stand: capacity may be given back while the queue is served."""
+        """The pools in which elastic instances may stand: capacity there may be given back while the queue is served.
+        """
         leased = [each for each in cycle.view.stretching.values() if cycle.stays_leased(each)]
         if leased or cycle.has_elastic_demand():
             self._open(leased, waiters)
 
     @property
     def is_active(self) -> bool:
-        """Whether any reservation has elastic components."""
+        """Whether any reservation of the cycle has elastic components."""
         return bool(self._cascades)
 
     def _open(self, leased: Sequence[Reservation], waiters: Queue) -> None:
@@ -234,9 +245,10 @@ class ElasticStep:
     def serve(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Let a reservation that was placed take part; for one that was not, reclaim elastic instances.
+        """Let a placed reservation have elastic instances; reclaim elastic instances for one that fits nowhere.
 
-        `slot_infos`: the slots on which it was placed, None if it fits nowhere. Return its slots, or None.
+        `slot_infos`: the slots on which the reservation was placed, None if it fits nowhere. Return the slots of the
+        reservation, or None if reclaims do not help.
         """
         cascade = self._cascades.get(demand.queue)
         if cascade is None:
@@ -248,12 +260,12 @@ class ElasticStep:
         return slot_infos
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
-        """Note that a demand was placed on these slots, or keeps their capacity."""
+        """Note that a demand was placed on the given slots, or that capacity of them is kept for it."""
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)
 
     def finish(self) -> list[ElasticShortage]:
-        """Turn the changes into decisions; return the elastic instances that may cause launches."""
+        """Turn the changes of elastic instances into decisions; return the instances that may cause launches."""
         if not self._cascades:
             return []
         settlement = ElasticDecisions(self._cycle, self._start)

@@ -14,16 +14,16 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 
 Hold = Callable[[Reservation, tuple[Lease, ...]], object]
-"""Assigns these leases to a reservation, and spends their capacity."""
+"""A function that assigns the given leases to a reservation, and spends their capacity."""
 
 
 def assign_claims(
     cycle: CycleState, claimants: Iterable[Reservation], hold: Hold, givers: str, *, is_exclusive: bool
 ) -> None:
-    """Assign each claimant its leases as soon as they fit beside the held and the revoking leases on its slots.
+    """Assign each reservation with claims its leases as soon as they fit beside held and revoking leases there.
 
-    Until then a claimant waits and gets no other slot. `is_exclusive`: a later claimant of a slot waits until the
-    earlier one has its lease. `givers` completes the sentence of the wait.
+    Until then the reservation waits and gets no other slot. `is_exclusive`: a later claimant of a slot waits until the
+    earlier one has its lease. `givers` names, in the reason of the wait, what gives the slot back.
     """
     blocked: set[str] = set()
     for reservation in claimants:
@@ -44,7 +44,8 @@ def assign_claims(
 def _has_room(slot_info: SlotInfo, reservation: Reservation) -> bool:
     """Return whether the leases that a reservation claims on a slot fit beside the held and the revoking leases.
 
-    Other claims do not count: each of them waits in its turn. Uses of the machine were counted with the claim.
+    Claims of other reservations do not count: each waits until its own leases fit. The uses of the machine (`max_uses`)
+    were counted when the slot was claimed.
     """
     if slot_info.slot.stranger is not None:
         return False
@@ -55,5 +56,5 @@ def _has_room(slot_info: SlotInfo, reservation: Reservation) -> bool:
 
 
 def _redeem(cycle: CycleState, claim: Lease) -> Lease:
-    """Return the lease that a claim becomes: it is assigned now, and `min_run_time` counts from now on."""
+    """Return the lease that a claim becomes: it is assigned now, so `min_run_time` counts from now on."""
     return msgspec.structs.replace(claim, state="held", assigned_at=cycle.now)

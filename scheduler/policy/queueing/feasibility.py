@@ -28,13 +28,13 @@ class Feasibility:
         self._cycle, self._limits = cycle, limits
         self._reasons: dict[Demand, Reason | None] = {}
         self._kinds: dict[str, list[_Kind]] = {name: [] for name in cycle.pools}
-        """By pool: the kinds of slots that were looked at so far."""
+        """By pool: the kinds of slots of that pool that were looked at so far."""
         self._held: dict[tuple[object, ...], bool] = {}
         """Whether a slot of the pool could hold an instance, by pool, resources and labels."""
         self._more_kinds = {name: _list_kinds(slot_infos) for name, slot_infos in cycle.pools.items()}
 
     def set_aside(self, queue: Queue) -> Queue:
-        """Return the reservations that can be placed; report why each of the others waits."""
+        """Return the reservations that can be placed, and report for each other reservation why it waits."""
         reasons = {demand: found for demand in queue.different if (found := self.find(demand)) is not None}
         if not reasons and not any(map(is_on_hold, self._cycle.view.special.values())):
             return queue
@@ -50,8 +50,9 @@ class Feasibility:
         return reason is None
 
     def find(self, demand: Demand) -> Reason | None:
-        """Return why a demand can never be placed; None if a slot or an offering could hold it. Found once for each
-        demand.
+        """Return why a demand can never be placed; None if a slot or an offering could hold it.
+
+        The answer is found once for each demand.
         """
         if demand not in self._reasons:
             self._reasons[demand] = self._look_up(demand)
@@ -76,7 +77,7 @@ class Feasibility:
         return self._held[key]
 
     def _iterate_kinds(self, name: str) -> Iterator[_Kind]:
-        """Yield the kinds of slots of a pool. They are found one after the other: the first ones hold most requests."""
+        """Yield the kinds of slots of a pool, each only when it is asked for: the first kinds hold most requests."""
         yield from self._kinds[name]
         for kind in self._more_kinds[name]:
             self._kinds[name].append(kind)
@@ -84,7 +85,7 @@ class Feasibility:
 
 
 def _list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
-    """Yield capacity and labels of active slots and of hosts that are away, equal ones once."""
+    """Yield capacity and labels of active slots and of hosts that are away; of slots that are equal, only one."""
     known: set[tuple[object, object]] = set()
     for slot_info in slot_infos:
         if slot_info.is_active or not slot_info.pool.is_elastic:
@@ -96,9 +97,10 @@ def _list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
 
 
 def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Reason]:
-    """Return id -> reason for each reservation that no pool serves, or that none of these slots and no offering could
-    hold, even empty. The next cycle reports the same reason. Reservations on hold are included: resumed, they would not
-    fit.
+    """Return by id why a reservation can never be placed: no pool serves it, or no slot or offering could hold it.
+
+    The reason is the one that the next cycle reports. Reservations on hold are included: they would not fit after they
+    are resumed either.
     """
     submitted = list(reservations)
     cycle = CycleState(View([*slots, *submitted]), rules, 0.0)

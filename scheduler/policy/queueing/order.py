@@ -13,15 +13,16 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged
 
 READ_BY: Final[Mapping[str, str]] = MappingProxyType({"priority": "priority", "account": "quota"})
-"""Field of a request -> the only queue that reads it; the answer to a request has a warning for each other field.
+"""Field of a request -> the only queue type that reads the field.
 
-A priority of 0 does not count: it puts a reservation on hold in each queue.
+If another queue type gets a value for the field, the answer to the request has a warning. A priority of 0 causes none:
+it puts a reservation on hold in each queue.
 """
 DEFAULT_PRIORITY: Final = 1.0
 
 
 def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
-    """Return field -> sentence for each value that is not the default and that this queue does not read."""
+    """Return field -> warning for each value of a request that is not the default and that this queue does not read."""
     given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
     return {
         field: f"the queue `{queue}` does not read it; only the queue `{reader}` does"
@@ -31,7 +32,7 @@ def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[st
 
 
 _MOST_LABELS: Final = 1 << 20
-"""More than any reservation requires, so that the level always decides first."""
+"""A number above the labels of any reservation: in a rank made of level and labels, the level always decides first."""
 
 
 def count_required(shape: Shape) -> int:
@@ -43,7 +44,10 @@ def count_required(shape: Shape) -> int:
 
 
 def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
-    """Return a rank by level, then by required labels, most first. Ties go to the older one. Source: qscheduler."""
+    """Return a rank by quota level, then by number of required labels, most first.
+
+    The older of two equal reservations is first. Source: qscheduler.
+    """
     level_of, shapes = cycle.balances.level_of, cycle.view.shapes
     counts: dict[Shape, int] = {}
 
@@ -59,7 +63,8 @@ def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
 
 Rank = Callable[[Reservation], float]
 LEAST_SIZE = nextafter(0.0, 1.0)
-"""The rank of a size that has not fallen to 0 yet, even if rounding makes it 0."""
+"""The rank of a reservation whose size is above 0 and was rounded to 0, so that it stays behind those whose size is 0.
+"""
 
 
 def _equal(_: Reservation) -> float:
@@ -81,16 +86,16 @@ submission.
 
 
 def _find_ranks(cycle: CycleState) -> dict[str, Rank]:
-    """Return the rank functions, including those that depend on time or on balances."""
+    """Return the rank functions by queue type, including those that depend on the time or on the accounts' balances."""
     return {**RANKS, "dynsize": _rank_by_present_size(cycle), "quota": rank_by_level(cycle)}
 
 
 def _rank_by_present_size(cycle: CycleState) -> Rank:
-    """Return the rank max(0, S0 − `dynsize_decay` × seconds since `created_at`).
+    """Return the rank under `dynsize`: max(0, S0 − `dynsize_decay` × seconds since `created_at`).
 
-    The size falls to 0 and never grows, so that no reservation waits behind smaller newcomers forever. Source: Zoe,
-    whose sizes jump back to their start. All sizes of a queue fall alike, so the order changes only when a size comes
-    to 0: a cycle is then due.
+    S0 is the size at first. The size falls to 0 and never grows, so that no reservation waits behind smaller newcomers
+    forever. Source: Zoe, whose sizes jump back to their start. All sizes of a queue fall alike, so the order changes
+    only when a size comes to 0: a cycle is then due.
     """
     shapes = cycle.view.shapes
     known: dict[Shape, tuple[float, float]] = {}
@@ -111,9 +116,10 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
 
 
 def _find_first_size(cycle: CycleState, shape: Shape) -> float:
-    """Return S0: (sum of `cpus`) × (sum of `memory_mib`) over all instances; a sum that no instance has counts as 1.
+    """Return the size at first: (sum of `cpus`) × (sum of `memory_mib`) over all instances.
 
-    The first pool that serves the shape gives the defaults of a component.
+    A sum counts as 1 if no instance has the resource. The first pool that serves the reservation gives the defaults of
+    a component.
     """
     pools = cycle.rules.serving_pools(shape.pool, shape.system)
     first = cycle.rules.pools[pools[0]] if pools else None
@@ -127,7 +133,10 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
 
 
 def order(cycle: Charged) -> Queue:
-    """Return the pending reservations in queue order. A requeued reservation keeps the position of its age."""
+    """Return the pending reservations in queue order.
+
+    A requeued reservation is ordered by its age, as if it had never left.
+    """
     waiters = cycle.list_waiters()
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
         rank, groups = rank_by_level(cycle), cycle.group_waiters()
@@ -139,12 +148,12 @@ def order(cycle: Charged) -> Queue:
 
 
 def sort_queue(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
-    """Return these reservations in queue order, each with what it needs."""
+    """Return the given reservations in queue order, each with the demand that it has."""
     return _rank(cycle, cycle.sort_queue(reservations))
 
 
 def _rank(cycle: CycleState, queue: Queue) -> Queue:
-    """Sort a queue that has the oldest first by the setting `queue`; reservations of equal rank keep their order."""
+    """Sort a queue, oldest first at the start, by the setting `queue`; reservations of equal rank keep their order."""
     if cycle.rules.scheduler.system:
         return queue.sort(_find_rank_by_system(cycle))
     if cycle.rules.scheduler.queue != "fifo":
@@ -155,7 +164,7 @@ def _rank(cycle: CycleState, queue: Queue) -> Queue:
 def _find_rank_by_system(cycle: CycleState) -> Callable[[Reservation], tuple[float, float]]:
     """Return a rank that puts the queue of each system with its own settings behind the common queue.
 
-    They share no slots with it, but `max_slots` over all pools: the common queue launches first.
+    The queues share no slots, but they share the `max_slots` over all pools: the common queue launches first.
     """
     rules, ranks = cycle.rules, _find_ranks(cycle)
     positions = {name: float(position) for position, name in enumerate(("", *rules.scheduler.system))}

@@ -15,42 +15,48 @@ from scheduler.policy.scaling.launch import TrialLaunch
 from scheduler.policy.scaling.launch_limits import LaunchLimits, first_code
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
-"""Equal for reservations that the same slots could serve: shape, pools with on-demand offerings for it, declined slots.
+"""A key that is equal for reservations that the same slots could serve.
+
+It is made of the shape, the pools that may launch on-demand offerings at any price, and the declined slots.
 """
 
 
 class StarvationGuard:
-    """Takes the slots that could serve a protected reservation out of `ready`, for all reservations behind it.
+    """Keeps the slots that could serve a reservation that has waited too long from all reservations behind it.
 
-    Nothing that could serve a protected gang is launched for these either (`policy/scaling/launch.py`). `oldest`:
-    `created_at` of the oldest reservation in the queue.
+    Nothing that could serve a protected gang is launched for reservations behind it either
+    (`policy/scaling/launch.py`). `oldest`: `created_at` of the oldest reservation in the queue.
     """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, oldest: float) -> None:
         self._cycle, self._limits = cycle, limits
         self.gangs: set[str] = set()
         self.kept: dict[str, SlotIndex] = {}
-        """See `Protected`, which the steps that launch take."""
+        """The slots that the guard keeps, in the form in which `Protected` gives them to the steps that launch."""
         self._kept_out: dict[Demand, bool] = {}
-        """Whether a single instance would fit on a kept slot. Nothing is placed on these, so the answer lasts."""
+        """By demand: whether a single instance would fit on a slot that is kept for others.
+
+        Nothing is placed on kept slots, so an answer lasts for the cycle.
+        """
         self._oldest = oldest
         self._looked_after: set[_Kind] = set()
         """Kinds of reservations for which the slots to keep were found already."""
         self._kept_for: set[RequestClass] = set()
-        """Classes of instances for which all slots that could hold one are kept already."""
+        """Classes of instances for which every slot that could hold one is kept already."""
         self.few = Shortage()
-        """The shortage of ready slots, kept ones included; to be cleared when capacity is given back."""
+        """What is known not to fit on ready slots, kept slots included; it is cleared when capacity is given back."""
 
     @property
     def keeps_any(self) -> bool:
-        """Whether any slot is kept."""
+        """Whether the starvation guard keeps any slot."""
         return bool(self.kept)
 
     def protect(self, reservation: Reservation, demand: Demand, *, is_covered: bool) -> None:
         """Protect a reservation that has been pending for longer than `starvation_guard` seconds (0: off).
 
-        Not if it waits for something other than a slot: EC2 lacks capacity, or only cordoned slots could hold it.
-        `is_covered`: it has capacity on slots that are ready or in flight, and waits for these.
+        A reservation is not protected if it waits for something other than a slot: EC2 lacks capacity, or only cordoned
+        slots could hold it. `is_covered`: the reservation has capacity on slots that are ready or in flight, and waits
+        for these slots.
         """
         limit = demand.settings.starvation_guard
         if not limit or self._cycle.now - reservation.created_at <= limit:
@@ -66,7 +72,7 @@ class StarvationGuard:
         self._looked_after.add(kind)
 
     def is_done_with(self, demand: Demand) -> bool:
-        """Return whether the guard does nothing more for reservations with this demand, however long they wait."""
+        """Return whether the starvation guard has nothing left to do for reservations with this demand."""
         limit = demand.settings.starvation_guard
         is_young = not limit or self._cycle.now - self._oldest <= limit
         return is_young or _kind_of(demand) in self._looked_after
@@ -91,7 +97,7 @@ class StarvationGuard:
         self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
-        """Return whether a reservation without a ready slot would fit if no slots were kept for others."""
+        """Return whether a reservation without a ready slot would fit if the guard kept no slots for others."""
         if len(demand.needs) > 1:
             return has_room(demand, (self._cycle.ready, *self.kept.values()), self.few)
         if demand not in self._kept_out:
@@ -118,6 +124,6 @@ def _kind_of(demand: Demand) -> _Kind:
 
 
 def _could_hold(needs: Iterable[InstanceRequest], slot_info: SlotInfo) -> bool:
-    """Return whether the empty slot could hold one of these instances."""
+    """Return whether the slot, if it were empty, could hold one of the given instances."""
     pool, capacity, labels = slot_info.slot.pool, slot_info.capacity, slot_info.labels
     return any(pool in need.given and need.could_hold(pool, capacity, labels) for need in needs)
