@@ -1,10 +1,9 @@
-"""What leases cost and accounts pay. Source: qscheduler's charge.
+"""What leases cost and accounts pay.
 
-The tick charges by these sums, and a request that starts or ends a lease between two ticks records by them what the
-lease has used.
-
-A lease's `cost` is what it has used (with what it inherited) up to its `charged_at`; from there on it runs at its level
-with its `weight` (1 = one worker). A lease whose `charged_at` is None runs up nothing.
+Source: qscheduler's charge. The tick charges accounts by these sums. A request that starts or ends a lease between two
+ticks records by them what the lease has used. A lease's `cost` is what it has used (with what it inherited) up to its
+`charged_at`; from there on it runs at its level with its `weight` (1 = one worker). A lease whose `charged_at` is None
+runs up nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,11 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.slot_info import capacity_of
 
 OVERLAP_SECONDS: Final = 35.0
-"""Longer than any transaction: a clock that went back by more does not look like two writers at the same time."""
+"""Longer than any transaction.
+
+If the last charge is later than now by more than this, the clock went back; if by less, two transactions may have
+written at the same time.
+"""
 
 
 def settle(lease: Lease, now: float) -> Lease:
@@ -45,8 +48,9 @@ def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
 def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> Account:
     """Return the account with the use of a lease since the last charge added to what is due.
 
-    The lease ends (`follower` is None) or goes on as `follower`. The sum of what is due and what leases run up stays. A
-    lease that ends while a charge is written may have been charged longer than it ran: the account gets that back.
+    The lease ends (`follower` is None) or goes on as `follower`. What is due and what leases run up has the same sum as
+    before. If a lease ends while a charge is written, it may have been charged for longer than it ran: the account gets
+    the difference back.
     """
     used = used_since_charge(account, lease, now)
     if lease.charged_at is not None and lease.charged_at <= now < account.charged_at <= now + OVERLAP_SECONDS:
@@ -65,10 +69,10 @@ def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels
 
 
 def charge(account: Account, running: Levels, now: float) -> Account:
-    """Return the account after it paid what is due and what `running` leases have used, and earned for the time since.
+    """Return the account after it paid what is due and what the leases `running` have used, and earned since then.
 
-    At each level a balance below the cap grows up to the cap; a balance above the cap stays. At the time of the last
-    charge, or before it, nothing changes.
+    At each level a balance below the cap grows up to the cap; a balance above the cap stays. If `now` is not after the
+    last charge, nothing changes.
     """
     elapsed = now - account.charged_at
     if elapsed <= 0:
@@ -88,7 +92,7 @@ _SECONDS_OF_AN_HOUR: Final = 3600.0
 
 
 def weigh(given: Mapping[str, float], slot: Slot, pool: Pool, settings: SchedulerKeys) -> float:
-    """Return what a lease with the amounts `given` of a slot costs per second.
+    """Return what a lease with the amounts `given` of a slot costs per second, by the setting `charge_by`.
 
     `lease`: 1, one worker (qscheduler). `dominant_share`: the largest share of any resource of the slot, or of its
     `max_leases_per_slot` (dominant resource fairness). `price`: dollars, the price of its slot.

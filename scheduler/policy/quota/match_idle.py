@@ -1,11 +1,10 @@
-"""Idle slots take the first reservations in order: one step of placing by quota. Source: qscheduler.
+"""Idle slots take the first reservations in order: one step of placing by quota.
 
-In slot order, each slot takes the first reservation whose labels it has (in the step for preferences, also all labels
-that it prefers), and then the next one, until the slot is full. An idle slot is never kept for a better reservation.
-
-A reservation with several instances is tried on the slot where its first instance would be placed. The others take
-the first slots in slot order on which they fit. The reservation is placed if all instances fit. If not, the slot goes
-to the next one in order, and later slots are tried for the reservation.
+Source: qscheduler. In slot order, each slot takes the first reservation whose required labels the slot has (in the step
+for preferences, also all preferred labels), and then the next one, until the slot is full. An idle slot is never kept
+for a better reservation. A reservation with several instances is tried on the slot where its first instance would be
+placed. Its other instances take the first slots in slot order on which they fit. The reservation is placed if all
+instances fit. If not, the slot goes to the next one in order, and later slots are tried for the reservation.
 """
 
 from collections.abc import Iterable
@@ -20,7 +19,10 @@ from scheduler.policy.quota.run import QuotaRun
 
 
 def match_idle(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int, *, preferring: bool) -> None:
-    """Assign idle slots to pending groups at one level. `preferring`: only slots with all labels that they prefer."""
+    """Assign idle slots to pending groups at one level.
+
+    `preferring`: only slots with all labels that a group prefers.
+    """
     asked = [
         (requirements, group)
         for group in groups
@@ -45,10 +47,10 @@ class _Matching:
         self._run, self._level, self._preferring = quota_run, level, preferring
         self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(asked, self._is_out)
         self._hopeless: set[PendingGroup] = set()
-        """Groups with several instances each that do not fit even without the first instance."""
+        """Groups with several instances for each reservation that do not fit even without the first instance."""
 
     def find(self, met: tuple[Requirements, ...], slot_info: SlotInfo) -> tuple[PendingGroup, list[SlotInfo]] | None:
-        """Return the first group that is placed with its first instance on a slot, and a slot for each instance."""
+        """Return the first group that is placed with its first instance on this slot, and a slot for each instance."""
         return self._pending.find(met, lambda group: self._find_slots(group, slot_info))
 
     def _is_out(self, group: PendingGroup) -> bool:
@@ -56,7 +58,10 @@ class _Matching:
         return group in self._hopeless or (is_paid and self._run.limits.is_fanned_out(group))
 
     def _find_slots(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
-        """Return a slot for each instance, this slot for the first; None if the group is passed over here."""
+        """Return a slot for each instance, this slot for the first; None if the group is not placed here.
+
+        It is not if this slot was declined, an instance finds no slot, or a limit of the account refuses the slots.
+        """
         if slot_info.slot.id in group.demand.declined:
             return None
         slot_infos: list[SlotInfo] | None = [slot_info]
@@ -80,14 +85,14 @@ class _Matching:
 
 
 class _Scratch:
-    """A trial: slots for the instances of one reservation, taken from the idle ones."""
+    """A trial for one reservation: slots for its instances, taken from the idle slots in a copy of their capacity."""
 
     def __init__(self, idle: list[SlotInfo], demand: Demand, *, preferring: bool) -> None:
         self._idle, self._demand, self._preferring = idle, demand, preferring
         self._taken: dict[SlotInfo, list[InstanceRequest]] = {}
 
     def take_all(self, needs: Iterable[InstanceRequest]) -> list[SlotInfo] | None:
-        """Return for each request the first slot in slot order; None if one finds none."""
+        """Return for each request the first slot in slot order on which it fits; None if some request finds none."""
         slot_infos = []
         for need in needs:
             slot_info = next((each for each in self._idle if self._has_room(each, need)), None)
@@ -98,7 +103,7 @@ class _Scratch:
         return slot_infos
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Spend the capacity of one instance."""
+        """Spend the capacity of one instance on a slot of the trial."""
         self._taken.setdefault(slot_info, []).append(need)
 
     def _has_room(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:

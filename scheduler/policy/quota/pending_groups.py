@@ -1,7 +1,7 @@
-"""Pending reservations of one account with equal requests, in order, and the index that finds the first for a slot.
+"""Pending reservations of one account with equal requests, and the index that finds the first one for a slot.
 
-The answers for all reservations of a group are equal, and so are those for all slots that are alike, so that the cost
-does not grow with slots × reservations.
+The answers for all reservations of a group are equal, and so are the answers for all slots that are alike, so that the
+cost does not grow with slots × reservations.
 """
 
 from collections import Counter
@@ -25,14 +25,17 @@ _Item = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Requirements:
-    """Labels, and amounts by pool. Compared by identity: equal requirements share one object."""
+    """What a slot needs for an instance: labels, and amounts by pool.
+
+    Compared by identity: equal requirements share one object.
+    """
 
     number: int
     labels: Labels
     steps: Mapping[str, Amounts]
 
     def is_met(self, pool: str, labels: Labels, free: Resources | None) -> bool:
-        """Return whether a slot of this pool has the labels and these free amounts suffice; leases are not counted."""
+        """Return whether a slot of this pool has the labels and enough free amounts; leases are not counted."""
         step = self.steps.get(pool)
         if step is None or not self.labels.items() <= labels.items():
             return False
@@ -40,12 +43,12 @@ class Requirements:
 
 
 class RequirementsIndex:
-    """All requirements of a cycle."""
+    """All requirements of one cycle, each once, and a search for those that a slot meets."""
 
     def __init__(self) -> None:
         self._known: dict[object, Requirements] = {}
         self._by_label: dict[_Item | None, list[Requirements]] = {None: []}
-        """Each under its label that fewest others require; requirements without labels under None."""
+        """By label: the requirements whose rarest label it is; requirements without labels under None."""
         self._uses: Counter[_Item] = Counter()
         self._met: dict[object, tuple[Requirements, ...]] = {}
 
@@ -85,55 +88,55 @@ class PendingGroup:
     account: Account | None
     demand: Demand
     level: int
-    """The level that its account can pay; it may be placed at the free level instead."""
+    """The level that the account can pay; the group may be placed at the free level instead."""
     likeness: object
-    """Equal for groups that share a `max_fanout`."""
+    """A key that is equal for groups that share a `max_fanout`, the limit of equal reservations that run at once."""
     labels: int
-    """The number of labels that each reservation requires."""
+    """The number of labels that each reservation of the group requires."""
     required: Requirements
-    """The requirements of the first instance."""
+    """The requirements of the first instance of each reservation."""
     preferred: Requirements | None
-    """The same with all preferred labels; None if no slot can have both."""
+    """The requirements with all preferred labels added; None if no slot can have both preferred and required ones."""
     reservations: list[Reservation]
-    """In order."""
+    """The reservations of the group in queue order."""
     served: int = 0
-    """The number of reservations, from the first on, that are placed."""
+    """The number of reservations of the group, from the first on, that are placed."""
 
     @property
     def is_served(self) -> bool:
-        """Whether all reservations are placed."""
+        """Whether all reservations of the group are placed."""
         return self.served >= len(self.reservations)
 
     @property
     def first(self) -> Reservation:
-        """The next reservation to place."""
+        """The next reservation of the group to place."""
         return self.reservations[self.served]
 
     @property
     def rank(self) -> Rank:
-        """The rank of the next reservation among all groups."""
+        """The rank of the group's next reservation among all groups."""
         first = self.reservations[self.served]
         return (-self.labels, first.created_at, first.sequence)
 
 
 class PendingIndex(Generic[Found]):
-    """Groups by their requirements; slots that meet the same requirements share one heap."""
+    """An index of pending groups by requirements; slots that meet the same requirements share a heap of groups."""
 
     def __init__(
         self, groups: Iterable[tuple[Requirements, PendingGroup]], is_out: Callable[[PendingGroup], bool]
     ) -> None:
         self._groups: dict[Requirements, list[PendingGroup]] = {}
         self._heaps: dict[tuple[Requirements, ...], list[tuple[Rank, int, PendingGroup]]] = {}
-        """By the requirements that a slot meets."""
+        """By the requirements that a slot meets: a heap of the groups that could be placed there."""
         self._is_out = is_out
-        """Whether a group is not to be placed here any more."""
+        """A function that returns whether a group is not to be placed here any more."""
         for requirements, group in groups:
             self._groups.setdefault(requirements, []).append(group)
 
     def find(
         self, met: tuple[Requirements, ...], accept: Callable[[PendingGroup], Found | None]
     ) -> tuple[PendingGroup, Found] | None:
-        """Return the first group in order that meets its requirements and is accepted, with the result of `accept`."""
+        """Return the first group in order that the slot can serve and `accept` accepts, with its result."""
         heap = self._heaps.get(met)
         if heap is None:
             own = tuple(requirements for requirements in met if requirements in self._groups)

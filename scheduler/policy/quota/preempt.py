@@ -1,12 +1,10 @@
 """Running work under quota moves to the level that its account can pay, and better work preempts it.
 
 A reservation with several leases moves as a whole, ordered by the cost of all its leases. With a `charge_by` other than
-`lease`, a lease counts by its cost per second.
-
-A preemption gives the account of the victim its whole cost back. The account of the newcomer pays it, and the lease of
-the newcomer starts with that cost, so that a later preemptor pays for the whole chain. The sum of the balances stays.
-The victims on a slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a
-slot has one lease.
+`lease`, a lease counts by its cost per second. A preemption gives the account of the victim its whole cost back. The
+account of the newcomer pays it, and the lease of the newcomer starts with that cost, so that a later preemptor pays for
+the whole chain. The sum of the balances stays. The victims on a slot are the fewest and cheapest reservations that free
+enough capacity. Source: qscheduler, where a slot has one lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +26,11 @@ from scheduler.policy.quota.running import RunningIndex, RunningWork
 
 OVERDRAWN: Final = -600.0
 SAVED: Final = 600.0
-"""Balances (worker-seconds) between which, both included, a lease keeps its level."""
+"""Balances (worker-seconds) from the first to the second one, both included: here the leases keep their level."""
 
 
 def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
-    """Move running work of each account at one paid level.
+    """Move running work of each account to or from one paid level.
 
     If the account is overdrawn there and spends more than it earns, its cheapest leases at the level move one level
     down until it earns as much as it spends. If it has saved and earns more than it spends, its most expensive leases
@@ -54,7 +52,7 @@ def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
 
 
 def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted: float) -> Iterable[RunningWork]:
-    """Yield runs in this order until their weights reach `wanted`."""
+    """Yield pieces of running work in order of `rank` until their costs per second reach `wanted`."""
     weight = 0.0
     for run in sorted(runs, key=rank):
         if weight >= wanted:
@@ -70,7 +68,10 @@ def _move(cycle: CycleState, runs: Iterable[RunningWork], to: int) -> None:
 
 
 MOST_SETS: Final = 2_000
-"""The most sets of one size that are compared; if there are more, the cheapest work goes until the newcomer fits."""
+"""The most sets of victims of one size that are compared.
+
+If there are more, the cheapest work goes until the newcomer fits.
+"""
 
 
 def choose_victims(
@@ -81,10 +82,11 @@ def choose_victims(
     *,
     at_once: bool,
 ) -> list[RunningWork] | None:
-    """Return the running work that has to go so that instances with the amounts `wanted` fit; None if they never fit.
+    """Return the running work to end so that instances with the amounts `wanted` fit; None if they never fit.
 
-    Fewest first, then the least cost together, then the order of `runs` (cheapest first). `given`: the amounts that
-    this cycle has assigned there. With a grace (not `at_once`) the newcomer begins when revoking leases have ended.
+    The choice is by the fewest pieces first, then the least cost together, then the order of `runs` (cheapest first).
+    `given`: the amounts that this cycle has assigned on the slot. With a grace (not `at_once`) the newcomer begins when
+    revoking leases have ended.
     """
 
     def makes_room(victims: Iterable[RunningWork]) -> bool:
@@ -145,7 +147,7 @@ def _list_preemptors(quota_run: QuotaRun, level: int) -> list[PendingGroup]:
 
 
 def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
-    """Return (possible victims, cheapest first; their slot), ordered by the cheapest victim.
+    """Yield slots on which work may be preempted, as (possible victims, their slot), cheapest victim first.
 
     Work is not preempted before all its leases are `min_run_time` old (0: at any time).
     """
@@ -180,14 +182,20 @@ class _Preemption:
         )
         self._payers = {group.account.id for group in groups if group.account}
         self._least: Levels | None = None
-        """The cost of the cheapest victim of this slot; on later slots victims cost no less, and no payer earns."""
+        """The cost of the cheapest victim of the present slot.
+
+        On later slots victims cost no less, and no balance grows in between.
+        """
 
     def take(self, slot_info: SlotInfo, runs: list[RunningWork]) -> bool:
-        """Let the first reservation that may preempt these do so; False if no account can pay for a later victim."""
+        """Let the first reservation that may preempt work on a slot do so.
+
+        Return False if no account can pay for a later victim.
+        """
         self._least = runs[0].cost
         if all(self._left[name] <= self._least for name in self._payers):
             return False
-        # Work on several slots that was preempted on another one ended, or stands there with revoking leases now.
+        # Work on several slots that was preempted on another slot has ended, or has revoking leases on this one now.
         runs = [run for run in runs if self._run.running.runs.get(run.reservation.id) is run]
         met = self._run.requirements_index.list_met(slot_info, slot_info.capacity)
         if runs and met:
@@ -223,7 +231,10 @@ class _Preemption:
 def _carry_out(
     quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
 ) -> None:
-    """Move the cost and decide the preemption. With a grace the newcomer claims the slot; else it is leased at once."""
+    """Move the victim's cost to the newcomer's account and decide the preemption.
+
+    With a grace the newcomer claims the slot; else it is leased at once.
+    """
     cycle = quota_run.cycle
     revoke_by = cycle.find_revoke_by(group.demand.settings)
     reservation, cost = quota_run.serve(group), sum_costs(victims)
@@ -244,7 +255,7 @@ def _carry_out(
     )
     cycle.decide(decision)
     if revoke_by is not None:
-        for victim in victims:  # it keeps its leases until the grace ends, and is not charged any more
+        for victim in victims:  # the victim keeps its leases until the grace ends, and is not charged any more
             leaving = (msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
             cycle.returning[victim.reservation.id] = victim.reservation
             quota_run.hold(victim.reservation, tuple(leaving))

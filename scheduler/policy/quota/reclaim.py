@@ -1,11 +1,10 @@
-"""Reclaim under `quota`: elastic instances are reclaimed for a reservation that fits on no idle slot, before whole
-reservations are preempted for it.
+"""Reclaim under `quota`: elastic instances are reclaimed for a reservation that fits on no idle slot.
 
-`yielding`: essential instances of every reservation go before elastic ones of others, at any level. `flexible`: only if
-the utilisation of the pools grows. No balance changes: the cost of an elastic lease stays with its account.
-
-The rules of what may be reclaimed are those of the cascade (`policy/elastic`). The search is another one: qscheduler
-takes slots in slot order, while the cascade packs or spreads. Sources: Zoe, in the order of qscheduler.
+This is tried before whole reservations are preempted for it. `yielding`: essential instances of every reservation go
+before elastic ones of others, at any level. `flexible`: only if the utilisation of the pools grows. No balance changes:
+the cost of an elastic lease stays with its account. The rules of what may be reclaimed are those of the cascade
+(`policy/elastic`). The search is another one: qscheduler takes slots in slot order, while the cascade packs or spreads.
+Sources: Zoe, in the order of qscheduler.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,12 +39,12 @@ class ReclaimableLease:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of the lease on its slot."""
+        """The key of the lease in the table of its slot: (reservation, component)."""
         return self.holder.id, self.lease.component
 
 
 def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> None:
-    """Reclaim elastic instances for the pending groups, first in order first.
+    """Reclaim elastic instances for the pending groups, in their order.
 
     Only instances that stand in the way are reclaimed: last in rank first, highest index first. With a
     `preemption_grace` their holders have until then, and the newcomer claims the slots meanwhile.
@@ -90,7 +89,7 @@ def _list_reclaimable(quota_run: QuotaRun) -> list[ReclaimableLease]:
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial: slots for one reservation, and the leases that have to go for it."""
+    """A trial: slots for one reservation, and the elastic leases that have to be reclaimed for it."""
 
     quota_run: QuotaRun
     reclaimable: Sequence[ReclaimableLease]
@@ -99,7 +98,7 @@ class _Trial:
     taken: dict[SlotInfo, list[Resources]] = field(default_factory=dict)
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
-        """Return a slot for each instance and the leases to reclaim; None if reclaims do not help."""
+        """Return a slot for each instance and the leases to reclaim; None if reclaims do not make all instances fit."""
         slot_infos: list[SlotInfo] = []
         for need in self.group.demand.needs:
             slot_info = self._find(need)
@@ -110,20 +109,21 @@ class _Trial:
         self._put_back()
         if self.quota_run.limits.refuses(self.group.account, slot_infos) or not self._is_worth_it():
             return None
-        # Without reclaims the reservation waits for revoking leases without a claim: it is placed once they have ended.
+        # Without reclaims the reservation waits for revoking leases that nothing claims: it is placed once they have
+        # ended.
         return (
             (slot_infos, self.gone) if self.gone or all(self._fits(each, at_once=True) for each in slot_infos) else None
         )
 
     def _put_back(self) -> None:
-        """Keep leases that do not stand in the way, first in rank first."""
+        """Keep the leases that do not stand in the way of the reservation, first in rank first."""
         for number in reversed(range(len(self.gone))):
             part = self.gone.pop(number)
             if not self._fits(part.slot_info):
                 self.gone.insert(number, part)
 
     def _find(self, need: InstanceRequest) -> SlotInfo | None:
-        """Return the first idle slot with capacity, else the first that has it as one lease after the other goes."""
+        """Return the first idle slot with capacity, else the first that has it as elastic leases go one by one."""
         for slot_info in self.quota_run.idle:
             if self._could_serve(slot_info, need) and self._fits(slot_info, need):
                 return slot_info
@@ -141,7 +141,7 @@ class _Trial:
         return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
     def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None, *, at_once: bool = False) -> bool:
-        """Return whether the instances of this trial on a slot, and one more, fit without the leases that go."""
+        """Return whether the trial's instances on a slot, and one more, fit without the leases to reclaim."""
         wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
         gone = {part.key for part in self.gone}
         staying = [lease for key, lease in slot_info.leases.items() if key not in gone]

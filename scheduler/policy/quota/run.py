@@ -20,14 +20,14 @@ from scheduler.policy.quota.running import AccountLimits, RunningIndex, RunningW
 
 
 class QuotaRun:
-    """The state of one pass."""
+    """The state of one pass of placing by quota."""
 
     def __init__(self, cycle: CycleState, running: RunningIndex, waiters: Queue) -> None:
         self.cycle, self.running = cycle, running
         self.limits = AccountLimits(cycle, running)
         self.requirements_index = RequirementsIndex()
         self.groups: list[list[PendingGroup]] = [[] for _ in range(FREE + 1)]
-        """By the level that the account can pay; in the order of their first reservations."""
+        """Pending groups by the level that their account can pay; in the order of their first reservations."""
         settings_of = cycle.rules.settings_of
         self.slot_infos = [
             slot_info
@@ -36,15 +36,15 @@ class QuotaRun:
         ]
         """Slots in service in pools whose queue is `quota`, full ones too, in slot order."""
         self.idle = [slot_info for slot_info in self.slot_infos if slot_info.has_place]
-        """Those that can take one more lease, apart from resources."""
+        """Slots that can take one more lease, apart from resources."""
         self.preempted: set[SlotInfo] = set()
-        """Slots with a preemption in this cycle: at most one each."""
+        """Slots with a preemption in this cycle: each slot has at most one."""
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
         self.given: dict[SlotInfo, list[Resources]] = {}
         """By slot: the amounts that this cycle has assigned there."""
         self._has_filled = False
-        """Whether a slot may have become full since `drop_full`."""
+        """Whether a slot may have become full since full slots were last removed from the idle ones."""
         self._required: dict[Demand, tuple[int, Requirements, Requirements | None]] = {}
         self._open_groups(waiters)
 
@@ -81,7 +81,7 @@ class QuotaRun:
         return (group for group in self.groups[level] if not group.is_served and not self.limits.is_fanned_out(group))
 
     def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
-        """Lease a slot for each instance to the first reservation of a group."""
+        """Assign a slot for each instance to the first reservation of a group, as leases at this level."""
         reservation = self.serve(group)
         self.limits.note(group, slot_infos)
         leases = make_leases(self.cycle, group.demand, slot_infos, level)
@@ -95,14 +95,17 @@ class QuotaRun:
         self.cycle.assign(reservation, leases, level)
 
     def serve(self, group: PendingGroup) -> Reservation:
-        """Note that the first reservation of a group is served; return it. The next one follows."""
+        """Note that the first reservation of a group got leases or a claim, and return it.
+
+        The next one of the group follows.
+        """
         reservation = group.first
         group.served += 1
         self.served.add(reservation.id)
         return reservation
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
-        """Set the leases of a reservation: held, revoking or claimed."""
+        """Set the leases of a reservation in the scratch copy: held, revoking or claimed."""
         for slot_info in self._list_slot_infos(leases):
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
             slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
@@ -114,9 +117,9 @@ class QuotaRun:
         self.running.add(reservation, leases)
 
     def end(self, run: RunningWork) -> None:
-        """End preempted work: it is pending again and gets no slot in this cycle.
+        """End preempted work: its reservation is pending again and gets no slot in this cycle.
 
-        The capacity that it leaves on other slots is used by later steps.
+        The capacity that its leases leave on other slots is used by later steps.
         """
         self.cycle.end(run.reservation)
         self.cycle.preempted.append(run.reservation)
@@ -129,13 +132,13 @@ class QuotaRun:
         return [self.cycle.slot_infos[name] for name in names if name in self.cycle.slot_infos]
 
     def recount(self, slot_info: SlotInfo) -> None:
-        """Work out the free amounts of a slot after its leases have changed."""
+        """Work out the free amounts of a slot again after its leases have changed."""
         slot_info.count_free()
         if slot_info.free is not None and slot_info in self.given:
             slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
-        """Revoke one elastic lease of a reservation; `left` is the revoking lease, None if it ends at once."""
+        """Revoke one elastic lease of a reservation; `left` is the lease in its grace, None if it ends at once."""
         others = (each for each in self.running.runs[holder.id].leases if each.component != lease.component)
         self.running.add(holder, (*others, *([left] if left else ())))
 
@@ -145,7 +148,7 @@ class QuotaRun:
         self.idle = [slot_info for slot_info in self.slot_infos if slot_info in known]
 
     def drop_full(self) -> None:
-        """Remove full slots from the idle ones."""
+        """Remove the slots that can take no more leases from the idle ones."""
         if self._has_filled:  # speed: without a new lease no slot became full
             self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
             self._has_filled = False
@@ -171,7 +174,7 @@ def fits_beside(
 
 
 def make_leases(cycle: CycleState, demand: Demand, slot_infos: Sequence[SlotInfo], level: int) -> tuple[Lease, ...]:
-    """Return the leases of all essential instances as they begin, without cost."""
+    """Return the leases of all essential instances of a reservation as they begin, without cost."""
     return tuple(
         Lease(
             component=instance.name,

@@ -1,7 +1,8 @@
 """Running work under quota: cost, level and slots of each reservation's leases, and the limits of accounts.
 
 Leases that are assigned in this cycle count at once. A reservation with several leases is one piece of work: it has one
-level, and its cost is the cost of all its leases. Source: qscheduler; for the limits, the releases that enforced them.
+level, and its cost is the cost of all its leases. Source: qscheduler; the limits of accounts come from its releases
+that enforced them.
 """
 
 from collections import Counter
@@ -22,23 +23,26 @@ RunState = Literal["held", "leaving", "claimed"]
 
 @dataclass(slots=True, eq=False)
 class RunningWork:
-    """One reservation with leases. `leaving`: it was preempted or interrupted, and its grace runs."""
+    """The running work of one reservation with leases.
+
+    `leaving`: it was preempted or interrupted, and its grace runs.
+    """
 
     reservation: Reservation
     account: Account | None
     level: int
     leases: tuple[Lease, ...]
     order: int
-    """The position of its first slot in the order of all slots."""
+    """The position of the reservation's first slot in the order of all slots."""
     state: RunState
     now: float
     weight: float
-    """Its cost per second."""
+    """The cost of the running work per second."""
     _cost: Levels | None = None
 
     @property
     def cost(self) -> Levels:
-        """What it has used up to now, with what it inherited from its victims."""
+        """What the running work has used up to now, with what it inherited from its victims."""
         if self._cost is None:
             self._cost = NOTHING
             for lease in self.leases:
@@ -47,7 +51,7 @@ class RunningWork:
 
     @property
     def rank(self) -> tuple[Levels, int, int]:
-        """Cheapest first, then by slot."""
+        """The rank of running work among possible victims: cheapest first, then by slot."""
         return (self.cost, self.order, self.reservation.sequence)
 
 
@@ -59,12 +63,12 @@ class RunningIndex:
         self._last = len(cycle.slot_infos)
         self.runs: dict[str, RunningWork] = {}
         self.of_account: dict[str, list[RunningWork]] = {}
-        """By id of an account that exists."""
+        """By id of an account that exists: the running work that the account pays for."""
         for reservation in _list_holders(cycle):
             self.add(reservation, reservation.leases)
 
     def add(self, reservation: Reservation, leases: tuple[Lease, ...]) -> RunningWork:
-        """Add a reservation with these leases, or replace its leases."""
+        """Add a reservation with the given leases to the running work, or replace its leases."""
         if reservation.id in self.runs:
             self.end(reservation.id)
         cycle = self._cycle
@@ -89,7 +93,7 @@ class RunningIndex:
         return run
 
     def end(self, name: str) -> None:
-        """Remove a reservation."""
+        """Remove a reservation from the running work."""
         run = self.runs.pop(name)
         if run.account is not None:
             self.of_account[run.account.id].remove(run)
@@ -103,7 +107,7 @@ class RunningIndex:
         )
 
     def has_worse(self, account: str, level: int) -> bool:
-        """Return whether the account has a lease at a worse level."""
+        """Return whether the account has a lease at a level worse than `level`."""
         return any(run.level > level for run in self.list_metered(account))
 
     def _order_of(self, lease: Lease) -> int:
@@ -127,8 +131,7 @@ class AccountLimits:
     """The number of leases of each account, by key of equal reservations and by label that the account limits.
 
     `max_fanout` limits the paid leases of equal reservations, `per_label_task_limits` the leases on slots with a label.
-
-    Both count the leases that run as placing begins, at any level, and those that are assigned in the cycle. Leases
+    Both count the leases that run as placing begins, at any level, and leases that are assigned in the cycle. Leases
     that a preemption ends are not counted from the next cycle on.
     """
 
@@ -148,12 +151,15 @@ class AccountLimits:
                         self._note_labels(account, cycle.slot_infos[lease.slot].labels)
 
     def is_fanned_out(self, group: PendingGroup) -> bool:
-        """Return whether its equals have `max_fanout` leases: it gets no paid lease and preempts nothing."""
+        """Return whether the reservations that are equal to those of a group have `max_fanout` leases.
+
+        Then the group gets no paid lease and preempts nothing.
+        """
         account = group.account
         return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
 
     def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
-        """Return whether leases on all these slots would exceed a limit of the account by label."""
+        """Return whether leases on all these slots would exceed the account's limit for a label."""
         if account is None or not account.per_label_task_limits:
             return False
         limits, taken = account.per_label_task_limits, Counter[tuple[str, str, str]]()

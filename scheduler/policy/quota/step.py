@@ -1,6 +1,6 @@
 """The steps of quota in a cycle: the charge of the accounts, and placing under `queue: quota`.
 
-Accounts that have saved come first, and no slot stays idle while a reservation fits. For each paid level: idle slots
+Accounts with a balance come first, and no slot stays idle while a reservation fits. For each paid level: idle slots
 take reservations that prefer them, then all others; elastic instances are reclaimed; running work moves to the level
 that its account can pay; better work preempts worse. At last the free level takes what is left. A reservation that
 cannot be placed blocks no other one, and an idle slot is never kept for a better one. Source: qscheduler.
@@ -29,10 +29,11 @@ from scheduler.policy.quota.running import RunningIndex
 
 
 def charge(cycle: Healed) -> Charged:
-    """Charge every account up to now, if any queue is `quota`; one that was charged at this instant is unchanged.
+    """Charge every quota account up to now, if any queue is `quota`.
 
-    Leases that ended earlier in this cycle are paid for: they ran until now. The plan decides on these balances. The
-    commit charges the same accounts again, on the rows as they are then.
+    An account that was charged at this instant is unchanged. Leases that ended earlier in this cycle are paid for: they
+    ran until now. The plan decides on these balances. The commit charges the accounts again, on the rows as they are
+    then.
     """
     if not cycle.rules.has_quota:
         return Charged(cycle)
@@ -49,7 +50,7 @@ def charge(cycle: Healed) -> Charged:
 
 
 def _sum_used(cycle: CycleState) -> dict[str, Levels]:
-    """Return by account what all leases have used since its last charge; `fsum` makes it independent of their order."""
+    """Return by account what all leases have used since its last charge; by `fsum`, in whatever order they come."""
     view, now = cycle.view, cycle.now
     reservations, accounts = view.reservations, view.accounts
     parts: dict[str, list[list[float]]] = {}
@@ -68,11 +69,11 @@ def _sum_used(cycle: CycleState) -> dict[str, Levels]:
 
 
 CodeAndSentence = tuple[str, str]
-"""A waiting code, and the sentence."""
+"""The code and the sentence of the reason why a reservation waits."""
 
 
 def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether the account of a reservation has nothing left and runs nothing free; only under `queue: quota`."""
+    """Return whether a reservation's account has nothing left and allows no free work; False without `queue: quota`."""
     if cycle.settings_of(reservation).queue != "quota":
         return False
     account = cycle.balances.account_of(reservation)
@@ -80,7 +81,10 @@ def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
 
 
 def report_no_quota(cycle: CycleState, reservation: Reservation) -> bool:
-    """Report `no_quota` for a reservation that lacks quota; return whether it does."""
+    """Report `no_quota` for a reservation if its account has nothing left and allows no free work.
+
+    Return whether that is so.
+    """
     lacks = lacks_quota(cycle, reservation)
     if lacks:
         cycle.wait(reservation.id, *_describe_no_quota(cycle.balances.account_of(reservation)))
@@ -93,7 +97,7 @@ def _describe_no_quota(account: Account | None) -> CodeAndSentence:
 
 
 class BlockReasons:
-    """The reasons for which accounts block reservations that were not placed."""
+    """Finds the reasons for which accounts block reservations that were not placed."""
 
     def __init__(self, quota_run: QuotaRun) -> None:
         self._run = quota_run
@@ -106,7 +110,7 @@ class BlockReasons:
                 self._idle_by_requirements.setdefault(requirements, []).append(slot_info)
 
     def find(self, group: PendingGroup) -> CodeAndSentence | None:
-        """Return code and sentence for the rest of a group; None if the account does not block it."""
+        """Return waiting code and sentence for the unplaced reservations of a group; None if no account blocks them."""
         account = group.account
         if account is None:
             return None
@@ -123,7 +127,7 @@ class BlockReasons:
         return "account_limit", f"account {account.id} has as many leases as it may on slots with a label of {slot}"
 
     def _find_refused(self, account: Account, group: PendingGroup) -> str | None:
-        """Return an idle slot that meets the requirements, if a limit of the account refuses all such slots."""
+        """Return an idle slot that meets the requirements if a limit of the account refuses all such slots."""
         key = (account.id, group.required)
         if key not in self._known:
             idle = self._idle_by_requirements.get(group.required, [])
@@ -133,7 +137,7 @@ class BlockReasons:
 
 
 def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
-    """Place these reservations, whose queue is `quota`; return those that may cause a launch instead, in order.
+    """Place reservations whose queue is `quota`; return, in order, those that may cause a launch instead.
 
     A reservation that its account blocks waits with the reason and causes no launch.
     """
@@ -149,7 +153,7 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
         reclaim(quota_run, list(quota_run.list_open(level)), level)
         relevel(cycle, quota_run.running, level)
         preempt(quota_run, level)
-    # A group may run free if its account has nothing left, or pays for no more of its equals.
+    # A group may run free if its account has nothing left, or pays for no more equal reservations.
     free = [
         group
         for group in chain.from_iterable(quota_run.groups)
@@ -163,7 +167,7 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
 
 
 def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> None:
-    """Assign claims, the earliest first; a lease has the level for which it was claimed."""
+    """Assign claimed slots to their reservations, earliest first; a lease has the level of its claim."""
 
     def hold(reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         quota_run.hold(reservation, leases)
