@@ -21,7 +21,7 @@ from scheduler.model.view import View
 from scheduler.policy.capacity.fits import Mark, find_obstacle, measure
 
 Leases = dict[tuple[str, str], Lease]
-"""By (reservation, component)."""
+"""The leases of a slot, by (reservation, component)."""
 
 
 NO_LEASES: Final[Leases] = {}
@@ -37,43 +37,44 @@ class SlotInfo(msgspec.Struct, eq=False):
     """The position of the slot in the order of all slots: pools as configured, then by number."""
     state: SlotState
     capacity: Resources | None
-    """None: this slot counts leases only."""
+    """The resources of the slot; None: the slot counts leases only."""
     labels: Labels
     leases: Leases
-    """The leases of the slot's present epoch. It may be the view's own table, so it is replaced and never changed."""
+    """The leases of the slot's present epoch. The table may be the view's own, so it is replaced and never changed."""
     free: Resources | None
     market: str
-    """The market of the offering that it was launched from; "" if the pool lists none."""
+    """The market of the offering that the slot was launched from; "" if the pool lists none."""
     price: float
     unconfirmed: int
-    """The number of leases in a row that were not confirmed, those of this cycle included."""
+    """The number of leases of the slot in a row that were not confirmed, those of this cycle included."""
     idle_since: float
-    """When its last lease ended, in this cycle too, else when it became ready."""
+    """When the slot's last lease ended, in this cycle too, else when the slot became ready."""
     overlap: int = 0
     """The number of pairs of a revoking lease and the claimed lease that follows it; a pair counts as one lease."""
     given: int = 0
-    """The number of instances that this cycle placed on it, or keeps its capacity for."""
+    """The number of instances that this cycle placed on the slot, or keeps its capacity for."""
     redeemed: int = 0
-    """The number of its leases that this cycle assigns to claims or by preemption.
+    """The number of the slot's leases that this cycle assigns to claims or by preemption.
 
     The slot's row does not count them yet.
     """
     lifted: int = 0
-    """The number of its elastic leases that are taken off it in this scratch copy."""
+    """The number of elastic leases that are taken off the slot in this scratch copy."""
     unclean: bool = False
-    """Whether a lease ended here in this cycle, not by its holder's release, in a pool that recycles such slots."""
+    """Whether a lease on the slot ended in this cycle without its holder's release, in a pool that recycles such slots.
+    """
     wanted: bool = False
-    """Whether a lease is assigned here in this cycle, or its capacity is kept: it is neither idle nor warm."""
+    """Whether a lease is assigned on the slot in this cycle, or its capacity is kept: it is neither idle nor warm."""
     stuck: bool = False
-    """Whether it was interrupted or is past the timeout of its state: it serves no reservation."""
+    """Whether the slot was interrupted or is past the timeout of its state: it serves no reservation."""
     opened: "CachedSlot | None" = None
-    """The cached facts before anything was decided; None if the view has no such slot."""
+    """The cached facts of the slot before anything was decided; None if the view has no such slot."""
     slot_class: Any = None
     remaining: Any = None
-    """The `SlotClass` and `RemainingCapacity` in its slot index; None while it is in none."""
+    """The slot's `SlotClass` and `RemainingCapacity` in a slot index; None while it is in no index."""
 
     def find_marks(self) -> tuple[Mark, Mark]:
-        """Return the key of its `SlotClass` (pool, labels) and the key of its `RemainingCapacity`."""
+        """Return two keys: that of the slot's `SlotClass` (pool, labels), and that of its `RemainingCapacity`."""
         opened = self.opened
         if opened is None or self.given or self.lifted or self.labels is not opened.slot_info.labels:
             return self._make_class_mark(), self.make_capacity_mark()
@@ -87,7 +88,7 @@ class SlotInfo(msgspec.Struct, eq=False):
         return (self.slot.pool, tuple(self.labels.items()))
 
     def make_capacity_mark(self) -> Mark:
-        """Return the key of its `RemainingCapacity`: equal if the same amounts, leases and uses are left."""
+        """Return the key of a slot's `RemainingCapacity`: equal if the same amounts, leases and uses are left."""
         free, pool = self.free, self.pool
         load = len(self.leases) - self.overlap - self.lifted + self.given
         uses_left = self.uses_left if pool.max_uses else inf
@@ -95,12 +96,12 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def load(self) -> int:
-        """The number of leases on it, those of this cycle included."""
+        """The number of leases on the slot, those of this cycle included."""
         return len(self.leases) - self.overlap - self.lifted + self.given
 
     @property
     def uses_left(self) -> float:
-        """The number of leases that its machine may still take (`max_uses`); each claim keeps one of them."""
+        """The number of leases that the slot's machine may still take (`max_uses`); each claim keeps one of them."""
         most = self.pool.max_uses
         if not most:
             return inf
@@ -114,39 +115,39 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def takes_leases(self) -> bool:
-        """Whether it is ready, not cordoned, not offline, and without an unknown occupant."""
+        """Whether the slot is ready, not cordoned, not offline, and without an unknown occupant."""
         return self.state == "ready" and not (self.slot.cordoned or self.stuck or self.slot.stranger)
 
     @property
     def is_coming(self) -> bool:
-        """Whether it is in flight and not past its timeout."""
+        """Whether the slot is in flight and not past its timeout."""
         return self.state in IN_FLIGHT and not self.stuck
 
     @property
     def is_active(self) -> bool:
-        """Whether it counts towards `max_slots`: in every state except `empty` and `error`."""
+        """Whether the slot counts towards `max_slots`: in every state except `empty` and `error`."""
         return self.state not in INACTIVE
 
     @property
     def is_serving(self) -> bool:
-        """Whether it counts towards `min_slots`: ready or in flight, and not cordoned."""
+        """Whether the slot counts towards `min_slots`: ready or in flight, and not cordoned."""
         return (self.state == "ready" or self.is_coming) and not self.slot.cordoned
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is ready, not cordoned, and neither used nor kept."""
+        """Whether the slot is ready, not cordoned, without leases, and no capacity of it is kept."""
         is_free = not (self.leases or self.wanted or self.slot.stranger)
         return self.state == "ready" and not self.slot.cordoned and is_free
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
-        """End one of its leases in this cycle."""
+        """End one lease of the slot in this cycle."""
         self.leases = {other: lease for other, lease in self.leases.items() if other != key}
         self.idle_since = now
         self.unclean = self.pool.recycle_unclean
         self.count_free()
 
     def count_free(self) -> None:
-        """Set `free` and `overlap` from its leases, after these have changed."""
+        """Set `free` and `overlap` of the slot from its leases, after these have changed."""
         self.overlap, self.free = 0, self.capacity
         if self.leases:
             usage = measure(self.leases.values())
@@ -158,16 +159,16 @@ class CachedSlot(msgspec.Struct, eq=False):
     """A slot before anything is decided, with the facts that follow from its row and its leases."""
 
     slot_info: SlotInfo
-    """The original of its scratch copies; its order is 0."""
+    """The original from which the scratch copies of the slot are made; its order is 0."""
     is_at_rest: bool
-    """Whether no rule of its lifecycle applies, unless something happens to it in this cycle."""
+    """Whether no rule of the slot's lifecycle applies, unless something happens to the slot in this cycle."""
     is_sound: bool
-    """Whether all leases that name it belong to its present machine."""
+    """Whether all leases that name the slot belong to its present machine."""
     marks: tuple[Mark, Mark] | None = None
     """The result of `find_marks` while nothing happens to the slot; None until it is needed."""
 
     def copy(self, order: int) -> SlotInfo:
-        """Return its scratch copy for one cycle."""
+        """Return a scratch copy of the slot for one cycle."""
         slot_info: SlotInfo = self.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
         slot_info.order, slot_info.opened = order, self
         return slot_info
@@ -196,7 +197,10 @@ def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASE
 
 
 def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
-    """Return the resources of a slot: its row's, else its offering's, else its pool's; None: it counts leases only."""
+    """Return the resources of a slot: those of its row, else of its offering, else of its pool.
+
+    None: it counts leases only.
+    """
     if slot.resources is not None:
         return slot.resources
     offering = pool.offering_by_key.get(slot.offering or "")
@@ -228,8 +232,8 @@ def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
 def is_configured(slot: Slot, pool: Pool) -> bool:
     """Return whether the pool still lists the offering that the slot was launched from; True without an offering.
 
-    The key of an offering changes when another one with its name appears in another market or zone, so the name and
-    the market are compared too.
+    The key of an offering changes when another one with its name appears in another market or zone. So the name and the
+    market are compared too.
     """
     if slot.offering is None or not pool.is_elastic:
         return True
@@ -240,19 +244,19 @@ def is_configured(slot: Slot, pool: Pool) -> bool:
 
 
 def _keys_of(offering: Offering) -> tuple[str, str, str]:
-    """Return the keys that an offering can have, depending on other offerings with its name."""
+    """Return the keys that an offering can have, depending on which other offerings have its name."""
     key = f"{offering.name}/{offering.market}"
     return (offering.name, key, f"{key}/{offering.zone or 'any'}")
 
 
 AT_REST: Final = frozenset({"ready", "empty"})
-"""A slot may stay in these states for any time."""
+"""States in which a slot may stay for any time."""
 
 
 def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:
     """Return the cached facts of a pool's slots, in slot order.
 
-    Slots that are not in `cached`, or were cached under other rules, are added to it.
+    Slots that are not in `cached`, or were cached under other rules, are added to `cached`.
     """
     found: list[CachedSlot] = []
     for slot in view.list_slots(name):

@@ -1,7 +1,8 @@
-"""How long a reservation lives, and when the next cycle is due. All times are in seconds.
+"""How long a reservation lives, and when the next cycle is due.
 
-The ttl of a reservation is its own, else `reservation_ttl` of its pool (the first one that serves its system), else,
-for a lease only, `lease_ttl` of that pool. 0 means never. Source: the autoscaler's tick.
+All times are in seconds. The ttl of a reservation is that of its request, else `reservation_ttl` of its pool (the first
+one that serves its system). A lease without a requested ttl has `lease_ttl` of that pool. A ttl of 0 means that it
+never expires. Source: the autoscaler's tick.
 """
 
 from math import inf, nextafter
@@ -12,7 +13,7 @@ from scheduler.model.rules import Pool, Rules
 
 
 class Terms(NamedTuple):
-    """The fields of a request that determine how long it lives, equal for all requests that live equally long."""
+    """The fields of a request that determine how long a reservation lives; equal fields mean equally long."""
 
     ttl: float | None
     pool: str | None
@@ -20,15 +21,16 @@ class Terms(NamedTuple):
 
 
 def expiry_of_pending(request: Request | Terms, rules: Rules, now: float) -> float | None:
-    """Return when a pending reservation expires. `now`: its submission, its renewal or its return to the queue. None:
-    never.
+    """Return when a pending reservation expires; None: never.
+
+    `now`: its submission, its renewal or its return to the queue.
     """
     ttl = _own_ttl(request, rules)
     return now + ttl if ttl else None
 
 
 def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float | None:
-    """Return when a leased reservation expires. `now`: its assignment or its renewal. None: never."""
+    """Return when a leased reservation expires; None: never. `now`: its assignment or its renewal."""
     ttl = _own_ttl(request, rules)
     if ttl is None:
         pool = _first_pool(request, rules)
@@ -37,14 +39,14 @@ def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float
 
 
 def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> float | None:
-    """Return when a reservation that is renewed now expires, by its phase. None: never."""
+    """Return when a pending or leased reservation that is renewed now expires. None: never."""
     if reservation.phase == "pending":
         return expiry_of_pending(reservation.request, rules, now)
     return expiry_of_lease(reservation.request, rules, now)
 
 
 def _own_ttl(request: Request | Terms, rules: Rules) -> float | None:
-    """Return the ttl of the pending and the leased phase; None if neither request nor pool has one, 0.0 for never."""
+    """Return the ttl of the pending and the leased phase. None if neither request nor pool has a ttl, 0.0 for never."""
     if request.ttl is not None:
         return request.ttl
     pool = _first_pool(request, rules)
@@ -57,22 +59,28 @@ def _first_pool(request: Request | Terms, rules: Rules) -> Pool | None:
 
 
 class Timers:
-    """Collect the instants at which something falls due. A step adds them; predicates never do."""
+    """Collects the instants at which something falls due, to find when the next cycle is needed.
+
+    The steps of a plan add instants; functions that only answer a question never do.
+    """
 
     def __init__(self, now: float) -> None:
         self._now = now
         self.first = inf
-        """The earliest instant; infinity if nothing falls due."""
+        """The earliest instant at which something falls due; infinity if nothing does."""
         self.lease_terms: set[Terms] = set()
-        """The terms of the leases of this cycle. Many leases share theirs: their ends are worked out once."""
+        """What determines how long the leases assigned in this cycle last.
+
+        Many leases have equal terms: their ends are worked out once.
+        """
 
     def add(self, instant: float | None) -> None:
-        """Wake at `instant`, or at once if it has passed. None adds nothing."""
+        """Note that a cycle is due at `instant`, or at once if it has passed. None adds nothing."""
         if instant is not None:
             self.first = min(self.first, max(instant, self._now))
 
     def add_after(self, start: float, limit: float) -> None:
-        """Wake at the first instant at which more than `limit` seconds have passed since `start`."""
+        """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""
         instant = nextafter(max(start + limit, self._now), inf)
         while instant - start <= limit:  # the sum was rounded down
             instant = nextafter(instant, inf)

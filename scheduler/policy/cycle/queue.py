@@ -12,7 +12,10 @@ from scheduler.policy.capacity.requests import Demand, SharedAmounts, make_needs
 
 
 class Demands(dict[Shape, Demand]):
-    """The demands of a cycle, by shape. A demand is made when its shape is looked up for the first time."""
+    """The demands of a cycle, by shape (what reservations with equal requests share).
+
+    A demand is made when its shape is looked up for the first time.
+    """
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
@@ -31,27 +34,33 @@ class Demands(dict[Shape, Demand]):
 
 @dataclass(slots=True)
 class Queue:
-    """Pending reservations in order, and what each needs. Parallel lists, because there may be a million of them."""
+    """Pending reservations in order, and the demand of each.
+
+    The lists are parallel, because there may be a million reservations.
+    """
 
     _rows: list[Reservation] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
     oldest: float = inf
-    """`created_at` of the oldest reservation."""
+    """`created_at` of the oldest reservation in the queue."""
     _stays: Sequence[object] | None = None
-    """Which of `_rows` remain after a filter, while `reservations` has not been used: most steps need the ids alone."""
+    """Which of `_rows` remain after a filter; None: all of them.
+
+    The rows are filtered late, because most steps need the ids alone.
+    """
     _different: set[Demand] | None = None
 
     @property
     def reservations(self) -> list[Reservation]:
-        """The rows. Callers must not change the list."""
+        """The rows of the queue's reservations, in order. Callers must not change the list."""
         if self._stays is not None:
             self._rows, self._stays = list(compress(self._rows, self._stays)), None
         return self._rows
 
     @property
     def different(self) -> set[Demand]:
-        """All demands, each once. Callers must not change the set."""
+        """All demands of the queue, each once. Callers must not change the set."""
         if self._different is None:
             self._different = set(self.demands)
         return self._different
@@ -65,8 +74,10 @@ class Queue:
         return self._arrange(sorted(range(len(ranks)), key=ranks.__getitem__))
 
     def sort_groups(self, numbers: Sequence[int], ranks: Sequence[float]) -> "Queue":
-        """Return a queue sorted by the rank of each reservation's group: `numbers` has the group of each, `ranks` the
-        rank of each group. Faster than `sort`, because few ranks differ.
+        """Return a queue sorted by the rank of each reservation's group.
+
+        `numbers` has the group of each reservation, `ranks` the rank of each group. This is faster than `sort`, because
+        few ranks differ.
         """
         found: dict[float, list[int]] = {rank: [] for rank in sorted(ranks)}
         if len(found) <= 1:

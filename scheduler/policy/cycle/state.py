@@ -42,22 +42,24 @@ from scheduler.policy.plan_cache import PlanCache
 
 
 class Balances:
-    """The existing accounts, each with its level after the charge of this cycle, and with its balance after the charge
-    and after preemptions. Source: qscheduler.
+    """The existing quota accounts in a cycle: level after the charge, balance after charge and preemptions.
+
+    Source: qscheduler.
     """
 
     def __init__(self, accounts: Mapping[str, Account]) -> None:
         self.accounts = accounts
         self._levels = {name: level_of(account.balance) for name, account in accounts.items()}
         self.left = {name: account.balance for name, account in accounts.items()}
-        """What each account has left now; a level may be overdrawn."""
+        """What each account has left now, by level; a level may be overdrawn."""
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the account that pays for a reservation; None if it names none that exists."""
+        """Return the account that pays for a reservation; None if the reservation names no account that exists."""
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def level_of(self, reservation: Reservation) -> int:
-        """Return the best level at which its account had something left after the charge, else the free level.
+        """Return the best level at which a reservation's account had a balance after the charge, else the free level.
+
         Preemptions in this cycle move balances and do not change the level.
         """
         account = self.account_of(reservation)
@@ -65,13 +67,14 @@ class Balances:
 
     @property
     def are_by_name(self) -> bool:
-        """Whether the name of an account determines which account pays. It does not once an account was forgotten: a
-        new account of that name pays for later reservations only.
+        """Whether the name of an account determines which account pays.
+
+        It does not after an account was deleted: a new account of that name pays for later reservations only.
         """
         return not any(account.forgotten_upto for account in self.accounts.values())
 
     def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
-        """Let the payer take over what the payee paid so far. Without a payee nothing is refunded."""
+        """Let one account take over what the account `payee` paid so far. Without a payee nothing is refunded."""
         self.left[payer.id] = subtract(self.left[payer.id], cost)
         if payee is not None:
             self.left[payee.id] = add(self.left[payee.id], cost)
@@ -98,7 +101,7 @@ class CycleState:
         self.requeued: dict[str, Reservation] = {}
         """Reservations whose leases this cycle ended and that are pending again."""
         self.returning: dict[str, Reservation] = {}
-        """Revoked reservations that keep their leases for a grace: they may cause launches, and get no lease yet."""
+        """Revoked reservations that keep their leases for a grace: they may cause launches, but get no lease yet."""
         self.balances = Balances({})
         """What the quota accounts have left after `charge`; empty if no queue is `quota`."""
         self.charged: tuple[str, ...] = ()
@@ -107,27 +110,27 @@ class CycleState:
         """Reservations that were preempted without a grace. They are pending again and are served last in this cycle.
         """
         self.over: set[str] = set()
-        """Reservations that this cycle has ended or requeued."""
+        """Ids of the reservations that this cycle has ended or requeued."""
         self.timers = Timers(now)
         self.slot_infos: dict[str, SlotInfo] = {}
-        """All slots of the configured pools by id: pools as configured, slots in slot order."""
+        """All slots of the configured pools, by id: pools in configured order, slots in slot order."""
         self.pools: dict[str, list[SlotInfo]] = {}
         self._restless: dict[int, SlotInfo] = {}
         self.unsound: set[str] = set()
-        """Ids of slots, existing or not, that a lease names although it belongs to another machine."""
+        """Ids of slots that a lease names although the lease belongs to another machine; the slot may not exist."""
         self.vanished: list[Slot] = []
         """Slots with EC2 machines whose pool the rules no longer list, in slot order."""
         self._indexes: list[SlotIndex] = []
         self.ready: SlotIndex
-        """Ready slots that take instances. This and the next two are there from `open_indexes` on."""
+        """The index of ready slots that take instances; this and the other indexes exist from `open_indexes` on."""
         self.coming: SlotIndex
-        """Slots in flight."""
+        """The index of slots in flight."""
         self.launched: SlotIndex
-        """Slots that this cycle launches."""
+        """The index of slots that this cycle launches."""
         self.vacated: set[tuple[str, str]] = set()
         """(reservation, component) of elastic leases that this cycle ended while their reservation stays leased."""
         self.turns = WorkBudget(self.cache.turns, rules.limits.work_per_tick)
-        """What gangs and elastic components may cost in this cycle."""
+        """The work budgets of this cycle for gangs and elastic components."""
         self._demands = Demands(rules)
         self._open_pools()
 
@@ -150,32 +153,36 @@ class CycleState:
         self.unsound.update(self.view.leases_on.keys() - self.view.slots.keys())
 
     def note_restless(self, slot_info: SlotInfo) -> None:
-        """Let `heal`, `retire` and `wake` look at this slot: this cycle changed something on it."""
+        """Let the steps that repair, retire and set the wake-up look at a slot that this cycle has changed."""
         self._restless[slot_info.order] = slot_info
 
     def list_restless(self) -> list[SlotInfo]:
-        """Return, in slot order, the slots that changed in this cycle or whose state does not last. Most slots of a
-        fleet are not among them and need no look.
+        """Return, in slot order, the slots that changed in this cycle or whose state does not last.
+
+        Most slots of a fleet are in a lasting state and need no look.
         """
         return [self._restless[order] for order in sorted(self._restless)]
 
     def decide(self, decision: Decision) -> None:
-        """Append a decision to the plan."""
+        """Append a decision to the plan of this cycle."""
         self.decisions.append(decision)
 
     def move_slot(self, slot_info: SlotInfo, decision: Drain | Terminate | Reset) -> None:
-        """Decide that a slot drains, terminates or becomes empty. It is in that state for the rest of the cycle."""
+        """Decide that a slot drains, terminates or becomes empty.
+
+        The slot is in that state for the rest of the cycle.
+        """
         self.decide(decision)
         slot_info.state = _STATE_AFTER[type(decision)]
 
     def assign(self, reservation: Reservation, leases: Iterable[Lease], level: int | None = None) -> None:
-        """Assign these leases. `level`: the quota level that pays for them; None without quota."""
+        """Assign the given leases to a reservation. `level`: the quota level that pays for them; None without quota."""
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=name_placements(leases), level=level))
 
     def end(self, reservation: Reservation) -> None:
-        """End all its leases. It is not pending either: the rest of the cycle ignores it."""
+        """End all leases of a reservation. It is not pending either: the rest of the cycle ignores it."""
         self.over.add(reservation.id)
         self.requeued.pop(reservation.id, None)
         self.returning.pop(reservation.id, None)
@@ -186,7 +193,7 @@ class CycleState:
                 self.note_restless(slot_info)
 
     def end_instance(self, reservation: Reservation, component: str, slot: str) -> None:
-        """End one of its elastic leases; the reservation stays leased."""
+        """End one elastic lease of a reservation, which stays leased."""
         self.vacated.add((reservation.id, component))
         slot_info = self.slot_infos.get(slot)
         if slot_info is not None and (reservation.id, component) in slot_info.leases:
@@ -194,13 +201,13 @@ class CycleState:
             self.note_restless(slot_info)
 
     def requeue(self, reservation: Reservation, decision: Requeue | Restart) -> None:
-        """Decide that a reservation is pending again, at the position of its age. Its leases end."""
+        """Decide that a reservation is pending again, at the position of its age in the queue. Its leases end."""
         self.decide(decision)
         self.end(reservation)
         self.requeued[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
 
     def stays_leased(self, reservation: Reservation) -> bool:
-        """Return whether this cycle neither ends nor revokes the leases of a leased reservation so far."""
+        """Return whether this cycle has neither ended nor revoked the leases of a leased reservation so far."""
         return reservation.id not in self.over and reservation.id not in self.returning
 
     def list_in_phase(self, phase: str) -> list[Reservation]:
@@ -214,7 +221,10 @@ class CycleState:
         return sorted(found, key=lambda each: each.sequence)
 
     def demand_of(self, reservation: Reservation) -> Demand:
-        """Return what it needs and the pools that may serve it: one object for all reservations with the same needs."""
+        """Return what a reservation needs and the pools that may serve it.
+
+        Reservations with the same needs share one object.
+        """
         shape = self.view.shapes[reservation.id]
         demand = self._demands[shape]
         if not reservation.declined and not reservation.interruptions:
@@ -227,8 +237,10 @@ class CycleState:
         return replace(demand, declined=declined, impatient=impatient)
 
     def _is_still_there(self, reservation: Reservation, name: str) -> bool:
-        """Return whether the declined machine still runs. A later machine of the same slot is not declined: it would be
-        launched for this reservation again and again otherwise. A machine without a lease so far is a later one.
+        """Return whether the machine that a holder declined still runs.
+
+        A later machine of the same slot is not declined: else it would be launched for this reservation again and
+        again. A machine without a lease so far is a later one.
         """
         slot = self.view.slots.get(name)
         if slot is None or slot.state != "ready" or (slot.epoch and not slot.uses):
@@ -236,14 +248,14 @@ class CycleState:
         return slot.since <= reservation.changed_at
 
     def list_waiters(self) -> Queue:
-        """Return the pending reservations, requeued ones included, oldest first, each with what it needs."""
+        """Return the pending reservations, requeued ones included, oldest first, each with its demand."""
         reservations, ids, shapes = self.view.waiters.list()
         if not self.over:
             return self._make_queue(reservations, ids, shapes)
         return self.sort_queue([each for each in reservations if each.id not in self.over] + [*self.requeued.values()])
 
     def group_waiters(self) -> Groups | None:
-        """Return the pending reservations by account and shape, and for each the number of its group.
+        """Return the pending reservations grouped by account and equal requests, and for each the number of its group.
 
         None if the groups of the view are not valid: this cycle changed the queue, or account and shape alone do not
         determine how each reservation is placed.
@@ -253,7 +265,7 @@ class CycleState:
         return self.view.waiters.group()
 
     def sort_queue(self, reservations: Iterable[Reservation]) -> Queue:
-        """Return these reservations, oldest first, each with what it needs."""
+        """Return the given reservations as a queue, oldest first, each with its demand."""
         found = sorted(reservations, key=_age)
         ids = [each.id for each in found]
         return self._make_queue(found, ids, [self.view.shapes[each] for each in ids])
@@ -272,7 +284,7 @@ class CycleState:
         return any(demand.elastic for demand in self._demands.values())
 
     def settings_of(self, reservation: Reservation) -> SchedulerKeys:
-        """Return the scheduler settings of its queue."""
+        """Return the scheduler settings of a reservation's queue."""
         return self.rules.settings_of(reservation.request.pool, reservation.request.system)
 
     def find_revoke_by(self, settings: SchedulerKeys) -> float | None:
@@ -280,16 +292,16 @@ class CycleState:
         return self.now + settings.preemption_grace if settings.preemption_grace else None
 
     def wait(self, name: str, code: str, detail: str) -> None:
-        """Report why a reservation waits. Of several codes the first in the order of WAITING_CODES is kept."""
+        """Report why a reservation waits. Of several waiting codes the first in the order of WAITING_CODES is kept."""
         known = self.waiting.get(name)
         if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:
             self.waiting[name] = (code, detail)
 
     def wait_for(self, name: str, slot_infos: Sequence[SlotInfo]) -> None:
-        """Report that a reservation waits for these slots, on which it has capacity.
+        """Report that a reservation waits for the given slots, on which it has capacity.
 
-        Slots in flight: `booting`. If all of them are ready, the capacity became available during this cycle, or the
-        reservation was preempted in it; the next cycle places it.
+        If a slot is in flight, the code is `booting`. If all of them are ready, the capacity became available during
+        this cycle, or the reservation was preempted in it; the next cycle places it.
         """
         awaited = [f"{each.slot.id} ({each.state})" for each in slot_infos if each.state != "ready"]
         if awaited:
@@ -300,7 +312,7 @@ class CycleState:
             self.wait(name, "no_capacity", "capacity became available during this tick; the next one places it")
 
     def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
-        """Report why each of many reservations waits."""
+        """Report why each of many reservations waits, with one code for all."""
         if not self.waiting or self.waiting.keys().isdisjoint(ids):
             self.waiting.update(zip(ids, reasons, strict=False))
         else:
@@ -312,11 +324,11 @@ class CycleState:
         return self.now >= instant
 
     def is_past(self, start: float, limit: float) -> bool:
-        """Return whether more than `limit` seconds have passed since `start`, strictly."""
+        """Return whether more than `limit` seconds have passed since `start`."""
         return self.now - start > limit
 
     def open_indexes(self) -> None:
-        """Index the slots that `heal` left in service, ready or in flight. Placement begins with this."""
+        """Index the slots that are in service after repairs, ready or in flight. Placement begins with this."""
         slot_infos = [
             slot_info for slot_info in self.slot_infos.values() if not slot_info.slot.cordoned and not slot_info.stuck
         ]
@@ -330,13 +342,15 @@ class CycleState:
         self.launched = self.make_index()
 
     def make_index(self, slot_infos: Iterable[SlotInfo] = ()) -> SlotIndex:
-        """Return an index of these slots. Its searches count as work of the cycle, and `finish` closes it."""
+        """Return an index of the given slots. Its searches count as work of the cycle, and `finish` closes it."""
         self._indexes.append(index := SlotIndex(slot_infos))
         return index
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
-        """Return whether a ready slot of a quota queue can be left out of the index: it is full, and no elastic
-        instance can be taken off it. Such a queue has no starvation guard that could keep it.
+        """Return whether the index can leave out a ready slot whose queue is `quota`.
+
+        It can if the slot is full, and no elastic instance can be taken off it. Such a queue has no starvation guard
+        that could keep the slot.
         """
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
@@ -347,7 +361,7 @@ class CycleState:
         return sum(index.steps for index in self._indexes)
 
     def finish(self, queue: Queue, wake_at: float | None) -> Plan:
-        """Return the plan, with the waits in the order of the queue, and close the indexes."""
+        """Return the plan, with the waiting reasons in the order of the queue, and close the indexes."""
         ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
         if self.returning:
             # A claimant that got its lease and was preempted in the same cycle keeps the slot until its grace ends.

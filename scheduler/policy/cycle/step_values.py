@@ -14,22 +14,25 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 
 Unexpired = NewType("Unexpired", CycleState)
-"""Expired reservations hold nothing any more."""
+"""The cycle after expired reservations have ended: they hold nothing any more."""
 Healed = NewType("Healed", CycleState)
-"""Lost, interrupted and stuck slots are repaired; the reservations that lost theirs are pending again."""
+"""The cycle after repairs.
+
+Lost, interrupted and stuck slots are repaired; the reservations that lost theirs are pending again.
+"""
 Charged = NewType("Charged", Healed)
-"""Quota accounts have earned and paid; `CycleState.balances` holds what they have left."""
+"""The cycle after quota accounts have earned and paid; `CycleState.balances` holds what they have left."""
 Warm = NewType("Warm", CycleState)
-"""The minimum and the warm reserve of each pool are launched."""
+"""The cycle after the launches for the minimum and the warm reserve of each pool."""
 ScaledIn = NewType("ScaledIn", CycleState)
-"""Slots that were idle for too long drain."""
+"""The cycle after slots that were idle for too long have begun to drain."""
 Scaled = NewType("Scaled", CycleState)
-"""All launches and drains of the cycle are decided."""
+"""The cycle after all launches and drains are decided."""
 Shared = NewType("Shared", CycleState)
-"""All decisions of the cycle are made."""
+"""The cycle after all decisions are made; only the time of the next cycle is to be found."""
 
 FailedBoots = Mapping[str, Sequence[str]]
-"""By pool: the slots whose boot timed out in this cycle. They count before the commit has counted them."""
+"""By pool: the slots whose boot timed out in this cycle. They count as failures before the commit has counted them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +50,25 @@ class ElasticShortage(NamedTuple):
 
     reservation: Reservation
     demand: Demand
-    """Of one instance."""
+    """The demand for one of the elastic instances."""
     instances: int
-    """How many of them are alike."""
+    """How many elastic instances of the reservation have this demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """What `place` leaves to `launch`."""
+    """What placing leaves to the step that launches."""
 
     queue: Queue
     """Reservations for which no slot is ready or in flight, in queue order."""
     deferred: Container[str]
-    """Ids of reservations behind a gang without backfill: ready slots are looked at once the gang had its launches."""
+    """Ids of reservations behind a gang in a queue without backfill.
+
+    Ready slots are searched for them after the gang had its launches.
+    """
     protected: Protected
     elastic: Sequence[ElasticShortage]
-    """In rank order."""
+    """Elastic instances without capacity, in rank order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class Shortfall:
 
     demands: Sequence[Demand]
     kept: Mapping[str, SlotIndex]
-    """See `Protected.kept`."""
+    """Ready slots that the starvation guard keeps, as in `Protected.kept`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +87,4 @@ class Headroom:
     launches: Mapping[str, int]
     """By pool: how many launches are withheld."""
     spared: Container[str]
-    """Ids of slots without leases that these reservations would use beside the launches."""
+    """Ids of slots without leases that reservations with withheld launches would use beside these launches."""

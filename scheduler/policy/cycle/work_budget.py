@@ -2,8 +2,8 @@
 
 Work is counted in steps, not in seconds, so that a plan does not depend on the speed of a host. A principal without
 budget waits for a later cycle and delays no other principal. Single instances are not counted: their cost does not grow
-with their number (`policy/capacity/slot_index.py`). A reservation takes its turn when its search is tried. When the
-budget is spent, a later cycle goes on with the reservations that had no turn.
+with their number (`policy/capacity/slot_index.py`). When the budget is spent, a later cycle goes on with the
+reservations that were not tried.
 """
 
 from typing import Final
@@ -12,48 +12,51 @@ from scheduler.model.reservations import Reservation
 from scheduler.policy.plan_cache import Payer, Turns
 
 LEASE_STEPS: Final = 5
-"""Steps for each assigned lease of a gang: the commit writes it."""
+"""Counted steps for each assigned lease of a gang: the commit writes each lease."""
 GRANT_STEPS: Final = 25
-"""Steps for each granted elastic lease: each chunk of grants writes all leases of its reservation."""
+"""Counted steps for each granted elastic lease: with some grants, the commit writes all leases of the reservation."""
 CORES_STEPS: Final = 2
-"""Steps for each lease of a reservation whose share of the cores changes: the commit reads and publishes all of them.
-"""
+"""Counted steps for each lease of a reservation with a changed share of the cores: the commit publishes each."""
 PAUSE_SECONDS: Final = 1.0
-"""Pause until the next turns after a cycle without decisions."""
+"""Seconds until the next cycle after one without decisions, if the work budget made reservations wait."""
 NEXT_TURN: Final = (
     "the work that its principal may take in one tick is spent (limits.work_per_tick); its turn comes in a later tick"
 )
 
 
 def find_payer(reservation: Reservation) -> Payer:
-    """Return the payer of its work: its principal; its account if it is unsigned."""
+    """Return the principal whose work budget pays for a reservation; the account if the request is unsigned."""
     return reservation.principal if reservation.principal is not None else ("account", reservation.request.account)
 
 
 class WorkBudget:
-    """The budgets of one cycle. `memory` is kept between cycles and holds which reservations had their turn."""
+    """The work budgets of one cycle. `memory` is kept between cycles and holds which reservations were tried."""
 
     def __init__(self, memory: Turns, most: int) -> None:
-        """`most`: steps of one payer in one cycle; 0: no limit."""
+        """Start the budgets. `most`: steps that one principal or account may take in one cycle; 0: no limit."""
         self._memory, self._most = memory, most
         self._spent: dict[Payer, int] = {}
         self._began = 0
         self._present: Payer | None = None
-        """The payer of the present steps; None: they cost nothing."""
+        """The principal or account that pays for the present steps; None: nothing is charged."""
         self._asking: Payer | None = None
-        """The payer of the leases of the reservation of the last `may_try`."""
+        """The principal or account that pays for leases of the reservation that was tried last."""
         self._tried: Turns = {}
         self._first: dict[Payer, str] = {}
-        """By payer: its first reservation in queue order. It has a turn in each cycle and pays for its leases alone."""
+        """By payer (principal or account): its first reservation in queue order.
+
+        That reservation is tried in each cycle and pays for its leases alone.
+        """
         self.short: set[Payer] = set()
-        """Payers with work that waits for a later cycle."""
+        """Principals and accounts with work that waits for a later cycle."""
         self._is_over: set[Payer] = set()
-        """Payers whose round is not over: one of their reservations had no turn yet and gets none in this cycle."""
+        """Principals and accounts with a reservation that was not tried yet and is not tried in this cycle."""
 
     def may_try(self, reservation: Reservation, steps: int) -> bool:
-        """Return whether a reservation has a turn in this cycle. Call it in queue order.
+        """Return whether the work budget lets a reservation be tried in this cycle.
 
-        `steps`: the steps of this cycle so far. The steps until the next call are charged to this reservation.
+        Call it in queue order. `steps`: the steps of this cycle so far. The steps until the next call are charged to
+        this reservation.
         """
         if not self._most:
             return True
@@ -68,7 +71,7 @@ class WorkBudget:
         return True
 
     def _take_turn(self, payer: Payer, name: str) -> bool:
-        """Return whether a reservation of this payer is tried in this cycle.
+        """Return whether a reservation of this payer (principal or account) is tried in this cycle.
 
         It is not if it was tried in an earlier cycle and others of its payer were not, or if no budget is left.
         """
@@ -82,20 +85,25 @@ class WorkBudget:
         return True
 
     def _close(self, steps: int) -> None:
-        """Charge the steps since the last call to its payer; the first reservation of a payer pays for no search."""
+        """Charge the steps since the last call to the principal or account that pays.
+
+        The first reservation of a payer pays for no search.
+        """
         if self._present is not None:
             self.spend(self._present, steps - self._began)
         self._began, self._present = steps, None
 
     def charge_leases(self, count: int) -> None:
-        """Charge the leases of the reservation that is tried. The first reservation of a payer pays for these too,
-        because the commit writes them. A single lease is not counted.
+        """Charge the assigned leases of the reservation that is tried.
+
+        The first reservation of a payer pays for its leases too, because the commit writes them. A single lease is not
+        counted.
         """
         if self._most and count > 1 and self._asking is not None:
             self.spend(self._asking, LEASE_STEPS * count)
 
     def must_wait(self, reservation: Reservation, steps: int) -> bool:
-        """Return whether a reservation needs another turn, because no budget is left for its launches."""
+        """Return whether a reservation must wait for a later cycle, because no work budget is left for its launches."""
         if not self._most:
             return False
         payer = find_payer(reservation)
@@ -110,7 +118,7 @@ class WorkBudget:
         return True
 
     def begin_launches(self, steps: int) -> None:
-        """Give each payer a new budget, for the launches of this cycle."""
+        """Give each principal and account a new work budget, for the launches of this cycle."""
         self._spent.clear()
         self._began, self._present = steps, None
 
@@ -127,20 +135,23 @@ class WorkBudget:
         return True
 
     def spend(self, payer: Payer, steps: int) -> None:
-        """Take steps from the payer's budget."""
+        """Take steps from the work budget of the payer, a principal or an account."""
         self._spent[payer] = self._spent.get(payer, 0) + steps
 
     def is_spent(self, payer: Payer) -> bool:
-        """Return whether the payer has no budget left. If so, the payer gets another cycle."""
+        """Return whether the payer (principal or account) has no work budget left.
+
+        If so, the payer gets another cycle.
+        """
         if not self._most or self._spent.get(payer, 0) < self._most:
             return False
         self.short.add(payer)
         return True
 
     def finish(self, now: float, *, decided: bool) -> float | None:
-        """Store which reservations had their turn. Return when the next cycle is needed; None: no work waits."""
+        """Store which reservations were tried. Return when the next cycle is needed; None: no work waits."""
         for payer in self._memory.keys() - self._is_over:
-            del self._memory[payer]  # all of them had their turn
+            del self._memory[payer]  # all reservations of the payer were tried
         for payer in self._is_over:
             self._memory.setdefault(payer, set()).update(self._tried.get(payer, ()))
         if not self.short:
