@@ -71,7 +71,7 @@ class Arrival:
     sent_at: float | None
     patience: float | None
     is_signed: bool = False
-    """Whether it has a signature, which the process of the pool verifies."""
+    """Whether the message has a signature, which a process of the worker's process pool verifies."""
 
 
 def read_arrival(message: Mapping[str, Any], body: bytes) -> Arrival:

@@ -92,7 +92,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
     abstract = True
     Request = "tasks.requests:ReadableRequest"
     needs_membership = True
-    """Whether it runs only while database and Redis belong to one cluster."""
+    """Whether the task runs only while database and Redis belong to one cluster."""
     roles: ClassVar[frozenset[Role]] = frozenset({"worker"})
     """The roles whose messages are accepted in `access.mode = signed`."""
 

@@ -81,7 +81,7 @@ AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
 class RequestTask(LeaseholdTask):
-    """A task of this queue. It runs with one document, in whichever form the message has it."""
+    """A task of the reservations queue. It runs with one document, in whichever form the message has it."""
 
     abstract = True
     roles = frozenset(ROLES)
@@ -161,7 +161,7 @@ def _explain(asked: ExplainDocument) -> Answer:
 
 
 def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable[[AnyQuestion], Answer]) -> str:
-    """Answer a question. It changes nothing, so it may be repeated."""
+    """Answer a question of a message. A question changes nothing, so it may be repeated."""
     address = find_address(document)
     try:
         question = read_document(model, document)

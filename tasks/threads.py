@@ -19,7 +19,7 @@ POOL_NAME: Final = "tasks.threads:ThreadPool"
 
 
 class ThreadPool(TaskPool):
-    """Waits for its tasks at a warm shutdown. It does not at a cold one, because the soft shutdown has waited."""
+    """Thread pool that waits for its tasks at a warm shutdown, not at a cold one: the soft shutdown has waited."""
 
     executor: ThreadPoolExecutor
 

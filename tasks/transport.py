@@ -49,7 +49,7 @@ def _known_tasks(queue: str) -> frozenset[str]:
 
 
 def _is_readable(note: bytes | None) -> bool:
-    """Return whether kombu can restore the message of this note; True as well if the note is gone."""
+    """Return whether kombu can restore a message from `note`, its stored record. True as well if the record is gone."""
     try:
         return note is None or bool(_NOTE.decode(note))
     except msgspec.DecodeError:

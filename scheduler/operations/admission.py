@@ -39,13 +39,13 @@ class Payer(msgspec.Struct, frozen=True):
         return f"{self.kind} {self.name}" if self.name is not None else "all unsigned requests"
 
     def limits(self, limits: LimitRules) -> Pending:
-        """Return its limits; 0 = no limit."""
+        """Return the limits of this principal or account; 0 = no limit."""
         if self.kind == "principal":
             return Pending(limits.pending_per_principal, limits.instances_per_principal)
         return Pending(limits.pending_per_account, limits.instances_per_account)
 
     def count(self, transaction: Transaction) -> Pending:
-        """Count its pending reservations."""
+        """Count the pending reservations of this principal or account."""
         if self.kind == "principal":
             return transaction.count_pending_of_principal(self.name)
         return transaction.count_pending_of_account(self.name or "")
@@ -59,7 +59,7 @@ class _Count:
     sequence: int
     """The number of the newest reservation at the time of the count."""
     counted_at: float
-    """By this process' monotonic clock."""
+    """When the reservations were counted, by the monotonic clock of this process."""
     own: int = 0
     own_instances: int = 0
 
@@ -130,7 +130,7 @@ class Admission:
     def _refuse(
         self, limits: LimitRules, rows: Iterable[Reservation], tight: Sequence[Payer]
     ) -> dict[str, InvalidInputError]:
-        """Admit the rows one by one as far as the limits allow. Return the faults of the others."""
+        """Admit the rows one by one as far as the limits allow. Return the faults of the rows that are refused."""
         pending = {payer: self._counts[payer].pending for payer in tight}
         refused: dict[str, InvalidInputError] = {}
         for row in rows:
@@ -162,7 +162,7 @@ def _fits(limits: Pending, pending: Pending, wanted: Pending) -> bool:
 
 
 def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pending) -> Fault | None:
-    """Return the limit that this many more pending reservations would exceed."""
+    """Return the limit that this many more pending reservations of a principal or account would exceed."""
     most = payer.limits(limits)
     if not _fits(Pending(most.reservations), pending, wanted):
         key = f"limits.pending_per_{payer.kind}"
@@ -176,7 +176,7 @@ def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pend
 
 
 def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
-    """Return the limit on a single reservation that this one exceeds."""
+    """Return the limit on a single reservation that the given reservation exceeds."""
     components = word.components
     instances = sum(each.count for each in components)
     labels = len(word.labels) + len(word.prefers) + len(word.tags) + sum(len(each.labels) for each in components)

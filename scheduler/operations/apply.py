@@ -130,7 +130,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     reason: str
     reservations: tuple[str, ...] = ()
-    """The reservations that hold a lease on it."""
+    """The reservations that hold a lease on the slot."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

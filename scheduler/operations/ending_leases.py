@@ -87,7 +87,7 @@ def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
 
 
 def held_of(current: Reservation) -> list[Lease]:
-    """Return its leases without claims."""
+    """Return the leases of a reservation without its claims."""
     return [lease for lease in current.leases if lease.state != "claimed"]
 
 

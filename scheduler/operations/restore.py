@@ -34,7 +34,7 @@ MOST_NUMBER: Final = 2**53
 RESTORED: Final = "restored"
 """The event of a restore, and the reason of reservations that it ended."""
 CHUNK: Final = 500
-"""Reservations in one transaction."""
+"""Number of reservations that a restore handles in one transaction."""
 
 Progress = Callable[[str], object]
 
@@ -44,12 +44,12 @@ class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     phase: str
-    """Its last known phase."""
+    """The last known phase of the reservation."""
     account: str | None
     principal: str | None
     token: int
     slots: list[str]
-    """The slots of its leases."""
+    """The slots of the reservation's leases."""
     outcome: Literal["cancelled", "resubmitted"]
 
 

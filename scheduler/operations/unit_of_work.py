@@ -232,7 +232,7 @@ class UnitOfWork:
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:
-        """Increase the versions of its slots because its leases ended. A slot without leases becomes idle now."""
+        """Increase the versions of a reservation's slots: its leases ended. A slot without leases becomes idle now."""
         for slot_id in dict.fromkeys(lease.slot for lease in reservation.leases):
             slot = self.slots.get(slot_id)
             if slot is None:

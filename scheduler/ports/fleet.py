@@ -74,7 +74,7 @@ class Probe(Protocol):
     """The check whether a machine is ready to serve."""
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """Return whether the machine of this slot passes its pool's probe. Bounded in time; never raises."""
+        """Return whether the machine of this slot passes the probe of its pool. Bounded in time; never raises."""
 
 
 INTERRUPTION_SECONDS = 120.0

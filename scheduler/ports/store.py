@@ -189,7 +189,7 @@ class Transaction(Protocol):
         """Return cluster time at the begin of the transaction; virtual time in memory (consistency.md, "Time")."""
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """Lock the term row. Raise DeposedError unless its term and holder are these."""
+        """Lock the term row. Raises DeposedError unless its term and holder are the given ones."""
 
     def take_term(self, holder: str) -> LeaderTerm:
         """Increase the term by one for `holder`. Return the new leader term, with `ticked_at` unchanged."""

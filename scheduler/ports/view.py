@@ -255,7 +255,7 @@ MOST_REFUSED: Final = 10
 """Refused messages with the same defect that are kept in REFUSED_SECONDS, over all processes. All are counted."""
 REFUSED_SECONDS: Final = 60
 MOST_KEPT: Final = 1000
-"""Refused messages that are kept until `take_refused`. Beyond that the oldest ones are dropped."""
+"""Refused messages that are kept until `take_refused`. If there are more, the oldest ones are dropped."""
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,13 +265,13 @@ class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     task: str
     message: str
-    """Its Celery message id."""
+    """The Celery id of the refused message."""
     defect: Defect
     path: str
     expected: str
     got: str
     more_faults: int = 0
-    """Number of its other faults."""
+    """Number of the other faults of the refused message."""
 
 
 class Meter(Protocol):

@@ -128,7 +128,7 @@ def name_version(slot: Slot, offline_timeout: float | None) -> str:
 
 
 def _listen(ports: Ports, hosts: Sequence[Slot]) -> Heard:
-    """Return the heartbeats of these hosts that count."""
+    """Return the heartbeats that count as signs of life of these hosts."""
     heard = ports.heartbeats.listen({slot.id: slot.machine for slot in hosts if slot.machine is not None})
     return judge_heartbeats(ports.host_keys, ports.store, ports.meter, hosts, heard)
 

@@ -185,7 +185,7 @@ class LeaseWriter:
         return None
 
     def has_room(self, slot: Slot, there: Collection[Lease], component: Component) -> bool:
-        """Return whether an instance of a component fits on a slot beside these leases, now and later."""
+        """Return whether an instance of a component fits on a slot beside the given leases, now and later."""
         return self._find_obstacle(slot, _SlotUsage(measure(there), inf), component) is None
 
     def _measure(self, slot: Slot, others: Collection[Lease], moment: Moment) -> _SlotUsage:

@@ -87,7 +87,7 @@ class SlotWriter:
         return None
 
     def _is_to_go(self, current: Slot, reason: SlotReason) -> bool:
-        """Return whether this reason to drain holds for the current row."""
+        """Return whether the given reason to drain a slot holds for its current row."""
         pool = self.rules.pools.get(current.pool)
         is_free = not self.work.leases_on(current) and current.stranger is None
         match reason:
