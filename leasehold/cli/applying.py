@@ -48,7 +48,7 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 
 def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Apply the rules of an earlier version as a new version. Raises like `apply_file`."""
+    """Apply the rules of an earlier version as a new version. Raises the errors of `apply_file`."""
     settings = load_settings()
     with closing(Services(settings, QuietDispatcher).open_store()) as store:
         document = find_version(store, version).document

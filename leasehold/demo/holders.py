@@ -37,7 +37,7 @@ class Progress:
         return [at - self.submitted[name] for name, at in self.leased.items()]
 
     def is_over(self, name: str) -> bool:
-        """Return whether this job was served or has failed."""
+        """Return whether the job was served or has failed."""
         return name in self.released or name in self.failed
 
 
@@ -70,7 +70,7 @@ class Holders:
         return all(self.progress.is_over(name) for name in self._jobs)
 
     def close(self) -> None:
-        """Wait for the requests that were sent."""
+        """Wait for the requests of the holders that were already sent."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> None:
