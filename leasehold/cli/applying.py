@@ -26,13 +26,13 @@ MOST_LINES: Final = 20
 
 
 class _Kicker(QuietDispatcher):
-    """Sends the request for a tick; other messages stay in the outbox until `recover` sends them."""
+    """Sends only the request for a tick; other messages stay in the outbox until the task `recover` sends them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def send_tick(self) -> None:
-        """Request a tick now. If the request cannot be sent, the next tick comes with the interval."""
+        """Request a tick now. If the request cannot be sent, the next periodic tick does the work."""
         with suppress(LeaseholdError), closing(open_wire(self._settings)) as wire:
             wire.send_tick()
 

@@ -170,7 +170,7 @@ class _Restore:
         return remembered, kept
 
     def _end_restore(self, ports: "Ports", remembered: "Remembered") -> None:
-        """Remove the restore mark from Redis; nothing was changed."""
+        """Remove the mark in Redis that pauses the processes during a restore; the restore has changed nothing."""
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 

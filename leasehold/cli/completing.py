@@ -79,7 +79,7 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
-    """Return the offers found within SECONDS. A thread that still waits for Redis then is abandoned."""
+    """Return the completions found within SECONDS. A thread that still waits for Redis after that is abandoned."""
     from leasehold.client.discovery import find_address
     from leasehold.errors import NoStack, UntrustedFolder
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenReservation:
-    """A reservation. While it is pending: waiting code and sentence of the last tick, and its position in the queue."""
+    """A reservation; while pending, with the code and sentence why it waits, and its position in the queue."""
 
     row: "Reservation"
     waiting: "Sequence[str] | None" = None
@@ -22,7 +22,7 @@ class SeenReservation:
 
 @dataclass(frozen=True)
 class SeenSlot:
-    """A slot with the leases on it and the conditions that a worker reports."""
+    """A slot with the leases on that slot and the conditions that a worker reports."""
 
     slot: "Slot"
     holders: "Sequence[tuple[Reservation, Placement]]" = ()
