@@ -26,13 +26,13 @@ MOST_LINES: Final = 20
 
 
 class _Kicker(QuietDispatcher):
-    """Sends the request for a tick; other messages stay in the outbox until `recover` sends them."""
+    """Sends only the request for a tick; other messages stay in the outbox until the task `recover` sends them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def send_tick(self) -> None:
-        """Request a tick now. If the request cannot be sent, the next tick comes with the interval."""
+        """Request a tick now. If the request cannot be sent, the next periodic tick does the work."""
         with suppress(LeaseholdError), closing(open_wire(self._settings)) as wire:
             wire.send_tick()
 
@@ -48,7 +48,7 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 
 def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Apply the rules of an earlier version as a new version. Raises like `apply_file`."""
+    """Apply the rules of an earlier version as a new version. Raises the errors of `apply_file`."""
     settings = load_settings()
     with closing(Services(settings, QuietDispatcher).open_store()) as store:
         document = find_version(store, version).document

@@ -102,7 +102,7 @@ class _Restore:
             raise CommandError("nothing was changed")
 
     def carry_out(self, *, resubmit: bool) -> "Restored":
-        """Run all steps in order and return the result.
+        """Run all steps of the restore in order and return the result.
 
         A step that fails after the database was replaced leaves the restore mark in Redis, so that no process works on
         a half restored state; the restore must then be repeated.
@@ -170,7 +170,7 @@ class _Restore:
         return remembered, kept
 
     def _end_restore(self, ports: "Ports", remembered: "Remembered") -> None:
-        """Remove the restore mark from Redis; nothing was changed."""
+        """Remove the mark in Redis that pauses the processes during a restore; the restore has changed nothing."""
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
@@ -214,7 +214,7 @@ def _print_progress(text: str) -> None:
 
 
 def _describe(restored: "Restored") -> list[str]:
-    """Return the result as lines for people."""
+    """Return the result of the restore as lines for people."""
     lines = [f"restored: cluster {restored.identity}, term {restored.term}, token {restored.token}"]
     for text, names in (
         ("ended according to Redis", restored.ended),

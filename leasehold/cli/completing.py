@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from leasehold.client.discovery import Address
 
 SECONDS: Final = 0.6
-"""Time limit of one completion."""
+"""Time limit of one shell completion."""
 CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
 PHASES: Final = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed")
@@ -79,7 +79,7 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
-    """Return the offers found within SECONDS. A thread that still waits for Redis then is abandoned."""
+    """Return the completions found within SECONDS. A thread that still waits for Redis after that is abandoned."""
     from leasehold.client.discovery import find_address
     from leasehold.errors import NoStack, UntrustedFolder
 

@@ -96,7 +96,7 @@ def _list_known() -> tuple[type[Exception], ...]:
 
 
 def one_line(text: str) -> str:
-    """Return the text with its line breaks replaced by spaces."""
+    """Return a text with every line break replaced by a space."""
     return " ".join(text.split())
 
 

@@ -150,7 +150,7 @@ def wait_for(
 
 
 def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Reservation":
-    """Wait as `Client.wait` does. If the reservation has left the view, read its end from a worker."""
+    """Wait as `Client.wait` does. If the reservation has left the view, ask a worker how the reservation ended."""
     from leasehold.client.models import list_phases
 
     try:

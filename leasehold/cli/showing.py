@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenReservation:
-    """A reservation. While it is pending: waiting code and sentence of the last tick, and its position in the queue."""
+    """A reservation; while pending, with the code and sentence why it waits, and its position in the queue."""
 
     row: "Reservation"
     waiting: "Sequence[str] | None" = None
@@ -22,7 +22,7 @@ class SeenReservation:
 
 @dataclass(frozen=True)
 class SeenSlot:
-    """A slot with the leases on it and the conditions that a worker reports."""
+    """A slot with the leases on that slot and the conditions that a worker reports."""
 
     slot: "Slot"
     holders: "Sequence[tuple[Reservation, Placement]]" = ()
@@ -46,7 +46,7 @@ class Field(Generic[Seen]):
     where: Literal["always", "wide"] = "always"
 
     def read_raw(self, seen: Seen) -> Any:
-        """Return the value for CSV."""
+        """Return the value of the column for CSV."""
         if self.raw is not None:
             return self.raw(seen)
         cell = self.read(seen)
@@ -147,7 +147,7 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
     _R(Column("labels", rank=9), lambda seen: show_texts(seen.row.request.labels), "labels", where="wide"),
     _R(Column("tags", rank=9), lambda seen: show_texts(seen.row.request.tags), "tags", where="wide"),
 )
-"""The columns of `list`."""
+"""The columns of `leasehold list`."""
 
 
 def describe_use(slot: "Slot", leases: "Iterable[Placement]") -> str:
@@ -214,4 +214,4 @@ SLOTS: Final[tuple[_S, ...]] = (
     ),
     _S(Column("notes", "cut", 2), _describe_marks, "notes"),
 )
-"""The columns of `slots`."""
+"""The columns of `leasehold slots`."""

@@ -42,7 +42,7 @@ class Status(msgspec.Struct, kw_only=True):
     tick_age_seconds: float | None = None
     tick_seconds: float | None = None
     accounts: dict[str, int] = {}
-    """The best level that each quota account can pay for; 5 = none."""
+    """The best level (class of service, 0 is best) that each quota account can pay for; 5: it can pay for none."""
     waiting: list[str] = []
     """The ids of the pending reservations, in the order in which they are served."""
     leader: str | None = None

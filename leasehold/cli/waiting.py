@@ -71,12 +71,12 @@ def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
 
 
 def await_free(client: "Client", names: list[str], seconds: float) -> None:
-    """Return when none of these slots holds a lease. Raises CommandError if one still does after the time."""
+    """Return when none of the slots holds a lease. Raises CommandError if one still does after the time."""
     _await(_Leases(client, set(names)).describe, seconds, late="not free")
 
 
 def await_gone(client: "Client", names: list[str], machines: dict[str, int], seconds: float) -> None:
-    """Return when the machines that these slots had (by epoch) are gone. Raises as `await_free` does."""
+    """Return when the machines that the slots had (by epoch) are gone. Raises as `await_free` does."""
     leases = _Leases(client, set(names))
 
     def describe() -> str:

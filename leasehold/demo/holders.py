@@ -37,7 +37,7 @@ class Progress:
         return [at - self.submitted[name] for name, at in self.leased.items()]
 
     def is_over(self, name: str) -> bool:
-        """Return whether this job was served or has failed."""
+        """Return whether the job was served or has failed."""
         return name in self.released or name in self.failed
 
 
@@ -61,16 +61,16 @@ class Holders:
 
     @property
     def now(self) -> float:
-        """Seconds since the start of the play."""
+        """Seconds since the demo began to play the jobs of the log."""
         return monotonic() - self._started
 
     @property
     def is_done(self) -> bool:
-        """Whether every job was served or has failed."""
+        """Whether every job of the demo was served or has failed."""
         return all(self.progress.is_over(name) for name in self._jobs)
 
     def close(self) -> None:
-        """Wait for the requests that were sent."""
+        """Wait for the requests that the holders already sent; requests that still wait to be sent are dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> None:

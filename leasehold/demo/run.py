@@ -28,7 +28,7 @@ MAX_SLOTS = 10
 EMULATOR = {"boot_seconds": 1.5, "status_seconds": 0.5, "terminate_seconds": 0.5}
 LINE_SECONDS = 2.0
 LET_GO_SECONDS = 45.0
-"""The longest time without a change of the fleet, after the last job, until it is empty."""
+"""After the last job, the demo fails if no slot changes for this many seconds while machines are left."""
 ENVIRONMENT = {"LEASEHOLD_SWEEP_INTERVAL": "1", "LEASEHOLD_TICKS__INTERVAL": "2"}
 
 Show = Callable[[RenderableType, str], None]

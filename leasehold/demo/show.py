@@ -40,7 +40,7 @@ def draw(
 
 
 def describe(progress: Progress, slots: tuple[Slot, ...], now: float) -> str:
-    """Return the same in one line, for output that is no terminal."""
+    """Return the progress of the demo in one line, for output that is no terminal."""
     states = Counter(slot.state for slot in slots)
     machines = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "empty")
     waiting, running = _count(progress)
@@ -63,7 +63,7 @@ def _draw_slots(slots: tuple[Slot, ...], progress: Progress) -> RenderableType:
 
 
 def tabulate(summary: Summary) -> Table:
-    """Return the summary as a table."""
+    """Return the summary of the demo as a table."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     calls = ", ".join(f"{count} {action}" for action, count in summary.ec2_calls.items())
     types = ", ".join(f"{count} {name}" for name, count in summary.machines_by_type.items())

@@ -33,7 +33,7 @@ LONG_DAYS: Final = 2.0
 
 
 class Style(TypedDict):
-    """The style of the lines of one play."""
+    """The style of the lines that one simulated play gets in the picture."""
 
     color: str
     linestyle: str

@@ -103,7 +103,7 @@ def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
 
 
 STEPS = 400
-"""The approximate number of updates of a bar."""
+"""How often, approximately, the progress bar of a whole play is updated."""
 
 
 def describe(runs: Sequence[Run], workload: Workload, *, compared: bool) -> Mapping[str, object]:

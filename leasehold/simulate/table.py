@@ -43,7 +43,7 @@ ROWS: Final[tuple[tuple[str, Show], ...]] = (
 
 
 def make_table(runs: Sequence[Run]) -> Table:
-    """Return a table with a column for each play."""
+    """Return a table of the figures of simulated plays, with a column for each play."""
     is_compared = len(runs) > 1
     box = SIMPLE_HEAD if is_compared else None
     table = Table(box=box, header_style="bold", show_header=is_compared, pad_edge=False)
