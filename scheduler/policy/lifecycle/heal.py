@@ -354,7 +354,7 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
 
 
 def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
-    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times; count that for each of its slots."""
+    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times; count it for each of its slots."""
     for lease in reservation.leases:
         slot_info = cycle.slot_infos.get(lease.slot)
         if slot_info is not None and lease.kind == "essential":
