@@ -20,7 +20,7 @@ from scheduler.policy.quota.accounting import charge, sum_running
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _ON_THE_WAY: Final = {"launching": "launch_timeout", "booting": "boot_timeout", "binding": "binding_timeout"}
-"""State in flight -> the configuration key of its timeout."""
+"""State of a slot in flight -> the configuration key of the timeout of that state."""
 _REASONS: Final = {
     "requested": "an operator drains it",
     "leaving": "the host leaves",
@@ -36,7 +36,7 @@ _REASONS: Final = {
 
 
 def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
-    """Return the conditions of a slot now (seconds), each as a short text; [] if its state is all."""
+    """Return the conditions of a slot at `now` (seconds), each as a short text; [] if there is only its state."""
     conditions = [*_describe_way(slot, pool, now), *_describe_loss(slot, pool, now)]
     if slot.cordoned:
         conditions.append("cordoned: takes no new leases")
@@ -140,12 +140,12 @@ _A_MOMENT: Final = 0.001
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """An account charged up to now, and what its leases cost per second at each level."""
+    """What an account would have if it was charged now, and what its leases cost per second at each level."""
 
     account: Account
     use: Levels
     level: int
-    """The best level that it can pay for; 5 = none."""
+    """The best level that the account can pay for; 5: no paid level."""
 
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
@@ -162,21 +162,24 @@ def forecast(view: View, account: Account, now: float) -> Forecast:
 
 
 def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
-    """Yield (seconds, level): when it has something again at a level better than its present one, soonest first.
+    """Yield (seconds, level): when the account can pay again at a level better than its present one, soonest first.
 
-    Assumes that its running work goes on. A balance of 0 pays for nothing.
+    It is assumed that its running work goes on. A balance of 0 pays for nothing.
     """
     times = [(_seconds_until_paid(found, level), level) for level in PAID if level < found.level]
     yield from sorted((seconds, level) for seconds, level in times if seconds is not None)
 
 
 def _seconds_until_paid(found: Forecast, level: int) -> float | None:
-    """Return None if it never can: it earns nothing at the level, keeps nothing, or earns less than its work costs."""
+    """Return the seconds until an account can pay at a level; None if it never can.
+
+    It never can if it earns nothing at the level, keeps nothing, or earns less than its work costs.
+    """
     account = found.account
     gain = account.charge_rate[level] - found.use[level]
     if account.charge_rate[level] * account.max_charge_seconds <= 0 or gain <= 0:
         return None
-    # The balance has to be above 0, not at 0.
+    # the balance has to be above 0, not at 0
     return -account.balance[level] / gain + _A_MOMENT
 
 

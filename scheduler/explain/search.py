@@ -29,18 +29,18 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 MOST_PLANS: Final = 150
-"""Most plans of one search."""
+"""The most plans that one search for a change makes."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One change that would end the wait, as text and exactly."""
+    """One change that would end the wait, as text and as the rows and rules that it changes."""
 
     kind: str
     text: str
     rows: tuple[Row, ...] = ()
-    """The changed rows."""
+    """The rows of the view that the change replaces."""
     config: Mapping[str, Any] = {}
-    """The changed keys of the rules, as a partial config."""
+    """The keys of the rules that the change sets, as a partial config."""
     wait_seconds: float = 0.0
     """Seconds after which the wait ends without any action."""
 
@@ -67,12 +67,13 @@ class Search:
         self._cache = PlanCache() if cache is None else cache
 
     def may_go_on(self) -> bool:
-        """Return whether there is time for more. Loops over many candidate rows call it as well."""
+        """Return whether there is time for more trials. Loops over many candidate rows call it as well."""
         self.is_cut_short = self.is_cut_short or self._plans >= MOST_PLANS or not self._has_time()
         return not self.is_cut_short
 
     def serves(self, change: Suggestion) -> bool:
-        """Return whether the plan with this change leases the reservation or has all that it needs in flight.
+        """Return whether the plan with this change leases the reservation, or has all that the reservation needs in
+        flight.
 
         A change that makes the rules invalid serves nothing, for example a second offering of the same name.
         """
@@ -85,7 +86,10 @@ class Search:
 
     @contextmanager
     def assuming(self, change: Suggestion) -> Iterator[None]:
-        """Apply a change for the block. Raises InvalidInputError if it makes the rules invalid."""
+        """Apply a change to the view and the rules for the `with` block.
+
+        Raises InvalidInputError if the change makes the rules invalid.
+        """
         before = self.rules, self.reservation, self.now
         rules = change_rules(self.rules, change.config)
         with _changed(self.view, change.rows):
@@ -97,7 +101,7 @@ class Search:
                 self.rules, self.reservation, self.now = before
 
     def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
-        """Return the first of these changes that serves the reservation; None if none does or time is over."""
+        """Return the first of the given changes that serves the reservation; None if none does or time is over."""
         for change in changes:
             if self.serves(change):
                 return change
@@ -118,7 +122,11 @@ class Search:
         return None if self.is_cut_short else make(high)
 
     def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
-        """Do the same for one change after the other. Return the first one found; None if none is or time is over."""
+        """Try one kind of change after the other, and return the least change of the first kind that serves the
+        reservation.
+
+        None if no kind serves it or time is over.
+        """
         for make in makers:
             change = self.find_least(make, most)
             if change is not None or self.is_cut_short:
@@ -142,7 +150,7 @@ def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return the first suggestion found, or None if the time budget runs out."""
+    """Return the first suggestion that one of the kinds finds; None if none does or the time budget runs out."""
     for kind in kinds:
         found = kind(search)
         if found is not None or search.is_cut_short:
@@ -160,7 +168,7 @@ def is_served(outcome: Plan, name: str) -> bool:
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
-    """Return the rules merged with a partial config. Raises InvalidInputError."""
+    """Return the rules merged with a partial config. Raises InvalidInputError if the result is invalid."""
     if not config:
         return rules
     return read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
@@ -198,7 +206,7 @@ def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
-    """Put these rows into the view for the block."""
+    """Put the given rows into the view for the `with` block."""
     back: list[Change] = []
     try:
         for row in rows:
@@ -212,13 +220,13 @@ def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
 
 
 MOST_OPENERS: Final = 3
-"""First changes of one kind that are tried: each costs a whole search."""
+"""The most changes of one kind that are tried as the first of two: each costs a whole search."""
 TOGETHER: Final = "only together: "
 Candidates = Callable[[Search], Iterable[Suggestion]]
 
 
 def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[Kind]) -> Suggestion | None:
-    """Return the first opener that serves the reservation together with another change; neither would alone."""
+    """Return the first pair of changes found that serves the reservation together; neither alone would."""
     # The changes of a kind are listed before one of them is tried, because a trial changes the view.
     for first in chain.from_iterable(list(islice(list_changes(search), MOST_OPENERS)) for list_changes in openers):
         second = find_second(search, first, kinds)
@@ -232,7 +240,9 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
 
 
 def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return the change that would serve the reservation after the first one; None if the first would be refused."""
+    """Return the change that would serve the reservation after the change `first`; None if there is none or the rules
+    refuse `first`.
+    """
     with suppress(InvalidInputError), search.assuming(first):
         return find_of_kinds(search, kinds)
     return None
@@ -250,7 +260,7 @@ def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
 
 
 def _are_apart(first: Suggestion, second: Suggestion) -> bool:
-    """Return whether the two changes have no row and no key in common."""
+    """Return whether two changes have no row and no key in common."""
     rows = {_key_of(row) for row in first.rows} & {_key_of(row) for row in second.rows}
     return not rows and not set(_list_keys(first.config)) & set(_list_keys(second.config))
 
@@ -271,7 +281,7 @@ def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
 MOST_SLOTS_MORE: Final = 64
 """Most slots that a suggested change adds."""
 MOST_CANDIDATES: Final = 12
-"""Most changes of one kind that are tried if there could be one for each slot."""
+"""The most changes of one kind that are tried if there could be one for each slot."""
 
 
 def list_pools(search: Search) -> list[tuple[str, Pool]]:
@@ -296,8 +306,9 @@ def list_hosts(search: Search) -> Iterable[tuple[Slot, Pool]]:
 
 
 def count_wanted(search: Search) -> int:
-    """Return how many slots all pending reservations could use, at most MOST_SLOTS_MORE. Reservations before this one
-    take theirs first.
+    """Return how many slots all pending reservations could use, at most MOST_SLOTS_MORE.
+
+    Reservations before the explained one take theirs first.
     """
     wanted = 0
     for each in search.view.by_phase["pending"].values():
@@ -308,7 +319,7 @@ def count_wanted(search: Search) -> int:
 
 
 def list_components(reservation: Reservation) -> list[Component]:
-    """Return its essential components."""
+    """Return the essential components of the reservation."""
     return [each for each in reservation.request.components if each.kind == "essential"]
 
 
@@ -318,7 +329,7 @@ def required_labels(reservation: Reservation, component: Component) -> Labels:
 
 
 def find_lacking(labels: Labels, required: Labels) -> dict[str, str]:
-    """Return the required labels that are missing or have another value."""
+    """Return the required labels that are missing from the given labels or have another value there."""
     return {name: value for name, value in required.items() if labels.get(name) != value}
 
 

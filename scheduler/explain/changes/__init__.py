@@ -1,1 +1,1 @@
-"""The kinds of changes that the search tries."""
+"""The kinds of changes that the search for the end of a wait tries."""

@@ -13,7 +13,7 @@ from scheduler.model.accounts import PAID, Account, Levels
 from scheduler.policy.quota.accounting import settle
 
 _A_LITTLE: Final = 0.001
-"""Worker-seconds: the balance that stands for "above 0"."""
+"""Worker-seconds: the balance that a suggestion uses for "above 0"."""
 
 
 def _find_payer(search: Search) -> Account | None:
@@ -25,7 +25,7 @@ def _find_payer(search: Search) -> Account | None:
 
 
 def list_account_waits(search: Search) -> Iterator[Suggestion]:
-    """Yield waits that end without action: preempted reservations give slots back, or its account can pay again."""
+    """Yield waits that end without action: preempted reservations give slots back, or the account can pay again."""
     for lease in search.reservation.leases:
         ends = {other.revoke_by for _, other in search.view.leases_of(lease.slot) if other.revoke_by is not None}
         for until in sorted(end for end in ends if end > search.now):
@@ -44,7 +44,7 @@ def list_account_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_limit(search: Search) -> Suggestion | None:
-    """Return the smallest rise of a limit of its account that serves it."""
+    """Return the smallest rise of a limit of the reservation's account that serves the reservation."""
     account = _find_payer(search)
     if account is None:
         return None
@@ -73,7 +73,7 @@ def _with_label_limit(account: Account, name: str, more: int) -> Suggestion:
 
 
 def list_freed_work(search: Search) -> Iterator[Suggestion]:
-    """Yield the change that lets its account run free work."""
+    """Yield the change that lets the reservation's account run free work."""
     account = _find_payer(search)
     if account is not None and account.disable_free_tasks:
         yield Suggestion(
@@ -84,13 +84,15 @@ def list_freed_work(search: Search) -> Iterator[Suggestion]:
 
 
 def grant_what_is_lacking(search: Search) -> Suggestion | None:
-    """Return a higher balance for an account without free work: with none it waits whatever capacity there is."""
+    """Return a higher balance for an account that allows no free work: without a balance it waits whatever capacity
+    there is.
+    """
     account = _find_payer(search)
     return grant_balance(search) if account is not None and account.disable_free_tasks else None
 
 
 def grant_balance(search: Search) -> Suggestion | None:
-    """Return the least balance of its account at one level that serves it.
+    """Return the least balance of the reservation's account at one level that serves the reservation.
 
     Levels at which the account earns come first, and of these the worst one, because it preempts the least.
     """
@@ -112,8 +114,8 @@ def grant_balance(search: Search) -> Suggestion | None:
 
 
 def _most_needed(search: Search, account: Account, level: int) -> int:
-    """Return an amount above what any lease that it could preempt has cost at this level, plus what its own work has
-    cost since the last charge.
+    """Return an amount that is surely enough at this level to preempt: more than any lease has cost that the account
+    could preempt, plus what its own work has cost since the last charge.
     """
     now = search.now
     used = [0.0]

@@ -1,8 +1,8 @@
-"""The kinds of change that could end a wait, and those of reservations and of the queue. Each kind finds its smallest
-one.
+"""The kinds of change that could end a wait, and those of reservations and of the queue.
 
-Candidates come from the rows and the rules; the plan alone decides whether one serves the reservation. A wrong
-candidate costs a plan and causes no wrong answer. Changes of slots, pools and accounts have their own modules.
+Each kind finds its smallest change. Candidates come from the rows and the rules; the plan alone decides whether a
+candidate serves the reservation. A wrong candidate costs a plan and causes no wrong answer. Changes of slots, pools and
+accounts have their own modules.
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def list_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def list_overtaking(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that let the reservation pass one before it that does not fit: backfill, or no starvation guard."""
+    """Yield changes that let the reservation pass one before it that does not fit: backfill, or no guard."""
     settings = search.rules.settings_of(search.reservation.request.pool, search.reservation.request.system)
     changes: list[tuple[str, dict[str, Any]]] = []
     if not settings.backfill:
@@ -85,7 +85,9 @@ def list_overtaking(search: Search) -> Iterator[Suggestion]:
 
 
 def end_lease(search: Search) -> Suggestion | None:
-    """Return the end of one lease holder on a slot that could serve it; the holder of least is tried first."""
+    """Return the end of one reservation's leases on a slot that could serve the waiting one; the smallest holder is
+    tried first.
+    """
     owners: dict[str, str] = {}
     for slot, _ in list_slots(search):
         for owner, _ in search.view.leases_of(slot.id):
@@ -107,7 +109,7 @@ def _rank_of_holder(holder: Reservation) -> tuple[int, float, int]:
 
 
 def _first_of(list_changes: Candidates) -> Kind:
-    """Return the kind that finds the first of these changes that serves the reservation."""
+    """Return a kind of change: a function that finds the first of the listed changes that serves the reservation."""
     return lambda search: search.find_first(list_changes(search))
 
 
@@ -125,7 +127,7 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_leases_more,
     list_overtaking,
 )
-"""Changes without a size: each is made or not."""
+"""Changes without a size, tried as the first of two changes: each is made or not."""
 SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed),
     _first_of(list_uncordoned),
@@ -148,11 +150,14 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     grant_balance,
     end_lease,
 )
-"""In the order in which they are tried: changes that cost nothing first."""
+"""Kinds of single changes, in the order in which they are tried: changes that cost nothing first."""
 KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
     *SINGLE_KINDS,
     lambda search: combine_two(search, OPENERS, SINGLE_KINDS),
     add_hosts_that_fit,
     lambda search: combine_two(search, OPENERS, [add_hosts_that_fit]),
 )
-"""Two changes together are tried only if no single one serves; hosts made for the reservation come last."""
+"""All kinds of change in the order in which they are tried.
+
+Two changes together are tried only if no single one serves; hosts made for the reservation come last.
+"""

@@ -27,7 +27,7 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.requests import given_to
 
 _STEPS: Final = 10_000
-"""Price factors are rounded up to four digits."""
+"""Suggested price factors are rounded up to four decimal places: this many steps in 1."""
 
 
 def add_slots(search: Search) -> Suggestion | None:
@@ -62,7 +62,11 @@ def _with_slots(name: str, most: int, more: int) -> Suggestion:
 
 
 def _add_slots_of_both(search: Search, wanted: int) -> Suggestion | None:
-    """Return a rise in one pool, found with the largest rise over all pools, together with the smallest such rise."""
+    """Return a rise of one pool's `max_slots` together with the smallest rise over all pools that serves the
+    reservation.
+
+    The rise in one pool is found with the largest rise over all pools.
+    """
     for make in _list_bounds_over_all(search):
         second = find_second(search, make(wanted), [_add_slots_in_pool])
         if second is not None:
@@ -75,7 +79,7 @@ def _join_slots(make: Callable[[int], Suggestion], second: Suggestion, more: int
 
 
 def _list_bounds_over_all(search: Search) -> Iterator[Callable[[int], Suggestion]]:
-    """Yield, for each `max_slots` over several pools, the function that makes a rise by a given number."""
+    """Yield, for each `max_slots` over several pools, the function that makes a rise of it by a given number."""
     scheduler = search.rules.scheduler
     if scheduler.max_slots:
         yield partial(_with_more_over_all, "scheduler", scheduler.max_slots, None)
@@ -94,7 +98,7 @@ def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> 
 
 
 def list_offerings_more(search: Search) -> Iterator[Suggestion]:
-    """Yield the offerings of other pools, cheapest first."""
+    """Yield the changes that add an offering of another pool, cheapest first."""
     known = [offering for pool in search.rules.pools.values() for offering in pool.offerings]
     for offering in sorted(known, key=lambda each: (each.price, each.name)):
         for name, pool in list_pools(search):
@@ -107,9 +111,9 @@ def list_offerings_more(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
-    """Return the smallest `price_factor` that makes an offering of its pools eligible that serves it."""
+    """Return the smallest `price_factor` that makes an offering eligible that serves the reservation."""
     instances = list_instances(search.reservation.request, "essential")
-    component = instances[0].component if len(instances) == 1 else None  # None: a gang
+    component = instances[0].component if len(instances) == 1 else None  # None: the reservation is a gang
     found: list[tuple[float, str, str]] = []
     for name, pool in list_pools(search):
         fitting = [each for each in pool.offerings if component is None or _could_be(search, pool, each, component)]
@@ -134,7 +138,7 @@ def _could_be(search: Search, pool: Pool, offering: Offering, component: Compone
 
 
 def list_larger_machines(search: Search) -> Iterator[Suggestion]:
-    """Yield larger machines in one pool: its `resources`, or a new offering."""
+    """Yield changes to larger machines in one pool: of its `resources`, or by a new offering."""
     instances = list_instances(search.reservation.request, "essential")
     for name, pool in list_pools(search):
         if pool.is_elastic and not pool.counts_leases_only:
@@ -162,13 +166,13 @@ def _with_larger_machines(name: str, pool: Pool, wanted: Resources) -> Suggestio
 
 
 def _find_name(pool: Pool) -> str:
-    """Return a name that no offering of the pool has."""
+    """Return a name for a new offering that no offering of the pool has."""
     taken = {each.name for each in pool.offerings}
     return next(name for number in count(1) if (name := f"larger-{number}") not in taken)
 
 
 def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield the labels that new slots of a pool lack, fewest first."""
+    """Yield the changes that give new slots of a pool the labels they lack for the reservation, fewest labels first."""
     found = [
         (name, pool, find_lacking(pool.labels, required_labels(search.reservation, component)))
         for component in list_components(search.reservation)
@@ -185,7 +189,7 @@ def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
 
 
 def list_leases_more(search: Search) -> Iterator[Suggestion]:
-    """Yield one more lease on each slot of a pool."""
+    """Yield the change that allows one more lease on each slot of a pool."""
     for name, pool in list_pools(search):
         if pool.lease_limit != float("inf"):
             yield Suggestion(
@@ -196,7 +200,7 @@ def list_leases_more(search: Search) -> Iterator[Suggestion]:
 
 
 def add_pool(search: Search) -> Suggestion | None:
-    """Return a new pool like an existing one, with the fewest slots that serve it, if no pool serves it."""
+    """Return a new pool like an existing one, with the fewest slots that serve the reservation, if no pool does."""
     if list_pools(search):
         return None
     models = (name for name, pool in search.rules.pools.items() if pool.is_elastic)
@@ -204,7 +208,7 @@ def add_pool(search: Search) -> Suggestion | None:
 
 
 def list_new_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield new pools with one slot, each like an existing one, if no pool serves it."""
+    """Yield new pools with one slot, each like an existing one, if no pool serves the reservation."""
     if not list_pools(search):
         for name, pool in search.rules.pools.items():
             if pool.is_elastic:
@@ -227,7 +231,7 @@ def _with_pool_like(search: Search, model: str, most: int) -> Suggestion:
 
 
 def _number(name: str) -> Iterator[str]:
-    """Yield the name, then the name with a number."""
+    """Yield the given name, then the name with the numbers that follow."""
     yield name
     yield from (f"{name}-{number}" for number in count(2))
 

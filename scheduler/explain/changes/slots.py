@@ -34,16 +34,16 @@ from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.capacity.slot_info import capacity_of
 
 MOST_RIVALS: Final = 16
-"""Most pending reservations that are considered to take the added capacity first."""
+"""The most pending reservations that are considered to take the added capacity before the explained one."""
 MOST_SUMS: Final = 200
-"""Most sums of their requests."""
+"""The most sums of pending requests that are tried as the capacity that a host lacks."""
 MOST_SIZES: Final = 48
-"""Most larger slots that are tried."""
+"""The most enlargements of a host that are tried."""
 Missing = dict[str, float]
 
 
 def list_uncordoned(search: Search) -> Iterator[Suggestion]:
-    """Yield cordoned slots that could take leases again."""
+    """Yield the changes that take a cordoned slot back into use, if it could serve the reservation."""
     cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
     for slot in islice(cordoned, MOST_CANDIDATES):
         yield Suggestion(
@@ -56,7 +56,7 @@ def list_uncordoned(search: Search) -> Iterator[Suggestion]:
 def enlarge_slot(search: Search) -> Suggestion | None:
     """Return what one host lacks to take another instance: the fewest resource names first, then the least amounts.
 
-    If reservations before it in the queue would take the capacity, the host is enlarged for these too.
+    If reservations before the explained one in the queue would take the capacity, the host is enlarged for these too.
     """
     found: list[tuple[int, float, int, Slot, Pool, Missing]] = []
     for component in list_components(search.reservation):
@@ -72,8 +72,9 @@ def enlarge_slot(search: Search) -> Suggestion | None:
 
 
 def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
-    """Yield hosts, of equal ones only as many as the reservation has instances, at most MOST_CANDIDATES. Other
-    instances of a gang may have taken the first ones.
+    """Yield hosts, at most MOST_CANDIDATES; of equal hosts only as many as the reservation has instances.
+
+    Other instances of a gang may have taken the first ones.
     """
     instances = list_instances(search.reservation.request, "essential")
     seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
@@ -104,7 +105,7 @@ def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
 
 
 def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
-    """Yield, by resource, what the slot lacks for each of these sums."""
+    """Yield, by resource, what the slot lacks for each of the given sums of requests."""
     capacity = capacity_of(slot, pool)
     if capacity is None:
         return
@@ -135,7 +136,7 @@ def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
 
 
 def _list_pending_amounts(search: Search, name: str) -> Iterator[Resources]:
-    """Yield what the pending instances get in this pool, of equal ones at most MOST_RIVALS."""
+    """Yield the amounts that pending instances get in this pool, of equal ones at most MOST_RIVALS."""
     shapes = Counter(search.view.shapes[each] for each in search.view.by_phase["pending"])
     for shape, count in shapes.items():
         for instance in shape.essential:
@@ -152,7 +153,7 @@ def _used_on(search: Search, slot: Slot) -> Missing:
 
 
 def list_relabelled(search: Search) -> Iterator[Suggestion]:
-    """Yield the labels that a host lacks, fewest first."""
+    """Yield the changes that add to a host the labels it lacks for the reservation, fewest labels first."""
     found = [
         (len(lacking), number, slot, lacking)
         for component in list_components(search.reservation)
@@ -168,14 +169,12 @@ def list_relabelled(search: Search) -> Iterator[Suggestion]:
 
 
 def add_hosts(search: Search) -> Suggestion | None:
-    """Return the fewest hosts to add to a static pool: like an existing one, else with the pool's resources."""
+    """Return the fewest hosts to add to a static pool: each like an existing one, else with the pool's resources."""
     return _add_hosts(search, _list_known_hosts)
 
 
 def add_hosts_that_fit(search: Search) -> Suggestion | None:
-    """Return the fewest hosts to add that are made for the reservation: for one of its components, else for all of
-    them.
-    """
+    """Return the fewest hosts to add that are made for the reservation: for one of its components, else for all."""
     return _add_hosts(search, _list_fitting_hosts)
 
 
@@ -187,7 +186,7 @@ def _add_hosts(search: Search, list_hosts: Callable[[Search, str, Pool], Iterabl
 
 @dataclass(frozen=True)
 class _Host:
-    """Resources and labels of hosts to add, and the text for them."""
+    """A kind of hosts to add: resources and labels, and the text that describes them."""
 
     pool: str
     resources: dict[str, float] | None

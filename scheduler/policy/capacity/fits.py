@@ -15,14 +15,16 @@ from scheduler.model.resources import Resources, fits, subtract, total
 Obstacle = Literal["leases", "uses", "resources"]
 """What a slot lacks: room for one more lease, uses of its machine (`max_uses`), or an amount of a resource."""
 Rank = int
-"""The position of a slot in a queue, less is better: first by leases, then by slot order (which is less than LEASE)."""
+"""The position of a slot among candidates, less is better: by leases, then by slot order (less than LEASE)."""
 LEASE: Final[Rank] = 1 << 48
 """The part of a rank that one lease adds or removes: more than the order of any slot."""
 Mark = tuple[object, ...]
-"""A key that is equal for slots that are alike in something."""
+"""A key that is equal for slots that are alike in what the table looks up, for example the capacity left."""
 Moment = Literal["now", "later", "always"]
-"""Which leases count. `now`: held and revoking ones. `later`: held and claimed ones. `always`: both
-moments count."""
+"""Which leases on a slot count.
+
+`now`: held and revoking ones. `later`: held and claimed ones. `always`: all leases, so that both moments count.
+"""
 
 
 def find_obstacle(
@@ -51,7 +53,7 @@ class Usage:
     amounts: dict[str, float] = field(default_factory=dict)
 
     def add(self, amounts: Resources, times: int = 1) -> None:
-        """Add leases with these amounts; a negative number removes them."""
+        """Add leases with the given amounts to the sum; a negative number removes leases."""
         self.count += times
         for name, amount in amounts.items():
             self.amounts[name] = self.amounts.get(name, 0) + times * amount
@@ -68,7 +70,7 @@ class Occupancy:
             self.add(lease.state, lease.resources)
 
     def add(self, state: LeaseState, amounts: Resources, times: int = 1) -> None:
-        """Add leases of this state; a negative number removes them."""
+        """Add leases of the given state to the sums; a negative number removes leases."""
         self._usages[state].add(amounts, times)
 
     def sum(self) -> Usage:
@@ -84,7 +86,7 @@ class Occupancy:
 
 
 def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
-    """Return what these leases use of their slot at a moment."""
+    """Return what the given leases use of their slot at a moment: now, or after the revoking leases have ended."""
     if moment != "always":
         absent = "claimed" if moment == "now" else "revoking"
         leases = [lease for lease in leases if lease.state != absent]
@@ -118,9 +120,9 @@ class RemainingCapacity:
     uses_left: float
     most: float
     leases: Rank = field(init=False)
-    """The part of a rank that comes from `load`."""
+    """The part of the slot's rank that comes from the number of its leases."""
     after: "_After" = field(init=False)
-    """By amounts: what is left after one lease of these; None if the lease does not fit."""
+    """By amounts: what is left of the slot after one lease of these amounts; None if the lease does not fit."""
     runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
     """By amounts: the number of such leases that fit, and what is left after them; filled by `take_often`."""
 
@@ -158,7 +160,7 @@ class _After(dict[Amounts, RemainingCapacity | None]):
 
 
 class RemainingCapacities:
-    """The shared objects of one slot index."""
+    """The `RemainingCapacity` objects of one slot index; slots with equal capacity left share one object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], RemainingCapacity] = {}

@@ -13,11 +13,11 @@ MANY: Final = 100
 Extend = Callable[[InstanceRequest], SlotInfo | None]
 _Find = Callable[[Sequence[SlotIndex], InstanceRequest, Collection[str]], tuple[SlotIndex, SlotInfo | None]]
 _Taken = list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]]
-"""(index, slot, its remaining capacity before, number of instances), in the order in which slots were taken."""
+"""What a search has taken, in order: (index, slot, remaining capacity of the slot before, number of instances)."""
 
 
 class Shortage:
-    """The largest number of instances of each request class that fitted.
+    """The largest number of instances of each request class that fitted in some slot indexes.
 
     While no capacity is given back, a gang with more instances of that class cannot fit. So most gangs that do not fit
     are known without a search.
@@ -27,18 +27,18 @@ class Shortage:
         self._most: dict[RequestClass, int] = {}
 
     def clear(self) -> None:
-        """Forget everything, because capacity was given back."""
+        """Forget every number of instances that fitted, because capacity was given back."""
         self._most.clear()
 
     def holds_for(self, demand: Demand) -> bool:
-        """Return whether it is known that not all instances fit."""
+        """Return whether it is known, from earlier searches, that not all instances of a demand fit."""
         most = self._most
         return any(likeness in most and count > most[likeness] for likeness, count in demand.alike)
 
     def note(self, demand: Demand, found: int) -> None:
-        """Record that only the first `found` instances fit, if they are alike.
+        """Record that only the first `found` instances of a demand fit, if these are alike.
 
-        Then `found` is the most of this kind that fit.
+        Then no gang fits that has more instances of this kind.
         """
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
@@ -74,14 +74,17 @@ def fill(
 def has_room(
     demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None = None, extend: Extend | None = None
 ) -> bool:
-    """Return whether `fill` would succeed. Nothing is spent; slots that `extend` adds stay."""
+    """Return whether all instances of a demand would get slots in the indexes.
+
+    Nothing is spent; slots that `extend` adds stay.
+    """
     taken = _take(demand, slot_index, extend, shortage)
     _undo(taken or [])
     return taken is not None
 
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
-    """Return whether at least one of its instances would fit if it were alone."""
+    """Return whether at least one instance of a demand would fit if it were alone."""
     return any(_find_in(slot_index, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
 
 
@@ -152,7 +155,10 @@ def _take_all(
 
 
 def _could_hold(demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None) -> bool:
-    """Return whether the instances of each run would fit if they were alone: a sum over the slots; no slot is taken."""
+    """Return whether the instances of each run of equal requests would fit if they were alone.
+
+    This is a sum over the slots; no slot is taken.
+    """
     for need, count in demand.runs:
         most = sum(each.count_fits(need, count) for each in slot_index)
         if most < count:
@@ -180,7 +186,7 @@ def _find_in(
 def _find_best_in(
     slot_index: Sequence[SlotIndex], need: InstanceRequest, declined: Collection[str]
 ) -> tuple[SlotIndex, SlotInfo | None]:
-    """Return the best slot of all indexes, in whatever order the indexes come."""
+    """Return the best slot for an instance in all indexes, in whatever order the indexes come."""
     found = [(each, slot_info) for each in slot_index if (slot_info := each.find(need, declined)) is not None]
 
     def rank(best: tuple[SlotIndex, SlotInfo]) -> tuple[object, int, int]:

@@ -14,18 +14,18 @@ from scheduler.policy.capacity.fits import Amounts, find_obstacle
 
 @dataclass(slots=True, eq=False)
 class RequestClass:
-    """Requests that fit on the same slots, equally often. Compared by identity: there is one object for each class."""
+    """Requests that fit on the same slots, equally often, share one such object. Compared by identity."""
 
 
 class SharedAmounts:
-    """The amounts and request classes of one cycle."""
+    """The amounts and request classes of one cycle, each stored once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[str, float], ...], Amounts] = {}
         self._alike: dict[object, RequestClass] = {}
 
     def find(self, amounts: Resources) -> Amounts:
-        """Return the shared object for these amounts."""
+        """Return the one object for the given amounts."""
         mark = tuple(amounts.items())
         return self._known.get(mark) or self._known.setdefault(mark, Amounts(amounts))
 
@@ -41,16 +41,16 @@ class InstanceRequest:
 
     component: Component
     labels: Labels
-    """The labels that the reservation requires; the component may require more."""
+    """The labels that the reservation requires of each slot; the component may require more."""
     prefers: Labels
     given: dict[str, dict[str, float]]
-    """By pool that may serve it: the amounts that it is given there."""
+    """By pool that may serve the request: the amounts that the instance is given there."""
     steps: dict[str, Amounts]
-    """The same amounts as shared objects."""
+    """By pool: the amounts of the instance as objects that equal requests share."""
     likeness: RequestClass
-    """The class of this request; `prefers` does not matter."""
+    """The class of requests that fit on the same slots; `prefers` does not matter for it."""
     spreads: bool
-    """Whether the slot with fewest leases comes first, not the one with most."""
+    """Whether the slot with fewest leases comes first for the request, instead of the one with most."""
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
         """Return whether a slot of this pool has the labels and amounts for one instance; leases are not counted."""
@@ -86,16 +86,17 @@ class InstanceRequest:
 
 @dataclass(slots=True, eq=False)
 class Demand:
-    """What a reservation requests. Reservations with the same shape share one demand, and so the answers about it.
+    """What a reservation requests.
 
-    A reservation that declined slots, or is impatient, has a demand of its own.
+    Reservations with equal requests (one shape) share one demand, and so the answers about it. A reservation that
+    declined slots, or is impatient (interrupted too often), has a demand of its own.
     """
 
     shape: Shape
     pools: tuple[str, ...]
-    """The pools that may serve it."""
+    """The pools that may serve the demand."""
     queue: str
-    """The queue that it waits in: a system with its own queue, or "" for the common queue."""
+    """The queue in which the reservation waits: a system with its own queue, or "" for the common queue."""
     settings: SchedulerKeys
     """The scheduler settings of that queue."""
     needs: tuple[InstanceRequest, ...]
@@ -103,15 +104,15 @@ class Demand:
     `rigid`, the elastic ones after them.
     """
     elastic: tuple[InstanceRequest, ...] = ()
-    """One request for each elastic instance, in the order of grants."""
+    """One request for each elastic instance of the demand, in the order of grants."""
     declined: tuple[str, ...] = ()
-    """Slots that its holders declined; searches leave them out."""
+    """Slots that holders of the reservation declined; searches leave these slots out."""
     impatient: tuple[str, ...] = ()
-    """Pools whose on-demand offerings are eligible at any price, because it was interrupted there too often."""
+    """Pools whose on-demand offerings are eligible at any price, as the reservation was interrupted there too often."""
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
-    """`needs` as (request, number) of equal requests in a row."""
+    """`needs` as (request, number) of equal requests that follow each other."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
-    """(class, number of requests of that class)."""
+    """The needs of the demand as (class, number of requests of that class)."""
 
     def __post_init__(self) -> None:
         if len(self.needs) == 1:
@@ -132,7 +133,7 @@ class Demand:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all reservations of this shape share it: it declined no slots and is not impatient."""
+        """Whether all reservations with equal requests share the demand: no slot was declined, no pool is impatient."""
         return not self.declined and not self.impatient
 
 
@@ -154,11 +155,11 @@ def make_needs(
 
 
 def _repeat(shape: Shape, needs: dict[str, InstanceRequest], kind: str) -> Needs:
-    """Return one request for each instance of this kind."""
+    """Return one request for each instance of this kind (essential or elastic)."""
     counts = ((needs[each.name], each.count) for each in shape.components if each.kind == kind)
     return tuple(chain.from_iterable(repeat(need, count) for need, count in counts))
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:
-    """Return the amounts of an instance in a pool: the component's over the pool's `default_resources`."""
+    """Return the amounts of an instance in a pool: those of the component, else the pool's `default_resources`."""
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources

@@ -21,23 +21,23 @@ Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
 SLOTS_A_STEP = 100
-"""The number of slots that are added up in the time in which one is taken."""
+"""The number of slots that a search adds up in the time in which it takes one slot."""
 CHANGES_A_STEP = 3
-"""The number of changes that are read in the same time."""
+"""The number of changes of slots that a search reads in the time in which it takes one slot."""
 MOST_QUEUES = 8
 """The most queues that a search compares; if more slot classes are equally good, they share queues."""
 NO_RANK: Final[Rank] = 1 << 96
-"""Worse than the rank of any slot."""
+"""A rank that is worse than the rank of any slot."""
 
 
 @dataclass(slots=True, eq=False)
 class SlotClass:
-    """The slots of one pool with the same labels, and the queues that they are candidates in."""
+    """The slots of one pool with equal labels, and the queues of requests for which they are candidates."""
 
     pool: str
     labels: Labels
     slot_infos: list[SlotInfo] = field(default_factory=list)
-    """All slots that were added; some may have been removed."""
+    """All slots that were added to the class; some may have been removed from the index since."""
     candidate_queues: list["CandidateQueue"] = field(default_factory=list)
     has_removed: bool = False
     """Whether a removed slot still stands in `slot_infos`."""
@@ -56,25 +56,25 @@ class CandidateQueue:
     """
 
     step: Amounts
-    """The amounts of one instance."""
+    """The amounts of one instance of the kind of request."""
     spreads: bool
     slot_classes: Collection[SlotClass]
-    """The classes of its slots."""
+    """The slot classes whose slots stand in the queue."""
     slot_infos: Mapping[int, SlotInfo]
-    """All slots of the index, by order."""
+    """All slots of the index, by slot order."""
     first: SlotInfo | None = None
-    """None if the request fits on no slot."""
+    """The best slot of the queue; None if the request fits on no slot."""
     rank: Rank = NO_RANK
-    """The rank of `first`."""
+    """The rank of the best slot, `first`."""
     others: list[Rank] = field(default_factory=list)
-    """A heap of the ranks of the other slots."""
+    """A heap of the ranks of the slots behind the best one."""
     read: dict[SlotClass, int] = field(default_factory=dict)
-    """By class: how many of its changes were read."""
+    """By slot class: how many of the class's changes the queue has read."""
     read_at: int = 0
-    """The number of changes in the index when they were last read."""
+    """The number of changes in the index when the queue last read them."""
 
     def catch_up(self) -> int:
-        """Read the changes since the last search; return the number of slots examined."""
+        """Read the changes of slots since the last search; return the number of slots examined."""
         if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
             self.open()
             return sum(len(each.slot_infos) for each in self.slot_classes)
@@ -145,7 +145,7 @@ class CandidateQueue:
         self.first, self.rank = None, NO_RANK
 
     def find_except(self, declined: Collection[str]) -> tuple[Rank, SlotInfo] | None:
-        """Return the best slot that was not declined, with its rank."""
+        """Return the best slot of the queue that was not declined, with its rank."""
         self.catch_up()
         able = (
             each
@@ -167,15 +167,15 @@ class SlotIndex:
 
     def __init__(self, slot_infos: Iterable[SlotInfo] = ()) -> None:
         self._slot_infos: dict[int, SlotInfo] = {}
-        """By order."""
+        """The slots of the index, by slot order."""
         self._classes: dict[Mark, SlotClass] = {}
         self._classes_of_pool: dict[str, list[SlotClass]] = {}
         self._capacities = RemainingCapacities()
         self._queues: dict[Mark, CandidateQueue] = {}
         self._tiers: dict[InstanceRequest, list[list[CandidateQueue]]] = {}
-        """By request: the queues of classes with its labels, best labels first; equally good classes together."""
+        """By request: queues of slot classes with the required labels, best first; equal ones stand together."""
         self.changes = 0
-        """The number of changes that queues read before a search."""
+        """The number of changes of slots that queues read before a search."""
         self.steps = 0
         """The counted work of searches for several instances (`policy/cycle/work_budget.py`)."""
         for slot_info in slot_infos:
@@ -192,13 +192,13 @@ class SlotIndex:
         self._note(slot_info.slot_class, slot_info)
 
     def _note(self, slot_class: SlotClass, slot_info: SlotInfo) -> None:
-        """Let queues read this change before their next search."""
+        """Let queues read a change of this slot before their next search."""
         slot_class.changed.append(slot_info)
         self.changes += 1
         self.steps += 1
 
     def _insert(self, slot_info: SlotInfo) -> None:
-        """Put a slot into its class; no queue is updated."""
+        """Put a slot into the class of its pool and labels; no queue is updated."""
         self._slot_infos[slot_info.order] = slot_info
         class_mark, capacity_mark = slot_info.find_marks()
         slot_class = self._classes.get(class_mark)
@@ -213,7 +213,7 @@ class SlotIndex:
         slot_info.free = remaining.free
 
     def remove(self, slot_info: SlotInfo) -> None:
-        """Remove a slot: no search finds it any more."""
+        """Remove a slot from the index: no search finds it any more."""
         del self._slot_infos[slot_info.order]
         slot_class, slot_info.slot_class, slot_info.remaining = slot_info.slot_class, None, None
         slot_class.has_removed = True
@@ -223,7 +223,7 @@ class SlotIndex:
         return len(self._slot_infos)
 
     def has(self, slot_info: SlotInfo) -> bool:
-        """Return whether searches may find this slot."""
+        """Return whether the slot is in the index, so that searches may find it."""
         return slot_info.order in self._slot_infos
 
     def regroup(self, slot_info: SlotInfo) -> None:
@@ -236,7 +236,7 @@ class SlotIndex:
             self._put(slot_info, remaining)
 
     def list_slot_infos(self) -> Iterator[SlotInfo]:
-        """Return every slot, in no particular order."""
+        """Return every slot of the index, in no particular order."""
         return iter(self._slot_infos.values())
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
@@ -304,7 +304,7 @@ class SlotIndex:
                 yield given  # type: ignore[misc]  # it is set at the first slot
 
     def _spend(self, slot_info: SlotInfo, after: RemainingCapacity) -> None:
-        """Note that one more instance is on a slot and that this is left."""
+        """Note that one more instance is on a slot and that `after` is left of its capacity."""
         slot_info.given += 1
         slot_info.free, slot_info.remaining, left = after.free, after, after.after
         for candidates in slot_info.slot_class.candidate_queues:
@@ -364,12 +364,12 @@ class SlotIndex:
             slot_class.candidate_queues.clear()
 
     def _put(self, slot_info: SlotInfo, remaining: RemainingCapacity) -> None:
-        """Set the remaining capacity of a slot; its queues read the change before their next search."""
+        """Set the remaining capacity of a slot; the queues it stands in read the change before their next search."""
         slot_info.free, slot_info.remaining = remaining.free, remaining
         self._note(slot_info.slot_class, slot_info)
 
     def _rank(self, need: InstanceRequest) -> list[list[CandidateQueue]]:
-        """Return the queues of a request, best labels first; they hold until a class is added."""
+        """Return the candidate queues of a request, best labels first; they hold until a slot class is added."""
         alike: dict[tuple[int, int], list[SlotClass]] = {}
         for pool in need.steps:
             for slot_class in self._classes_of_pool.get(pool, ()):
@@ -386,7 +386,7 @@ class SlotIndex:
         return tiers
 
     def _open_queue(self, need: InstanceRequest, slot_classes: list[SlotClass]) -> CandidateQueue:
-        """Return the queue for these amounts on these classes; requests share it."""
+        """Return the candidate queue for these amounts on these slot classes; requests of equal amounts share it."""
         step = need.steps[slot_classes[0].pool]
         key = (need.spreads, step, *slot_classes)
         candidates = self._queues.get(key)

@@ -312,7 +312,7 @@ class CycleState:
             self.wait(name, "no_capacity", "capacity became available during this tick; the next one places it")
 
     def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
-        """Report why each of many reservations waits, with one code for all."""
+        """Report why each of many reservations waits: `reasons` has one reason for each of `ids`."""
         if not self.waiting or self.waiting.keys().isdisjoint(ids):
             self.waiting.update(zip(ids, reasons, strict=False))
         else:

@@ -47,7 +47,7 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
     _restart(cycle)
     requeue_unconfirmed(cycle)
     retire(cycle)
-    drop_claims(cycle)  # again: slots with claims may just have been retired
+    drop_claims(cycle)  # again, because slots with claims may just have been retired
     retire_vanished(cycle)
     return Healed(cycle), failed_boots
 
@@ -85,8 +85,9 @@ def _heal_interrupted(cycle: CycleState) -> None:
 
 
 def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
-    """Requeue the leased reservations with essential leases of these, whatever their restart policy: at once, or with a
-    grace. With `on_interruption: fail` they fail.
+    """Requeue the leased reservations with essential leases on interrupted slots, whatever their restart policy.
+
+    This happens at once, or after a grace. Under `on_interruption: fail` they fail.
     """
     for reservation in _find_holders(cycle, leases, {"leased"}):
         if reservation.id in cycle.returning:
@@ -106,7 +107,7 @@ def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
 
 
 def _find_holders(cycle: CycleState, leases: Leases, phases: Container[str]) -> list[Reservation]:
-    """Return the reservations in one of these phases with an essential lease of these, in order of submission."""
+    """Return the reservations in one of `phases` that hold an essential one of `leases`, in order of submission."""
     owners = {owner for (owner, _), lease in leases.items() if lease.kind == "essential"}
     found = [cycle.view.reservations[owner] for owner in owners]
     holders = [each for each in found if each.phase in phases and each.id not in cycle.over]
@@ -114,9 +115,9 @@ def _find_holders(cycle: CycleState, leases: Leases, phases: Container[str]) -> 
 
 
 def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable[Slot]) -> float | None:
-    """Return when the holder has to be gone: after `interruption_grace`, at the latest with the first of its machines.
+    """Return when the holder of interrupted machines has to be gone; None: at once.
 
-    None: at once.
+    It is after `interruption_grace`, and no later than the first of the machines goes.
     """
     ends = [slot.interrupted_by for slot in slots if slot.interrupted_by is not None]
     if (grace := cycle.settings_of(reservation).interruption_grace) is not None:
@@ -159,13 +160,13 @@ def _fail_lost(cycle: CycleState, silent: Collection[str]) -> None:
 
 
 def _fail(cycle: CycleState, reservation: Reservation, reason: str) -> None:
-    """End all its leases. A later cycle restarts it if its policy allows that."""
+    """Fail a reservation: all its leases end. A later cycle restarts it if its policy allows that."""
     cycle.decide(Fail(reservation=reservation.id, reason=reason))
     cycle.end(reservation)
 
 
 def _has_all_slots(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether each essential lease is still on the machine that it was given on."""
+    """Return whether each essential lease of a reservation is still on the machine that it was given on."""
     return all(_find_machine(cycle, lease) for lease in reservation.leases if lease.kind == "essential")
 
 
@@ -176,7 +177,7 @@ def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
 
 
 def _heal_stuck(cycle: CycleState) -> FailedBoots:
-    """End what has been in its state for the timeout of that state (age >= timeout)."""
+    """End the state of each slot that has been in it for the timeout of that state (age >= timeout)."""
     failed_boots: dict[str, list[str]] = {}
     for slot_info in [each for each in cycle.list_restless() if each.state not in AT_REST]:
         slot, pool = slot_info.slot, slot_info.pool
@@ -242,13 +243,13 @@ def _restart(cycle: CycleState) -> None:
 
 
 def may_restart_again(reservation: Reservation, rules: Rules) -> bool:
-    """Return whether its policy is to restart and a restart of `max_restarts` (0: no limit) is left."""
+    """Return whether a failed reservation is to restart and a restart of `max_restarts` (0: no limit) is left."""
     most = rules.settings_of(reservation.request.pool, reservation.request.system).max_restarts
     return reservation.request.restart_policy == "on_failure" and (not most or reservation.restarts < most)
 
 
 def is_restart_due(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether it was never restarted, or its last restart is longer ago than `restart_delay`."""
+    """Return whether a failed reservation was not restarted yet, or longer than `restart_delay` ago."""
     last = reservation.restarted_at
     return last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)
 
@@ -266,8 +267,8 @@ def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
     """Revoke each elastic lease whose slot is gone, silent or interrupted, and end each whose deadline is over.
 
     On an interrupted slot the instance keeps its lease until the machine goes, or for `interruption_grace`. The
-    reservation stays leased, keeps its rank and counts no restart; `elastic/` grants it another instance like any that
-    it lacks. Source: Zoe, whose loop skips every second dead component.
+    reservation stays leased, keeps its rank and counts no restart; it is granted another instance like any other
+    missing one. Source: Zoe, whose loop skips every second dead component.
     """
     for reservation in sorted(filter(cycle.stays_leased, cycle.view.stretching.values()), key=_sequence):
         for lease in reservation.leases:
@@ -278,7 +279,7 @@ def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
 def _find_loss(
     cycle: CycleState, reservation: Reservation, lease: Lease, silent: Collection[str]
 ) -> tuple[RevokeReason, float | None] | None:
-    """Return why the lease has to end and when (None: now); None if it goes on."""
+    """Return why an elastic lease has to end and when (None: now); None if the lease goes on."""
     slot = _find_machine(cycle, lease)
     if slot is None:
         return "slot_gone", None
@@ -353,7 +354,7 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
 
 
 def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
-    """Requeue the reservation, or fail it after `max_unconfirmed` times. Count the lease against each of its slots."""
+    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times; count it for each of its slots."""
     for lease in reservation.leases:
         slot_info = cycle.slot_infos.get(lease.slot)
         if slot_info is not None and lease.kind == "essential":
@@ -367,7 +368,10 @@ def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
 
 
 def retire(cycle: CycleState) -> None:
-    """Retire slots for the reasons of `find_reason_to_retire`. A draining slot takes no new lease; its leases go on."""
+    """Drain slots that are to leave service, for the reasons of `find_reason_to_retire`.
+
+    A draining slot takes no new lease; its leases go on.
+    """
     for slot_info in cycle.list_restless():
         if slot_info.state == "ready":
             reason = find_reason_to_retire(slot_info)

@@ -15,8 +15,9 @@ def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
 
 
 def find_deadline(slot: Slot, pool: Pool) -> float:
-    """Return when the slot has been in its state for the timeout of that state; infinity for a state without one and
-    for a `drain_timeout` of 0.
+    """Return when the slot has been in its state for the timeout of that state.
+
+    Infinity for a state without a timeout and for a `drain_timeout` of 0.
     """
     limits = {
         "launching": pool.launch_timeout,

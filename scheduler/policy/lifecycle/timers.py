@@ -47,7 +47,10 @@ def expire(cycle: CycleState) -> Unexpired:
 
 
 _MANY: Final = frozenset({Assign, Cores})
-"""Most decisions are of these kinds. `Timers.lease_terms` stands for the leases; a limit of cores never falls due."""
+"""Frequent kinds of decisions that need no look.
+
+`Timers.lease_terms` stands for the leases; a limit of cores never falls due.
+"""
 
 
 def wake(cycle: Shared, back_offs_end: float) -> float | None:
@@ -73,7 +76,7 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
         cycle.slot_infos[each.slot] for each in others if isinstance(each, Drain) and each.slot in cycle.slot_infos
     ]
     if any(slot_info.state == "draining" and not slot_info.leases for slot_info in (*drained, *cycle.list_restless())):
-        cycle.timers.add(cycle.now)  # the next cycle ends it, also if its last lease ended in this one
+        cycle.timers.add(cycle.now)  # the next cycle ends the drain, also if the last lease ended in this one
     return None if cycle.timers.first == inf else cycle.timers.first
 
 

@@ -1,7 +1,8 @@
 """CPU bursting: the leases on a slot may use its spare cores in equal parts.
 
-It sets a limit and reserves nothing: free amounts stay as they are. Only slots that changed since the limits of their
-leases were last right are examined, so a cycle that changes nothing examines none. Source: Zoe.
+This sets a limit for each lease and reserves nothing: the slot's free amounts stay as they are. Only slots that changed
+since the limits of their leases were last right are examined, so a cycle that changes nothing examines none. Source:
+Zoe.
 """
 
 from collections import defaultdict
@@ -38,11 +39,12 @@ CPUS: Final = "cpus"
 
 
 def share(cycle: Scaled) -> Shared:
-    """Let each lease of a slot with `cpus` use its own + max(0, the slot's - the sum of the leases') / their number.
+    """Let each lease of a slot with `cpus` use its own cpus and an equal part of the slot's spare cpus.
 
-    There is a decision for each lease with another limit; a new lease starts at its own `cpus`. Leases that this cycle
-    assigns, grants and ends are counted as such. Revoking leases count until they end, claims do not count. Decisions
-    stand in order of submission, those of one reservation in slot order.
+    The part is max(0, the slot's cpus - the sum of its leases') / their number. Each lease with another limit gets a
+    decision; a new lease starts at its own `cpus`. Leases that this cycle assigns, grants and ends are counted as such.
+    Revoking leases count until they end, claims do not count. Decisions stand in order of submission, those of one
+    reservation in slot order.
     """
     rules, slot_infos = cycle.rules, cycle.slot_infos
     has_cpus = rules.has_shared_cores and any(each.capacity and CPUS in each.capacity for each in slot_infos.values())
@@ -87,7 +89,7 @@ def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
 
 
 def own_cores(resources: Resources) -> float:
-    """Return the cpus that a lease was given."""
+    """Return the number of cpus that a lease was given, without spare ones."""
     return resources.get(CPUS, 0.0)
 
 
@@ -115,20 +117,20 @@ def _is_filled(slot_info: SlotInfo, came: int) -> bool:
     """
     if slot_info.capacity is None:
         return True
-    was_empty = slot_info.given == came and not slot_info.leases  # `free` is what the new leases leave
+    was_empty = slot_info.given == came and not slot_info.leases  # `free` is the amounts that the new leases leave
     return was_empty and slot_info.free is not None and slot_info.free.get(CPUS, 0.0) <= SLACK
 
 
 @dataclass(slots=True)
 class _Moves:
-    """The leases that begin and end in this cycle."""
+    """The leases that begin and end in this cycle, by slot or by reservation."""
 
     came: dict[str, list[tuple[str, Placement]]] = field(default_factory=lambda: defaultdict(list))
-    """By slot: (reservation, placement)."""
+    """The leases that begin, by slot: (reservation, placement)."""
     gone: set[str] = field(default_factory=set)
-    """Reservations of which all leases end."""
+    """Ids of reservations of which all leases end."""
     parted: set[tuple[str, str]] = field(default_factory=set)
-    """(reservation, component) of single leases that end."""
+    """Single leases that end, as (reservation, component)."""
 
     def list_left(self, cycle: CycleState) -> set[str]:
         """Return the slots on which leases end."""
@@ -140,7 +142,9 @@ class _Moves:
 
 
 def _follow(decisions: Sequence[Decision]) -> _Moves:
-    """Read decisions from the last one on: a lease that was assigned before its reservation lost all does not count."""
+    """Read the cycle's decisions from the last one on: a lease that was assigned before its reservation lost all does
+    not count.
+    """
     moves = _Moves()
     came, gone = moves.came, moves.gone
     for decision in reversed(decisions):
@@ -180,7 +184,7 @@ def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
 
 
 def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
-    """Return the changes for the leases that are on a slot after this cycle."""
+    """Return the changed core limits of the leases that are on a slot after this cycle."""
     users: list[tuple[str, Lease | Placement]] = [
         (owner, lease)
         for (owner, component), lease in find_leases(cycle.view, slot).items()

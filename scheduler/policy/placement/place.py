@@ -27,14 +27,14 @@ from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits
 
 Leases = tuple[Placement, ...]
 UNPLACED, COVERED, LEASED = range(3)
-"""The result for a reservation, one byte each, because there may be a million."""
+"""What placing did with a reservation, one byte each, because there may be a million reservations."""
 IS_UNPLACED, IS_LEASED = (bytes(fate == each for each in range(256)) for fate in (UNPLACED, LEASED))
-"""Tables for `bytes.translate`: whether a result is this one."""
+"""Tables for `bytes.translate`: by result of a reservation, whether the reservation is unplaced, or leased."""
 BEHIND = "an earlier reservation in the queue waits, and backfill is off"
 
 
 def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
-    """Serve each reservation in queue order; return those that fit on nothing that is ready or in flight.
+    """Serve each pending reservation in queue order; return those that fit on nothing that is ready or in flight.
 
     A reservation is leased if all instances fit on ready slots. If not, it keeps capacity that is ready or in flight
     for all instances (`booting`). If that is missing too, it is passed over, and later reservations are still tried,
@@ -59,7 +59,7 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
 
 
 def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
-    """Assign claims on slots that elastic instances give back, in queue order; return the reservations without one."""
+    """Assign claimed slots that elastic instances give back, in queue order; return reservations without a claim."""
     if not cycle.list_claimants():
         return waiters
 
@@ -140,7 +140,7 @@ def _pass_over(
 
 
 def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
-    """Return the lifetimes of the leased reservations, each once."""
+    """Return each different lifetime of the leases that are assigned, once."""
     demands = compress(waiters.demands, is_leased)
     if not cycle.view.timed:
         return {Terms(None, each.shape.pool, each.shape.system) for each in set(demands)}
@@ -149,7 +149,9 @@ def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) 
 
 
 def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
-    """Return the unplaced reservations together with those of quota and interrupted ones that fit on nothing either."""
+    """Return the unplaced reservations together with those of quota and interrupted ones that fit on nothing ready or
+    in flight.
+    """
     late = demanding
     if late.ids and (cycle.preempted or any(slot_info.is_coming for slot_info in cycle.slot_infos.values())):
         late = late.filter([not search.cover(*each) for each in late])
@@ -172,33 +174,34 @@ def _block(
 
 
 class _Search:
-    """Searches for one demand after the other.
+    """Searches for slots, for one demand after the other.
 
-    Capacity only shrinks here, unless elastic instances are reclaimed. So a demand that did not fit once does not fit
-    for later reservations that share it.
+    Capacity only shrinks in the meantime, unless elastic instances are reclaimed. So a demand that did not fit once
+    does not fit for later reservations that share it.
     """
 
     def __init__(self, cycle: CycleState, waiters: Queue, elastic: ElasticStep, few_kept: Shortage) -> None:
         self._cycle, self._elastic, self.different = cycle, elastic, len(waiters.different)
         self.runs = _open_runs(cycle, waiters, elastic.pools)
-        """By demand for one instance: the leases of its reservations, one after the other."""
+        """By demand for one instance: the leases that its reservations get, one after the other."""
         self.deferred: set[str] = set()
-        """See `Unplaced.deferred`."""
+        """Ids of reservations behind a gang in a queue without backfill, as in `Unplaced.deferred`."""
         self._without_room: set[Demand] = set()
         self._without_cover: set[Demand] = set()
-        """Demands that are known to fit on no ready slot; and on nothing that is ready or in flight."""
+        """Demands that are known to fit on no ready slot (`_without_room`), and on no slot that is ready or in flight.
+        """
         self.hopeless: set[Demand] = set()
-        """Demands for which nothing is left to do. Speed: the many that wait cost no function call."""
+        """Demands for which no search is left to try. Speed: the many that wait cost no function call."""
         self._few_ready, self._few = Shortage(), Shortage()
-        """Of ready slots, and of slots that are ready or in flight."""
+        """What did not fit on ready slots, and what did not fit on slots that are ready or in flight."""
         self._known = (self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few, few_kept)
 
     def stretch(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Return these slots, or others that are reclaimed from elastic instances.
+        """Return the given slots of a reservation, or slots for it that are reclaimed from elastic instances.
 
-        A reclaim may free more capacity than it needs, so what is known of failed searches is forgotten.
+        A reclaim may free more capacity than the reservation needs, so what is known of failed searches is forgotten.
         """
         if self._elastic.is_active:
             slot_infos = self._elastic.serve(reservation, demand, slot_infos)
@@ -207,7 +210,7 @@ class _Search:
         return slot_infos
 
     def find_ready(self, demand: Demand) -> list[SlotInfo] | None:
-        """Return ready slots for all instances and spend their capacity; None if one does not fit."""
+        """Return ready slots for all instances of a demand and spend their capacity; None if one does not fit."""
         if demand in self._without_room:
             return None
         slot_infos = fill(demand, (self._cycle.ready,), shortage=self._few_ready)
@@ -216,7 +219,7 @@ class _Search:
         return slot_infos
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
-        """Keep capacity that is ready or in flight for all instances, if all of them fit.
+        """Keep capacity that is ready or in flight for all instances of a demand, if all of them fit.
 
         Ready slots come before slots in flight. Source: Arvados.
         """
@@ -232,7 +235,10 @@ class _Search:
         return True
 
     def note_hopeless(self, demand: Demand, guard: StarvationGuard) -> None:
-        """Note a demand as hopeless, unless the guard keeps slots: then each wait reports whether it missed one."""
+        """Note that no search is left for a demand, unless the guard keeps slots.
+
+        If it does, each wait reports whether the reservation missed a kept slot.
+        """
         if guard.keeps_any:
             self.hopeless.clear()
         elif demand in self._without_cover and guard.is_done_with(demand):
@@ -240,10 +246,10 @@ class _Search:
 
 
 def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> dict[Demand, Iterator[Leases]]:
-    """Return for each demand with one instance the leases of its reservations, until it fits nowhere.
+    """Return for each demand with one instance the leases of its reservations, until the demand fits nowhere.
 
-    Demands that declined slots, queues without backfill, and pools with elastic instances have none: there a search
-    depends on more than the capacity that earlier reservations left.
+    Demands that declined slots, queues without backfill, and pools with elastic instances are left to other searches:
+    there a search depends on more than the capacity that earlier reservations left.
     """
     different = waiters.different
     uses = Counter(name for demand in different for name in demand.pools)
@@ -262,9 +268,10 @@ def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> 
 
 
 def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
-    """Return whether no other demand uses its pools in this cycle, so that all its leases can be taken at once.
+    """Return whether no other demand uses the pools of this one in the cycle, so that all its leases can be taken at
+    once.
 
-    Not if it spreads: then each lease changes which slot is best.
+    A demand that spreads never is: then each lease changes which slot is best.
     """
     return not demand.needs[0].spreads and all(uses[name] == 1 for name in demand.pools)
 
@@ -281,7 +288,10 @@ def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:
 
 
 def _cover_returning(cycle: CycleState, search: _Search) -> list[Reservation]:
-    """Keep capacity for interrupted reservations in their grace, in queue order; return those that fit on nothing."""
+    """Keep capacity for interrupted reservations in their grace, in queue order.
+
+    Return those that fit on nothing that is ready or in flight.
+    """
     returning = sort_queue(
         cycle, [each for each in cycle.returning.values() if not is_on_hold(each) and not lacks_quota(cycle, each)]
     )

@@ -20,26 +20,30 @@ from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits
 
 @dataclass
 class TrialLaunch:
-    """The launches for one demand. The caller undoes them if `fill` returns None."""
+    """The launches that one demand would need, as a trial. The caller undoes them if `fill` returns None."""
 
     cycle: CycleState
     limits: LaunchLimits
     demand: Demand
     there: list[SlotIndex]
-    """Where its instances may go without a launch, including slots that are kept for it."""
+    """Where instances of the demand may go without a launch, including slots that are kept for it."""
     launched: list[tuple[str, Choice, SlotInfo]] = field(default_factory=list)
     held: str = ""
-    """The code of what holds back the launch that it lacked; "" if no launch would serve it."""
+    """The code of what holds back the launch that the demand lacks; "" if no launch would serve it."""
     lacks_one: bool = False
-    """Whether it lacked a launch. If not, its instances exclude each other on what there is."""
+    """Whether the demand lacked a launch. If not, its instances exclude each other on the slots that exist."""
 
     def fill(self) -> list[SlotInfo] | None:
-        """Launch what it lacks, and return a slot for each instance; None if that fails: undo the launches then."""
+        """Launch what the demand lacks, and return a slot for each instance.
+
+        None if that fails: undo the launches then.
+        """
         return fill(self.demand, self._list_indexes(), self._launch)
 
     def foresee_code(self) -> str:
-        """Return the code with which it would wait if its launches were decided now; "" if they would serve it. Undo
-        all of them.
+        """Return the waiting code that the demand would get if its launches were decided now.
+
+        It is "" if they would serve the demand. The launches are undone.
         """
         is_served = has_room(self.demand, self._list_indexes(), extend=self._launch)
         self.undo()
@@ -49,7 +53,10 @@ class TrialLaunch:
         return [*self.there, self.cycle.launched]
 
     def _launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """Launch a slot for one instance in the first pool that can, and return it; None keeps the code."""
+        """Launch a slot for one instance in the first pool that can, and return the slot.
+
+        If no pool can, return None and keep the code of what holds the launch back.
+        """
         found = self.limits.find_launch(self.demand, need)
         if isinstance(found, str):
             self.held, self.lacks_one = found, True
@@ -60,13 +67,15 @@ class TrialLaunch:
         return slot_info
 
     def undo(self) -> None:
-        """Take the launches back, last one first."""
+        """Take the launches of the trial back, last one first."""
         for name, _, slot_info in reversed(self.launched):
             self.cycle.launched.remove(slot_info)
             self.limits.undo(name, slot_info)
 
     def probe(self) -> None:
-        """Launch one slot alone as a test after a quota back-off: a gang that needs several begins with the first."""
+        """Launch one slot alone as a test after a back-off for EC2's quota: a gang that needs several slots begins with
+        the first.
+        """
         if self.held != "at_quota" or not self.launched:
             return
         name, choice, _ = self.launched[0]
@@ -74,7 +83,7 @@ class TrialLaunch:
             self.limits.launch(name, choice, "demand").wanted = True
 
     def find_code(self) -> str:
-        """Return the code with which it waits. Call it after `undo`."""
+        """Return the code with which the demand waits. Call it after `undo`."""
         if self.held:
             return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
         if not self.lacks_one or has_room_for_some(self.demand, self._list_indexes()):
@@ -83,7 +92,7 @@ class TrialLaunch:
 
 
 WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
-"""With one of these codes the launch lacks nothing but a slot within `max_slots` or EC2's quota."""
+"""Waiting codes of a demand that lacks nothing but a slot within `max_slots` or EC2's quota."""
 
 
 def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:
@@ -102,7 +111,7 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
 
 
 def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits) -> list[Demand]:
-    """Return the demands whose launches are withheld.
+    """Launch for every unplaced reservation; return the demands whose launches are withheld.
 
     A refusal holds for all reservations with the same demand, so each demand is tried once as long as nothing is
     launched: the queue may have a million rows.
@@ -124,7 +133,7 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
                 continue
             held, code = _launch_for(cycle, name, demand, unplaced, limits)
             if limits.launches != launches:
-                open_demands |= different  # the new slot may have capacity for any of them
+                open_demands |= different  # the new slot may have capacity for any of the refused demands
             if not code:
                 continue
             if refusal is not None:
@@ -173,21 +182,23 @@ def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage],
 
 @dataclass(slots=True)
 class _Refusal:
-    """Why nothing is launched for one demand. It holds until something is launched that could change it."""
+    """Why nothing is launched for one demand. The refusal holds until something is launched that could change it."""
 
     demand: Demand
     held: str
     """The code of what holds a launch back; "" if no launch would serve the demand."""
     reason: tuple[str, str]
-    """The reported code and its sentence."""
+    """The reported waiting code and its sentence."""
     launches: int
     own_launches: int
-    """Launches of this cycle when the refusal was found: in all pools, and in the pools of the demand."""
+    """Launches of this cycle when the launch was refused: in all pools, and in the pools of the demand."""
     ids: list[str] = field(default_factory=list)
-    """The reservations that it holds for."""
+    """The reservations that the refusal holds for."""
 
     def still_holds(self, limits: LaunchLimits) -> bool:
-        """Return whether the launches since then change nothing: full pools stay full, and other pools had them."""
+        """Return whether launches since the refusal change nothing: full pools stay full, and other pools had the
+        launches.
+        """
         if self.held != "at_max_slots" or self.own_launches != limits.count_launches(self.demand.pools):
             return False
         self.launches = limits.launches
@@ -197,8 +208,10 @@ class _Refusal:
 def _launch_for(
     cycle: CycleState, name: str, demand: Demand, unplaced: Unplaced, limits: LaunchLimits
 ) -> tuple[str, str]:
-    """Give it capacity on what this cycle launches. If nothing is launched for it, return the code of what holds the
-    launch back and the code to report; else two empty texts.
+    """Give the reservation `name` capacity on what this cycle launches.
+
+    If nothing is launched for it, return the code of what holds the launch back and the code to report. Else return two
+    empty texts.
     """
     if len(demand.needs) == 1 and name not in unplaced.deferred:
         return _launch_for_one(cycle, name, demand, limits)
@@ -215,8 +228,10 @@ def _launch_for(
 
 
 def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits) -> tuple[str, str]:
-    """Do the same for a single instance, without a trial: nothing is ready or in flight for it, and there is nothing
-    to undo. Almost all reservations have a single instance.
+    """Give a reservation with a single instance capacity on what this cycle launches, as `_launch_for` does.
+
+    There is no trial: nothing is ready or in flight for it, and there is nothing to undo. Almost all reservations have
+    a single instance.
     """
     need, launched = demand.needs[0], cycle.launched
     slot_info = launched.find(need, demand.declined)

@@ -25,7 +25,7 @@ from scheduler.policy.cycle.step_values import FailedBoots
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One offering of a pool. `key` is None if the pool has none."""
+    """What a launch in a pool could be: one of the pool's offerings. `key` is None if the pool has no offerings."""
 
     key: str | None
     market: str
@@ -35,13 +35,13 @@ class Choice:
 
     @property
     def rank(self) -> tuple[float, float, float, str]:
-        """Sort key: cheapest first, then more memory, then more cpus, then by name."""
+        """The sort key of an offering: cheapest first, then more memory, then more cpus, then by name."""
         held = self.capacity or {}
         return (self.price, -held.get("memory_mib", 0), -held.get("cpus", 0), self.key or "")
 
 
 def list_choices(pool: Pool) -> list[Choice]:
-    """Return what a new slot of this pool could be, in the order in which it is tried.
+    """Return the offerings that a new slot of this pool could be, in the order in which they are tried.
 
     A pool without offerings counts as one offering.
     """
@@ -61,8 +61,9 @@ def list_choices(pool: Pool) -> list[Choice]:
 
 
 def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
-    """Return those that cost at most `price_factor` times as much as the cheapest, which is the first of them. The
-    cheapest one counts even while a back-off holds it.
+    """Return the choices that cost at most `price_factor` times as much as the cheapest, which is the first of them.
+
+    The cheapest one counts even while a back-off holds it.
     """
     most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
     return [choice for choice in choices if choice.price <= most]
@@ -83,14 +84,14 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Waiting code -> the sentence for a reservation that no launch serves."""
 ORDER_OF_CODES: Final = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
-"""If several codes hold, the first one is reported."""
+"""Waiting codes in order: if several hold, the first one is reported."""
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
 
 class LaunchLimits:
-    """The limits of one cycle, and its launches so far, which count towards them.
+    """What limits the launches of one cycle, and the launches so far, which count towards the limits.
 
-    `failed_boots`: boots that ended in this cycle. They hold back their pool although the commit has not counted them.
+    `failed_boots`: boots that failed in this cycle. They hold back their pool although the commit has not counted them.
     """
 
     def __init__(self, cycle: CycleState, failed_boots: FailedBoots = _NO_BOOTS) -> None:
@@ -98,7 +99,7 @@ class LaunchLimits:
         self.launches = 0
         """Launches that this cycle has decided so far."""
         self.next_end = inf
-        """When the first of the back-offs ends that were looked at and still last."""
+        """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
         self._launches_in = dict.fromkeys(cycle.pools, 0)
         self._active = {
             name: sum(p.state not in INACTIVE for p in slot_infos) for name, slot_infos in cycle.pools.items()
@@ -106,7 +107,8 @@ class LaunchLimits:
         self._choices = {name: list_choices(cycle.rules.pools[name]) for name in cycle.pools}
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
-        """An offering that could hold one of these is not launched for other reservations."""
+        """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
+        """
         self._cordoned_room: dict[InstanceRequest, bool] = {}
         self._knows_refusals = bool(cycle.view.holds or failed_boots)
         """Whether anything except `max_slots` may hold a launch back."""
@@ -132,7 +134,7 @@ class LaunchLimits:
             yield own.max_slots, rules.pools_of_system[pool.system]
 
     def find_code(self, name: str, choice: Choice) -> str | None:
-        """Return the code of what holds this choice back in that pool; None if it can be launched now."""
+        """Return the waiting code of what holds a choice back in a pool; None if it can be launched now."""
         if self._is_full(name):
             return "at_max_slots"
         if not self._knows_refusals:
@@ -142,7 +144,7 @@ class LaunchLimits:
         return self._find_refusal(name, choice)
 
     def lacks_only_slot(self, name: str, choice: Choice) -> bool:
-        """Return whether this choice could be launched if `max_slots` and EC2's quota were higher."""
+        """Return whether a choice could be launched in a pool if `max_slots` and EC2's quota were higher."""
         return not self.is_probing(name, choice.market) and self._find_refusal(name, choice) is None
 
     def _find_refusal(self, name: str, choice: Choice) -> str | None:
@@ -155,7 +157,7 @@ class LaunchLimits:
         return "misconfigured" if wrong else None
 
     def describe(self, code: str, pools: Sequence[str]) -> str:
-        """Return the sentence of a code, with the details of these pools."""
+        """Return the sentence for a waiting code, with the details of these pools."""
         if code == "misconfigured":
             for name in pools:
                 if self._is_unhealthy(name):
@@ -165,12 +167,16 @@ class LaunchLimits:
         return DETAILS[code]
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
-        """Yield what could be launched for one instance, best first: pool, choice, code of what holds it back."""
+        """Yield what could be launched for one instance, best first, as (pool, choice, code of what holds the launch
+        back).
+        """
         for name, choice in self._find_eligible(demand, need):
             yield name, choice, self._find_code_behind(name, choice)
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
-        """Return the first pool and choice that nothing holds back; else the code to report, "" without any choice."""
+        """Return the first pool and choice whose launch nothing holds back; else the code to report, "" if there is no
+        choice.
+        """
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
             code = self._find_code_behind(*each)
@@ -180,8 +186,9 @@ class LaunchLimits:
         return first_code(codes)
 
     def reserve(self, demand: Demand) -> None:
-        """Launch nothing more for other reservations that could serve an instance of this demand: the starvation guard
-        would keep the new slot for it anyway.
+        """Launch nothing more for other reservations that could serve an instance of this protected demand.
+
+        The starvation guard would keep the new slot for it anyway.
         """
         self._reserved += [need for need in dict.fromkeys(demand.needs) if need not in self._reserved]
 
@@ -206,12 +213,14 @@ class LaunchLimits:
         return self._eligible[wanted]
 
     def list_fitting(self, name: str, need: InstanceRequest) -> list[Choice]:
-        """Return what a new slot of that pool could be and still hold one instance, cheapest first."""
+        """Return the choices for a new slot of a pool that could hold one instance, cheapest first."""
         return [each for each in self._choices[name] if need.could_hold(name, each.capacity, each.labels)]
 
     def _list_fallback(self, name: str, demand: Demand, fitting: list[Choice], eligible: list[Choice]) -> list[Choice]:
-        """Return on-demand offerings beyond `price_factor`: allowed after `on_demand_after` interruptions of the
-        reservation, or after as many capacity errors in a row on each eligible spot offering.
+        """Return on-demand offerings that cost more than `price_factor` allows.
+
+        They are eligible after `on_demand_after` interruptions of the reservation, or after as many capacity errors in
+        a row on each eligible spot offering.
         """
         most = self._cycle.rules.pools[name].on_demand_after
         spot = [choice for choice in eligible if choice.market == "spot"]
@@ -223,7 +232,7 @@ class LaunchLimits:
         return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
 
     def launch(self, name: str, choice: Choice, reason: str) -> SlotInfo:
-        """Decide a launch of this choice on the first empty slot of that pool, and return the slot, now in flight."""
+        """Decide a launch of this choice on the first empty slot of a pool, and return the slot, now in flight."""
         slot_info = self._empty[name].pop()
         self._active[name] += 1
         self.launches += 1
@@ -235,7 +244,7 @@ class LaunchLimits:
         return slot_info
 
     def count_launches(self, pools: Iterable[str]) -> int:
-        """Count the launches of this cycle in these pools."""
+        """Return how many launches this cycle has decided in these pools."""
         return sum(self._launches_in[name] for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
@@ -248,8 +257,9 @@ class LaunchLimits:
         slot_info.state = "empty"
 
     def choose_code(self, demand: Demand, code: str) -> str:
-        """Return the code to report for a reservation that no launch serves: `cordoned` instead of `at_max_slots` if
-        cordoned slots have room for all its instances. Source: Arvados.
+        """Return the code to report for a reservation that no launch serves.
+
+        It is `cordoned` instead of `at_max_slots` if cordoned slots have room for all its instances. Source: Arvados.
         """
         if code != "at_max_slots" or not all(map(self.has_cordoned_room, dict.fromkeys(demand.needs))):
             return code
@@ -321,8 +331,10 @@ class LaunchLimits:
         return hold is not None and self._lasts(hold.until)
 
     def _lasts(self, until: float) -> bool:
-        """Return whether a back-off still lasts. `next_end` takes its end in, since a launch may depend on it: a
-        back-off that no launch depends on causes no cycle.
+        """Return whether a launch back-off still lasts.
+
+        If so, the next cycle is due when it ends at the latest, since a launch may depend on it. A back-off that no
+        launch depends on is not asked for here and causes no cycle.
         """
         if self._cycle.is_due(until):
             return False
@@ -335,13 +347,15 @@ class LaunchLimits:
         return hold is not None and not self._is_quota_over(name, hold)
 
     def is_probing(self, name: str, market: str) -> bool:
-        """Return whether the single launch that tests the quota after a back-off is not answered yet."""
+        """Return whether the single launch that tests EC2's quota after a back-off is not answered yet."""
         return self.may_probe(name, market) and any(
             each.state == "launching" and each.market == market for each in self._cycle.pools[name]
         )
 
     def may_probe(self, name: str, market: str) -> bool:
-        """Return whether a quota back-off is over and no launch succeeded since: the next one goes alone as a test."""
+        """Return whether a back-off for EC2's quota is over and no launch succeeded since: the next launch goes alone
+        as a test.
+        """
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and self._is_quota_over(name, hold)
 
@@ -351,6 +365,8 @@ class LaunchLimits:
 
 
 def first_code(codes: Iterable[str | None]) -> str:
-    """Return the code to report of several; "" if there is none, or if one is None because a launch is possible."""
+    """Return the waiting code to report of several; "" if there is none, or if one is None because a launch is
+    possible.
+    """
     found = set(codes)
     return "" if None in found else next((code for code in ORDER_OF_CODES if code in found), "")

@@ -88,9 +88,9 @@ def scale_in(cycle: Warm) -> ScaledIn:
 
 
 _MOST: Final = 1 << 32
-"""More slots than any pool has."""
+"""A number of slots above that of any pool."""
 _LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""With one of these codes a launch would be made if slots were left; `behind_queue` lacks them too."""
+"""Waiting codes under which a launch would be made if slots were left; `behind_queue` lacks slots too."""
 
 
 def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
@@ -132,7 +132,10 @@ def make_headroom(cycle: ScaledIn, headroom: Headroom) -> Scaled:
 
 
 def _is_unneeded(slot_info: SlotInfo) -> bool:
-    """Return whether the slot may make way. A slot that this cycle launches (its row is inactive) may not."""
+    """Return whether a slot may drain to make room for a withheld launch.
+
+    A slot that this cycle launches (its row is inactive) may not.
+    """
     if slot_info.wanted:
         return False
     is_coming = slot_info.is_coming and slot_info.slot.state not in INACTIVE and not slot_info.slot.cordoned
@@ -140,7 +143,7 @@ def _is_unneeded(slot_info: SlotInfo) -> bool:
 
 
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
-    """Return whether the pool has an unneeded slot, or may launch a warm slot that would be the next to go."""
+    """Return whether a pool has an unneeded slot, or may launch a warm slot that would be the next to go."""
     if not slot_infos or not slot_infos[0].pool.is_elastic:
         return False
     pool = slot_infos[0].pool
@@ -149,7 +152,10 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
 
 
 def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits) -> dict[str, int]:
-    """Return, by pool, the launches that the withheld demands would cause. A demand that fails once fails again."""
+    """Return, by pool, the launches that the withheld demands would cause.
+
+    A demand that fails once is not tried again.
+    """
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
     }
@@ -172,7 +178,7 @@ def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLim
 
 
 def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
-    """Return the launches that the pool could have if all its unneeded slots went. Beyond that none need go."""
+    """Return the launches that a pool could have if all its unneeded slots went. For more launches no slot need go."""
     goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
     return min(limits.find_bound(name), limits.count_left(name) + goes)
@@ -185,25 +191,27 @@ class _ImaginedLaunches:
     limits: LaunchLimits
     pools: Mapping[str, Pool]
     orders: dict[str, int]
-    """By pool: the `order` of its first imagined slot. Pools are in configured order, behind all slots."""
+    """By pool: the slot order of its first imagined slot. Pools are in configured order, behind all slots."""
     most_launches: dict[str, int]
-    """By pool: see `_count_useful_launches`."""
+    """By pool: the launches that the pool could have if all its unneeded slots went."""
     slot_index: SlotIndex = field(default_factory=lambda: SlotIndex([]))
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
     demand: Demand | None = None
     made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
     made_in: Counter[str] = field(default_factory=Counter)
-    """By pool: the launches of the present demand."""
+    """By pool: the imagined launches of the present demand."""
     numbers: Iterator[int] = field(default_factory=count)
     """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 
     def begin(self, demand: Demand) -> None:
-        """Make the following launches for this demand."""
+        """Begin the imagined launches for this demand."""
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """Return the slot that would be launched for one instance, in the first pool that lacks nothing but a slot."""
+        """Return the slot that would be launched for one instance, in the first pool that lacks nothing but a free
+        slot.
+        """
         assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice, code in self.limits.list_choices(self.demand, need):
             if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice):
@@ -224,13 +232,13 @@ class _ImaginedLaunches:
         return None
 
     def undo(self) -> None:
-        """Take the launches of the present demand back: it cannot be served whole, so it would launch nothing."""
+        """Take the imagined launches of the present demand back: not served whole, it launches nothing."""
         for slot_info, counter in self.made:
             counter[slot_info.slot.pool] -= 1
             self.slot_index.remove(slot_info)
 
     def count(self) -> dict[str, int]:
-        """Return, by pool, the launches that a quota withholds plus those beyond the slots left within `max_slots`."""
+        """Return, by pool, the launches that EC2's quota withholds plus those beyond `max_slots`."""
         return {
             name: self.by_quota[name] + max(0, self.by_limit[name] - self.limits.count_left(name))
             for name in {**self.by_quota, **self.by_limit}
