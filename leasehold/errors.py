@@ -68,7 +68,7 @@ class Ended(LeaseholdError):  # noqa: N818 - see above
 
 
 def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
-    """Return the faults in an answer."""
+    """Return the faults of a request that are listed in the answer to it."""
     return [
         Fault(
             index=int(each.get("index", 0)),

@@ -120,7 +120,7 @@ class CommandGroup:
                     os.killpg(self._pid, number)
 
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Start the command and return the id of its process group. Raise NotStarted."""
+        """Start the command and return the id of its process group. Raises NotStarted if that fails."""
         try:
             self._process = subprocess.Popen(words, env=environment, process_group=0)  # noqa: S603 - running it is the purpose
         except FileNotFoundError as error:
@@ -172,7 +172,7 @@ class Signals:
             signal.signal(number, handler)
 
     def pass_on(self) -> None:
-        """Send signals to the command from now on."""
+        """Send later signals to the leased command; until now they ended the wait for the lease."""
         self._is_passing = True
         self._handle((signal.SIGTSTP,))
 

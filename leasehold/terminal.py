@@ -23,7 +23,7 @@ class Terminal:
             self._descriptor = None
 
     def close(self) -> None:
-        """Take the terminal back and close it."""
+        """Take the terminal back from the command that has it, and close it."""
         self.take_back()
         if self._descriptor is not None:
             os.close(self._descriptor)

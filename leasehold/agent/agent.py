@@ -209,7 +209,7 @@ class HostAgent:
             hints.close()
 
     def _find_pause(self, host: Host | None) -> float:
-        """Return the seconds to wait for a hint before the next read of the slot."""
+        """Return the seconds that the agent waits for a change hint before it reads its slot again."""
         if host is None:
             return self._retry.take()
         self._retry.reset()
@@ -244,7 +244,7 @@ class HostAgent:
         return host
 
     def _compare(self, host: Host) -> None:
-        """Report each lease that began, changed or ended."""
+        """Report each lease of the slot that began, changed or ended since the last read."""
         present = {(each.reservation, each.component, each.token): each for each in host.leases}
         for key, lease in self._held.items():
             if key not in present:

@@ -32,7 +32,7 @@ class Limits(Protocol):
         """
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:
-        """Remove the limit of these processes."""
+        """Remove the limit of cores of the processes of this lease."""
 
 
 class Cgroups:
@@ -50,7 +50,7 @@ class Cgroups:
         _write(root / "cgroup.subtree_control", "+cpu")
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
-        """Limit these processes by the cgroup of the lease, see Limits.apply."""
+        """Limit the processes of a lease to its cores by the cgroup of the lease."""
         group = self._group(lease)
         group.mkdir(exist_ok=True)
         _write(group / "cpu.max", f"{max(round(cores * PERIOD), LEAST_QUOTA)} {PERIOD}")
@@ -88,12 +88,12 @@ class Affinity:
         self._cpus = sorted(os.sched_getaffinity(0))
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
-        """Limit these processes to whole cores, see Limits.apply."""
+        """Limit the processes of a lease to whole cores by CPU affinity."""
         first, count = floor(before), max(ceil(cores - 1e-9), 1)
         self._set(pids, {self._cpus[(first + number) % len(self._cpus)] for number in range(count)})
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
-        """Let these processes use all cores of the machine again."""
+        """Let the processes of an ended lease use all cores of the machine again."""
         self._set(pids, set(self._cpus))
 
     @staticmethod

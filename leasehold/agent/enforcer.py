@@ -35,7 +35,7 @@ class Enforcer:
         self._reported: dict[Key, object] = {}
 
     def start(self) -> None:
-        """Report the way in which limits are applied."""
+        """Report the way in which this host limits the cores of leases."""
         self._report({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
 
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
@@ -60,7 +60,7 @@ class Enforcer:
         self._reported = {key: last for key, last in self._reported.items() if key in present}
 
     def lift_all(self) -> None:
-        """Remove all limits."""
+        """Remove the limits of cores of all leases on this host."""
         for key in list(self._applied):
             self._lift(key)
 

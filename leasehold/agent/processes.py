@@ -34,7 +34,7 @@ def notes_folder(state: Path, slot: str) -> Path:
 
 
 def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path:
-    """Write the note of a process. Raise OSError."""
+    """Write the note that a process belongs to a lease. Raises OSError if the file cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     note, path = Note(reservation, component, pid, find_start(pid)), folder / f"{pid}.json"
     draft = folder / f".{uuid4().hex}"
@@ -73,7 +73,7 @@ def _is_alive(note: Note) -> bool:
 
 
 def list_tree(pids: Iterable[int]) -> list[int]:
-    """Return these processes and all their descendants."""
+    """Return the ids of the given processes and of all their descendants."""
     children: dict[int, list[int]] = {}
     for each in PROC.glob("[0-9]*"):
         if fields := read_stat(int(each.name)):

@@ -30,7 +30,7 @@ def listens(host: str, port: int) -> bool:
 
 
 def serves(url: str) -> bool:
-    """Return whether this page is served."""
+    """Return whether a web server answers a request for this page with status 200."""
     try:
         with urlopen(url, timeout=2) as answer:  # noqa: S310 - our own emulator
             return bool(answer.status == 200)  # noqa: PLR2004 - HTTP status OK
