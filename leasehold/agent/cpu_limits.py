@@ -93,7 +93,7 @@ class Affinity:
         self._set(pids, {self._cpus[(first + number) % len(self._cpus)] for number in range(count)})
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
-        """Let the processes of an ended lease use all cores of the machine again."""
+        """Let the processes of a lease use all cores of the machine again."""
         self._set(pids, set(self._cpus))
 
     @staticmethod
