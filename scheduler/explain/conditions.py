@@ -14,13 +14,11 @@ from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE
 from scheduler.model.view import View
-from scheduler.policy.lifecycle.timeouts import is_silent
+from scheduler.policy.lifecycle.timeouts import find_timeout, is_silent
 from scheduler.policy.quota.accounting import charge, sum_running
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
-_ON_THE_WAY: Final = {"launching": "launch_timeout", "booting": "boot_timeout", "binding": "binding_timeout"}
-"""State of a slot in flight -> the configuration key of the timeout of that state."""
 _REASONS: Final = {
     "requested": "an operator drains it",
     "leaving": "the host leaves",
@@ -74,7 +72,7 @@ def is_at_quota(holds: Iterable[Hold], pool: str, active: int, now: float) -> bo
 
 def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
     if slot.state in IN_FLIGHT:
-        most = getattr(pool, _ON_THE_WAY[slot.state], None)
+        most = find_timeout(slot.state, pool) if pool else None
         yield f"{slot.state} for {show_span(now - slot.since)}" + (f" of {show_span(most)} at most" if most else "")
     if slot.launch_reason == ADOPTED and slot.state in IN_FLIGHT:
         yield "found under our tags and adopted"

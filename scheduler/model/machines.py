@@ -4,6 +4,7 @@ These are keys of `config.pools.NAME`, documented and read like those of `rules`
 
 from typing import Annotated, Literal
 
+from scheduler.model.slots import Market
 from scheduler.model.validation import (
     Amount,
     Before,
@@ -19,7 +20,6 @@ from scheduler.model.validation import (
     expected,
 )
 
-Market = Literal["spot", "on-demand"]
 MOST_USER_DATA = 12_000
 """Maximum length of user data in characters. EC2 accepts 16 KiB after the variables are filled in."""
 

@@ -14,6 +14,7 @@ from scheduler.policy.placement.cpu_bursting import share
 from scheduler.policy.placement.place import place
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.order import order
+from scheduler.policy.queueing.starvation_guard import find_next_protection
 from scheduler.policy.quota.step import charge
 from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
@@ -45,4 +46,4 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     scaled = make_headroom(scaled_in, headroom)  # unneeded slots, where launches are withheld
     shared = share(scaled)  # the spare cores of each slot are shared among its leases
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
-    return cache.keep(view, rules, now, cycle.finish(queue, wake_at))
+    return cache.keep(rules, now, cycle.finish(queue, wake_at), find_next_protection(view, rules, now))

@@ -5,8 +5,7 @@ The caller of `plan()` owns the cache, beside the view. Everything in it follows
 in which no row changed and nothing fell due returns the plan of the last one.
 """
 
-from bisect import bisect_left
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from math import inf
 
 import msgspec
@@ -81,21 +80,13 @@ class PlanCache:
             return None
         return kept.plan
 
-    def keep(self, view: View, rules: Rules, now: float, plan: Plan) -> Plan:
+    def keep(self, rules: Rules, now: float, plan: Plan, next_protection: float) -> Plan:
         """Keep the plan for the next cycle if it has no decisions, and return it.
 
-        Under `queue: quota` no plan is kept: accounts earn and pay all the time.
+        Under `queue: quota` no plan is kept: accounts earn and pay all the time. `next_protection`: when the starvation
+        guard begins to protect a further reservation.
         """
         if not plan.decisions and not rules.has_quota:
             falls_due = inf if plan.wake_at is None else plan.wake_at
-            self._kept = _KeptPlan(plan, rules, now, min([falls_due, *_list_protections(view, rules, now)]))
+            self._kept = _KeptPlan(plan, rules, now, min(falls_due, next_protection))
         return plan
-
-
-def _list_protections(view: View, rules: Rules, now: float) -> Iterator[float]:
-    """Yield, for each length of `starvation_guard`, when the guard begins to protect the next waiting reservation."""
-    pending, _, _ = view.waiters.list()
-    for limit in {each.starvation_guard for each in (rules.scheduler, *rules.scheduler.system.values())}:
-        first = bisect_left(pending, x=True, key=lambda each, limit=limit: now - each.created_at <= limit)  # type: ignore[misc]
-        if limit and first < len(pending):
-            yield pending[first].created_at + limit

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from scheduler.model.accounts import NOTHING
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.launch_backoff import Kind
-from scheduler.model.machines import Market
+from scheduler.model.slots import Market
 from scheduler.model.validation import (
     Amount,
     Count,

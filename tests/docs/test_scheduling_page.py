@@ -54,7 +54,7 @@ def list_imports(file: Path) -> dict[str, str]:
     return found
 
 
-MEASURES = {"find_headroom"}
+MEASURES = {"find_headroom", "find_next_protection"}
 """Functions that `plan()` calls and that decide nothing."""
 
 

@@ -62,7 +62,7 @@ OF_LIFECYCLE: Final[Changes] = {
         ],
     },
     "scheduler.policy.lifecycle.timeouts": {
-        "find_deadline": [
+        "find_timeout": [
             Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
         ],
     },
@@ -70,8 +70,8 @@ OF_LIFECYCLE: Final[Changes] = {
         "find_reason_to_retire": [
             Change(
                 "a host with an unknown occupant is not retired for max_uses",
-                "pool.max_uses and slot.uses >= pool.max_uses and (not slot_info.leases) and (slot.stranger is None)",
-                "pool.max_uses and slot.uses >= pool.max_uses and (not slot_info.leases)",
+                "not count_uses_left(slot, pool) and (not slot_info.leases) and (slot.stranger is None)",
+                "not count_uses_left(slot, pool) and (not slot_info.leases)",
             ),
             Change(
                 "a slot whose offering is no longer configured drains",

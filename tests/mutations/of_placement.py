@@ -21,12 +21,14 @@ OF_PLACEMENT: Final[Changes] = {
         ],
     },
     "scheduler.policy.queueing.starvation_guard": {
-        "StarvationGuard.protect": [
+        "has_waited_too_long": [
             Change(
                 "the guard protects after its time, not at it",
-                "self._cycle.now - reservation.created_at <= limit",
-                "self._cycle.now - reservation.created_at < limit",
+                "now - created_at > limit",
+                "now - created_at >= limit",
             ),
+        ],
+        "StarvationGuard.protect": [
             Change(
                 "a reservation with capacity in flight is protected even if launches pause",
                 "is_covered or not self._waits_otherwise(demand)",
@@ -36,7 +38,7 @@ OF_PLACEMENT: Final[Changes] = {
         "StarvationGuard.is_done_with": [
             Change(
                 "a reservation that waited too long is protected, although a younger equal one was not",
-                "is_young or _kind_of(demand) in self._looked_after",
+                "not is_due or _kind_of(demand) in self._looked_after",
                 "True",
             ),
         ],

@@ -53,8 +53,8 @@ OF_STATE: Final[Changes] = {
         "SlotInfo.uses_left": [
             Change(
                 "a use that is claimed is not left for others",
-                "most - self.slot.uses - self.given - self.redeemed - claims",
-                "most - self.slot.uses - self.given",
+                "self.given + self.redeemed + claims",
+                "self.given",
             ),
         ],
         "SlotInfo.end_lease": [
@@ -81,7 +81,7 @@ OF_STATE: Final[Changes] = {
             Change("a plan is not kept beyond what falls due", "inf if plan.wake_at is None else plan.wake_at", "inf"),
             Change(
                 "a plan is not kept beyond the next protection of the starvation guard",
-                "min([falls_due, *_list_protections(view, rules, now)])",
+                "min(falls_due, next_protection)",
                 "falls_due",
             ),
         ],

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.machines import Market, Offering
+from scheduler.model.machines import Offering
 from scheduler.model.rules import Pool, Rules
+from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.ports import CloudError, LaunchOrder
 from workers.ec2.user_data import render_user_data, variables_of

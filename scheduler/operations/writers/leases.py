@@ -27,7 +27,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle, measure
 from scheduler.policy.capacity.requests import given_to
-from scheduler.policy.capacity.slot_info import capacity_of
+from scheduler.policy.capacity.slot_info import capacity_of, count_uses_left
 from scheduler.policy.cycle.deadlines import expiry_of_lease
 from scheduler.policy.lifecycle.timeouts import has_timed_out, is_silent
 from scheduler.policy.quota.accounting import weigh
@@ -190,11 +190,11 @@ class LeaseWriter:
 
     def _measure(self, slot: Slot, others: Collection[Lease], moment: Moment) -> _SlotUsage:
         """Add up the leases of other reservations on a slot."""
-        most = self.rules.pools[slot.pool].max_uses
         # A claim uses the machine once, and its use is counted here until it becomes a lease. `now` is the moment when
         # a claim becomes a lease: its use was checked when the claim was made, so no limit applies.
         claims = sum(lease.state == "claimed" for lease in others)
-        return _SlotUsage(measure(others, moment), most - slot.uses - claims if most and moment != "now" else inf)
+        uses = inf if moment == "now" else count_uses_left(slot, self.rules.pools[slot.pool], claims)
+        return _SlotUsage(measure(others, moment), uses)
 
     def _find_obstacle(self, slot: Slot, there: _SlotUsage, component: Component) -> Obstacle | None:
         """Return why one more instance of a component does not fit on a slot."""

@@ -15,7 +15,7 @@ from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.capacity.slot_info import is_configured, is_unhealthy
+from scheduler.policy.capacity.slot_info import count_uses_left, is_configured, is_unhealthy
 from scheduler.policy.lifecycle.timeouts import has_timed_out
 from scheduler.policy.scaling.launch_limits import list_choices
 
@@ -104,7 +104,7 @@ class SlotWriter:
             case "unhealthy":
                 return pool is not None and is_unhealthy(pool, current.unconfirmed, current.failed_probes)
             case "used_up":
-                return pool is not None and is_free and 0 < pool.max_uses <= current.uses
+                return pool is not None and is_free and not count_uses_left(current, pool)
             case _:
                 return current.drain_reason == reason
 

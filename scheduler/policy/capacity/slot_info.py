@@ -102,11 +102,10 @@ class SlotInfo(msgspec.Struct, eq=False):
     @property
     def uses_left(self) -> float:
         """The number of leases that the slot's machine may still take (`max_uses`); each claim keeps one of them."""
-        most = self.pool.max_uses
-        if not most:
-            return inf
+        if not self.pool.max_uses:
+            return inf  # most pools have no such limit: the claims are not counted
         claims = sum(lease.state == "claimed" for lease in self.leases.values())
-        return max(0, most - self.slot.uses - self.given - self.redeemed - claims)
+        return count_uses_left(self.slot, self.pool, self.given + self.redeemed + claims)
 
     @property
     def has_place(self) -> bool:
@@ -218,10 +217,18 @@ def find_reason_to_retire(slot_info: SlotInfo) -> SlotReason | None:
         return "unhealthy"
     if slot_info.unclean:
         return "unclean"
-    if pool.max_uses and slot.uses >= pool.max_uses and not slot_info.leases and slot.stranger is None:
+    if not count_uses_left(slot, pool) and not slot_info.leases and slot.stranger is None:
         return "used_up"
     # A slot that boots cannot drain yet, so its row keeps the reason until the slot is ready.
     return slot.drain_reason  # type: ignore[return-value]
+
+
+def count_uses_left(slot: Slot, pool: Pool, taken: int = 0) -> float:
+    """Return how many more leases a slot's machine may take before it is replaced (`max_uses`); infinity: no limit.
+
+    `taken`: leases and claims that the count of uses in the slot's row does not contain yet.
+    """
+    return max(0, pool.max_uses - slot.uses - taken) if pool.max_uses else inf
 
 
 def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:

@@ -4,7 +4,7 @@ from math import inf
 
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import HOLDING
+from scheduler.model.transitions import HOLDING, SlotState
 
 
 def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
@@ -14,11 +14,8 @@ def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
     return now - slot.last_seen > pool.offline_timeout
 
 
-def find_deadline(slot: Slot, pool: Pool) -> float:
-    """Return when the slot has been in its state for the timeout of that state.
-
-    Infinity for a state without a timeout and for a `drain_timeout` of 0.
-    """
+def find_timeout(state: SlotState, pool: Pool) -> float:
+    """Return for how many seconds a slot of the pool may be in a state; infinity: without limit (`drain_timeout` 0)."""
     limits = {
         "launching": pool.launch_timeout,
         "booting": pool.boot_timeout,
@@ -26,7 +23,12 @@ def find_deadline(slot: Slot, pool: Pool) -> float:
         "draining": pool.drain_timeout or inf,
         "terminating": pool.terminating_timeout,
     }
-    return slot.since + limits.get(slot.state, inf)
+    return limits.get(state, inf)
+
+
+def find_deadline(slot: Slot, pool: Pool) -> float:
+    """Return when the slot has been in its state for the timeout of that state; infinity for a state without one."""
+    return slot.since + find_timeout(slot.state, pool)
 
 
 def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:

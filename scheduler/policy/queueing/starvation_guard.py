@@ -3,9 +3,14 @@
 Without it a large reservation waits forever while small ones keep each slot half full. It limits Orchard's backfill.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from functools import partial
+from math import inf
 
 from scheduler.model.reservations import Reservation, Shape
+from scheduler.model.rules import Rules
+from scheduler.model.view import View
 from scheduler.policy.capacity.gang import Shortage, has_room, has_room_for_some
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_index import SlotIndex
@@ -19,6 +24,23 @@ _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 
 It is made of the shape, the pools that may launch on-demand offerings at any price, and the declined slots.
 """
+
+
+def has_waited_too_long(created_at: float, limit: float, now: float) -> bool:
+    """Return whether a reservation has been pending for longer than `starvation_guard` (`limit`, seconds; 0: off)."""
+    return limit > 0 and now - created_at > limit
+
+
+def find_next_protection(view: View, rules: Rules, now: float) -> float:
+    """Return when the starvation guard begins to protect the next waiting reservation; infinity: never."""
+    pending, _, _ = view.waiters.list()
+    due = inf
+    for limit in {each.starvation_guard for each in (rules.scheduler, *rules.scheduler.system.values())} - {0}:
+        is_due = partial(has_waited_too_long, limit=limit, now=now)
+        first = bisect_left(pending, x=True, key=lambda each, is_due=is_due: not is_due(each.created_at))  # type: ignore[misc]
+        if first < len(pending):
+            due = min(due, pending[first].created_at + limit)
+    return due
 
 
 class StarvationGuard:
@@ -58,8 +80,7 @@ class StarvationGuard:
         slots could hold it. `is_covered`: the reservation has capacity on slots that are ready or in flight, and waits
         for these slots.
         """
-        limit = demand.settings.starvation_guard
-        if not limit or self._cycle.now - reservation.created_at <= limit:
+        if not has_waited_too_long(reservation.created_at, demand.settings.starvation_guard, self._cycle.now):
             return
         kind = _kind_of(demand)
         if kind in self._looked_after and (is_covered or len(demand.needs) == 1):
@@ -73,9 +94,8 @@ class StarvationGuard:
 
     def is_done_with(self, demand: Demand) -> bool:
         """Return whether the starvation guard has nothing left to do for reservations with this demand."""
-        limit = demand.settings.starvation_guard
-        is_young = not limit or self._cycle.now - self._oldest <= limit
-        return is_young or _kind_of(demand) in self._looked_after
+        is_due = has_waited_too_long(self._oldest, demand.settings.starvation_guard, self._cycle.now)
+        return not is_due or _kind_of(demand) in self._looked_after
 
     def _keep_slots(self, reservation: Reservation, demand: Demand) -> None:
         needs = [need for need in dict.fromkeys(demand.needs) if need.likeness not in self._kept_for]
