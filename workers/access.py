@@ -78,19 +78,19 @@ class Access:
         )
         signature, known = _text(headers, SIGNATURE), self._look()
         if fields.cluster != known.state.identity:
-            raise SignatureError("another cluster")
+            raise SignatureError("the message is for another cluster")
         try:
             age = self._now(known) - float(fields.signed_at)
         except ValueError:
             age = math.nan
         if not abs(age) <= FRESH_SECONDS:
-            raise SignatureError(f"signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
+            raise SignatureError(f"the message was signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
         found = self._find_signer(known, fields, signature)
         if found is None:
             # Read again, so that a principal or a key that was just added is valid at once.
             found = self._find_signer(self._look(LOOK_SECONDS), fields, signature)
         if found is None:
-            raise SignatureError("the principal is unknown, or the signature is not the principal's")
+            raise SignatureError("the principal (sender) is unknown, or the signature was made with another key")
         return found
 
     def sign(self, *, queue: str, task: str, message_id: str, body: bytes) -> dict[str, str]:
@@ -149,5 +149,5 @@ class Access:
 def _text(headers: Mapping[str, object], name: str) -> str:
     value = headers.get(name)
     if not isinstance(value, str):
-        raise SignatureError(f"no text in the header {name}")
+        raise SignatureError(f"the message has no text in the header {name}")
     return value

@@ -153,10 +153,10 @@ class RedisServer:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.02)
                 raise RedisStartError(
-                    f"the server ended with status {self.process.returncode}: {_read_last_lines(log)}"
+                    f"the Redis server ended with status {self.process.returncode}: {_read_last_lines(log)}"
                 )
         self.kill()
-        raise RedisStartError(f"the server did not answer for {START_SECONDS:g} seconds: {_read_last_lines(log)}")
+        raise RedisStartError(f"the Redis server did not answer for {START_SECONDS:g} seconds: {_read_last_lines(log)}")
 
     def _answers(self) -> bool:
         """Return whether the server that answers on this port is the process that was started, not another one on the
@@ -208,7 +208,9 @@ def start_redis(
                 raise
         else:
             return server
-    raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by other processes before the server started")
+    raise RedisStartError(
+        f"{_PORTS_TRIED} free ports were all taken by other processes before the Redis server started"
+    )
 
 
 def _find_free_port() -> int:
@@ -220,4 +222,4 @@ def _find_free_port() -> int:
 
 def _read_last_lines(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return " / ".join(line for line in lines[-3:] if line.strip()) or "it has no log"
+    return " / ".join(line for line in lines[-3:] if line.strip()) or "its log is empty"

@@ -141,7 +141,7 @@ def describe_shortfall(errors: Sequence[Mapping[str, Any]]) -> CloudError:
     capacity error. Sources: Arvados; EC2's CreateFleet, which may deliver fewer instances without an error.
     """
     if not errors:
-        return CloudError("capacity", "UnfulfillableCapacity", "the answer to the fleet request has no instance")
+        return CloudError("capacity", "UnfulfillableCapacity", "EC2's answer to the launch request has no instance")
     read = [(classify(code := error.get("ErrorCode", "Unknown"), 200), code, error) for error in errors]
     category, code, chosen = next((row for row in reversed(read) if row[0] == "capacity"), read[-1])
     return CloudError(category, code, chosen.get("ErrorMessage", ""))

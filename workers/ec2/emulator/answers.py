@@ -89,7 +89,7 @@ def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     # werkzeug treats this as a caller that has gone, and closes the connection without an answer.
-    raise ConnectionResetError("the emulator loses this answer")
+    raise ConnectionResetError("an injected fault of the emulator lost this answer")
 
 
 def find_signing_error(signed_at: float | None, now: float) -> FaultRule | None:
