@@ -159,8 +159,8 @@ def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
 
 
 def find_contradictions(rules: Rules) -> Iterator[Fault]:
-    """Yield a fault for each rule of an elastic pool or limit that contradicts another one, with the path of the key to
-    change.
+    """Yield a fault for each rule that contradicts another one or uses an EC2 tag name of the project, with the path of
+    the key to change.
     """
     for name, pool in rules.pools.items():
         if pool.is_elastic:

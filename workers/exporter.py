@@ -23,7 +23,8 @@ from workers.services import find_foreign
 def main() -> int:
     """Serve metrics for Prometheus until the process is stopped.
 
-    Return 1 if the configuration is wrong, the port is taken, or the Redis belongs to another cluster.
+    Return 1 if the configuration is wrong, the port is taken, or the Redis belongs to another cluster than the
+    database.
     """
     try:
         settings = load_settings()

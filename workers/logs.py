@@ -37,8 +37,8 @@ _QUIET: Final = {
     "urllib3": logging.WARNING,
     "kombu": logging.WARNING,
 }
-"""Logger of a library that would write lines for every task or call → its lowest level. Lines of the project contain
-the necessary information.
+"""Logger of a library that would write lines for every task or call → its lowest level. The project's own log lines
+have the necessary information.
 """
 
 

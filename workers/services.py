@@ -154,7 +154,9 @@ class Services:
 
     @once_per_process
     def redis(self) -> Redis:
-        """The client of the Redis that has the cluster's view, stored answers and counters."""
+        """The client of the Redis that has the view (the cluster's state, as clients read it), stored answers and
+        counters.
+        """
         from scheduler.view.connection import make_redis
 
         return make_redis(self.settings.view_url or "")

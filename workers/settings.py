@@ -48,7 +48,11 @@ class BrokerSettings(Document):
 
 
 class ViewSettings(Document):
-    """The view of the cluster, the leader lock and kicks, in Redis."""
+    """The view of the cluster, the leader lock and kicks, in Redis.
+
+    The view is a copy of the cluster's state, which clients read. The process with the leader lock runs the ticks
+    (scheduling rounds). A kick requests a tick.
+    """
 
     url: RedisUrl | None = None
     """URL of the view's Redis; default: the broker's."""
@@ -59,7 +63,10 @@ class ViewSettings(Document):
 
 
 class AccessSettings(Document):
-    """Signatures of messages: whether they are required, and the principal of the commands on this host."""
+    """Signatures of messages: whether they are required, and the principal of the commands on this host.
+
+    A principal is a named sender of messages that has a key.
+    """
 
     mode: Literal["open", "warn", "signed"] = "open"
     """Treatment of unsigned messages: they are accepted (`open`), accepted and counted (`warn`), or refused
@@ -106,7 +113,10 @@ class AwsSettings(Document):
 
 
 class IntakeSettings(Document):
-    """Overload protection of the intake: requests that would wait too long are refused."""
+    """Overload protection of the intake: requests that would wait too long are refused.
+
+    The intake is the group of processes that check requests and store them in the database.
+    """
 
     longest_wait: Period = 1.0
     """Queries and registrations that would wait longer are answered "come again later"; others at 5 and 15
@@ -115,7 +125,10 @@ class IntakeSettings(Document):
 
 
 class TickSettings(Document):
-    """When ticks run, and how long one process leads."""
+    """When ticks run, and how long one process leads.
+
+    A tick is a scheduling round. The leader is the only process that may run ticks.
+    """
 
     interval: Period = 5.0
     """Longest time between two ticks."""

@@ -29,8 +29,8 @@ class Fault:
 
     @property
     def kind(self) -> Kind:
-        """What the injected fault does: lose an answer, deliver fewer instances, fail a place of a launch, or fail a
-        request.
+        """What the injected fault does: lose an answer, deliver fewer instances, fail a place (type and zone) of a
+        launch, or fail a whole request.
         """
         rule = self.rule
         if rule.lost is not None:
@@ -113,7 +113,9 @@ class FaultTable:
 
 
 class TokenBucket:
-    """Holds at most `size` tokens, is full at first, and gains `refill` tokens a second. Times are in seconds."""
+    """A token bucket that limits calls: it holds at most `size` tokens, is full at first, and gains `refill` tokens a
+    second. Times are in seconds.
+    """
 
     def __init__(self, bucket: Bucket, now: float) -> None:
         self.bucket = bucket

@@ -132,8 +132,8 @@ class Middleware:
             self._advance()
 
     def reset(self) -> None:
-        """Remove the emulator's instances, client tokens, faults and records. Delays stay, and the numbers of records
-        continue.
+        """Remove the emulator's instances, client tokens, faults and records. Its other settings stay, and the numbers
+        of records continue.
         """
         moto_api_backend.reset()
         self._tokens.clear()
