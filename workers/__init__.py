@@ -1,1 +1,1 @@
-"""The processes around the rules: configuration, services, logs, metrics, probes, and EC2 in `workers.ec2`."""
+"""The worker processes and their parts: configuration, services, logs, metrics, probes, and EC2 (`workers.ec2`)."""

@@ -1,4 +1,4 @@
-"""Verify the signatures of messages and sign the cluster's own messages, with keys from the database."""
+"""Verify the signatures of messages, and sign the messages that workers send, with keys from the database."""
 
 import math
 import threading
@@ -24,15 +24,19 @@ from scheduler.model.principals import WORKER, Principal
 from scheduler.ports import ClusterRow, Store, StoredPrincipal, StoreUnavailableError
 
 LOOK_SECONDS: Final = 1.0
-"""Age at which the copy of the principals is read again. A removed key is refused after this time at the latest."""
+"""Seconds after which a process reads the principals (the senders that have keys) from the database again. A removed
+key is refused after this time at the latest.
+"""
 
 
 class SignatureError(Exception):
-    """A signature is not valid. The text is the reason, for the log; the sender must not see it."""
+    """The signature of a message is not valid. The text is the reason, for the log; the sender must not see it."""
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """The cluster row and the principals from the database, and the monotonic time at which they were read."""
+    """The cluster row and the principals (the senders that have keys), as read from the database at the monotonic time
+    `looked_at`.
+    """
 
     looked_at: float
     state: ClusterRow
@@ -40,12 +44,13 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 def is_signed(headers: Mapping[str, object]) -> bool:
-    """Return whether a message claims to be signed."""
+    """Return whether the headers of a message name a signature or a principal. The signature is not checked."""
     return SIGNATURE in headers or PRINCIPAL in headers
 
 
 class Access:
-    """A copy of the cluster's principals in this process. Safe for threads.
+    """Verifies and signs messages with a copy of the cluster's principals (the senders that have keys). Safe for
+    threads.
 
     `monotonic`: a clock in seconds that never jumps. It continues cluster time between two reads of the database.
     """
@@ -56,11 +61,11 @@ class Access:
         self._known: _Known | None = None
 
     def verify(self, headers: Mapping[str, object], *, queue: str, task: str, message_id: str) -> Principal:
-        """Return the principal that signed the message.
+        """Return the principal (the sender) whose key signed the message with these headers.
 
         `headers` has the `body_sha256` that the transport computed. `queue` and `task` are those that the worker
         consumed, not those that the message names. Raises SignatureError for an invalid signature,
-        StoreUnavailableError without the database.
+        StoreUnavailableError if the database is unavailable when the principals must be read.
         """
         fields = SignedFields(
             principal=_text(headers, PRINCIPAL),
@@ -73,25 +78,26 @@ class Access:
         )
         signature, known = _text(headers, SIGNATURE), self._look()
         if fields.cluster != known.state.identity:
-            raise SignatureError("another cluster")
+            raise SignatureError("the message is for another cluster")
         try:
             age = self._now(known) - float(fields.signed_at)
         except ValueError:
             age = math.nan
         if not abs(age) <= FRESH_SECONDS:
-            raise SignatureError(f"signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
+            raise SignatureError(f"the message was signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
         found = self._find_signer(known, fields, signature)
         if found is None:
             # Read again, so that a principal or a key that was just added is valid at once.
             found = self._find_signer(self._look(LOOK_SECONDS), fields, signature)
         if found is None:
-            raise SignatureError("the principal is unknown, or the signature is not the principal's")
+            raise SignatureError("the principal (sender) is unknown, or the signature was made with another key")
         return found
 
     def sign(self, *, queue: str, task: str, message_id: str, body: bytes) -> dict[str, str]:
-        """Return the headers that sign a message as the cluster's own.
+        """Return the headers that sign a message with the key of the workers.
 
-        While the database is unavailable, the last key signs. Raises StoreUnavailableError if no key was read yet.
+        While the database is unavailable, the key that was read last signs. Raises StoreUnavailableError if no key was
+        read yet, or if the database has no key of the workers.
         """
         try:
             known = self._look()
@@ -122,7 +128,9 @@ class Access:
         return known.state.now + self._monotonic() - known.looked_at
 
     def _look(self, early: float = 0.0) -> _Known:
-        """Return the copy, read again if it is older than LOOK_SECONDS - `early`. Unchanged principals are kept."""
+        """Return the copy of the principals (the senders that have keys). A copy older than LOOK_SECONDS - `early`
+        seconds is first compared with the database; the principals are read only if they changed there.
+        """
         with self._guard:
             known, now = self._known, self._monotonic()
             if known is not None and now - known.looked_at < LOOK_SECONDS - early:
@@ -141,5 +149,5 @@ class Access:
 def _text(headers: Mapping[str, object], name: str) -> str:
     value = headers.get(name)
     if not isinstance(value, str):
-        raise SignatureError(f"no text in the header {name}")
+        raise SignatureError(f"the message has no text in the header {name}")
     return value

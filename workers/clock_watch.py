@@ -1,4 +1,4 @@
-"""Compare the clocks of all processes and of the database with cluster time, for the metrics and the doctor."""
+"""Compare the wall clocks of all processes and the database with cluster time, for metrics and `leasehold doctor`."""
 
 import socket
 from typing import cast
@@ -12,14 +12,17 @@ from scheduler.view.redis_clock import RedisClock
 
 
 class ClockWatch:
-    """Reads the offsets that all processes wrote about their wall clocks, and adds that of this process."""
+    """Reads from Redis by how much the wall clock of each process differs from cluster time, and adds this process."""
 
     def __init__(self, client: redis.Redis, prefix: str, clock: RedisClock, process: str = "metrics") -> None:
         self._client, self._prefix, self._clock, self._process = client, prefix, clock, process
 
     @redis_errors()
     def read(self) -> list[ProcessOffset]:
-        """Return the offsets of the live processes of all hosts. Raises ViewUnavailableError without Redis."""
+        """Return for each live process of all hosts by how much its wall clock differs from cluster time.
+
+        Raises ViewUnavailableError if Redis is unavailable.
+        """
         stored = cast("dict[bytes, bytes]", self._client.hgetall(RedisNames(self._prefix).clocks))
         found = read_offsets(stored, self._clock.now())
         return [*found, ProcessOffset(self._process, socket.gethostname(), -self._clock.offset)]

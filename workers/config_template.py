@@ -49,7 +49,9 @@ _EXAMPLE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
         ),
     }
 )
-"""Values that are not commented out: a pool that works on the embedded stack. A list has a table for each entry."""
+"""Table of `leasehold.toml` → the values that the template sets: a pool that works on the embedded stack. An array of
+tables has several entries.
+"""
 _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "scheduler.interruption_grace": "30s",
@@ -87,7 +89,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "celery.beat_file": "/run/leasehold/beat",
     }
 )
-"""Examples for keys that have no default."""
+"""Key of `leasehold.toml` without a default → the example that the template shows in a comment."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +101,15 @@ class Section:
     meaning: str
     is_list: bool = False
     is_example: bool = False
-    """Whether the table is commented out in the template, because the table itself would create something."""
+    """Whether the template has the table in a comment, because the table alone would create something, like an account.
+    """
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a table of `leasehold.toml`. `default`: as TOML; "": none; REQUIRED: the key must be given."""
+    """One key of a table of `leasehold.toml`. `default` is TOML, "" without a default, or REQUIRED if the key must be
+    given.
+    """
 
     section: Section
     name: str
@@ -113,12 +118,12 @@ class Key:
 
     @property
     def path(self) -> str:
-        """The key's full name, like `ticks.interval`."""
+        """The full name of the key in `leasehold.toml`, like `ticks.interval`."""
         return f"{self.section.path}.{self.name}" if self.section.path else self.name
 
 
 def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
-    """Return every table in the order of the file. `pool` and `account` are the names in the paths."""
+    """Return every table of `leasehold.toml` in the order of the file; `pool` and `account` are names in the paths."""
     rules = [
         Section("scheduler", Scheduler, _meaning(Scheduler)),
         Section(f"pools.{pool}", Pool, _meaning(Pool)),
@@ -137,7 +142,7 @@ def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
 
 
 def list_keys(section: Section) -> list[Key]:
-    """Return the keys of a table that are not tables themselves, in the order of the model."""
+    """Return the keys of a table of `leasehold.toml`, without its subtables, in the order of the model."""
     docstrings = _read_docstrings(section.model)
     return [
         Key(section, name, _default(field), _describe(field, docstrings.get(name, "")))
@@ -149,7 +154,8 @@ def list_keys(section: Section) -> list[Key]:
 def write_template(path: Path | None = None) -> str:
     """Return a complete `leasehold.toml` with comments. It is valid and sets only the defaults and one example pool.
 
-    With a path, also write it there. Raises InvalidInputError if the file exists or cannot be written.
+    If `path` is given, also write the text to this new file. Raises InvalidInputError if the file exists or cannot be
+    written.
     """
     blocks = [_HEAD]
     for section in list_sections("linux", "ci"):
@@ -167,7 +173,7 @@ def write_template(path: Path | None = None) -> str:
 
 
 def format_tables() -> str:
-    """Return Markdown with a table for each table of the file: every key, its default and its meaning."""
+    """Return Markdown with a table for each table of `leasehold.toml`: every key, its default and its meaning."""
     return "\n".join(_format_table(section) for section in list_sections())
 
 
@@ -198,7 +204,7 @@ def _format_block(section: Section, values: dict[str, Any]) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a value as TOML. The forms of texts, true and false are those of JSON."""
+    """Return a value as TOML. Texts, true and false are written as in JSON."""
     if isinstance(value, SecretText):
         value = value.get_secret_value()
     if isinstance(value, float) and value.is_integer():
@@ -229,9 +235,9 @@ def _meaning(model: type[Document]) -> str:
 
 
 def _read_docstrings(model: type[Document]) -> dict[str, str]:
-    """Return the text under each key in the source of a model and of its bases.
+    """Return, by key, the text under each key of a table in the source of its model and of the model's base classes.
 
-    Only this function reads the sources, so that other processes do not read them at their start.
+    The sources are read in this function only, so that no other process reads them at its start.
     """
     found: dict[str, str] = {}
     for each in reversed([base for base in model.__mro__ if issubclass(base, Document) and base is not Document]):
@@ -250,7 +256,7 @@ def _default(field: Field) -> str:
 
 
 def _describe(field: Field, docstring: str) -> str:
-    """Return the description of a key, with its possible values unless the description names them."""
+    """Return the description of a key of `leasehold.toml`, with its possible values unless `docstring` names them."""
     meaning = docstring.replace("\n", " ")
     literal = field.annotation if get_origin(field.annotation) is Literal else None
     choices = [f"`{choice}`" for choice in get_args(literal)]

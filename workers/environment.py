@@ -1,4 +1,6 @@
-"""Settings from the environment: `LEASEHOLD_SECTION__KEY`. Unknown names are refused like unknown keys."""
+"""Read settings from variables `LEASEHOLD_SECTION__KEY` of the environment. An unknown name is refused like an unknown
+key.
+"""
 
 import os
 import re
@@ -15,9 +17,10 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{
 
 
 def read_environment(settings: type[Document]) -> dict[str, Any]:
-    """Return the variables as a nested document. It includes unknown ones, so that the settings refuse them.
+    """Return the LEASEHOLD_ variables of the environment as a nested document for `settings`.
 
-    Shorter names come first: a table given as JSON is read before single keys of it.
+    It includes unknown variables, so that the check of the settings refuses them. A table given as JSON is read before
+    variables with single keys of the table, which override it.
     """
     document: dict[str, Any] = {}
     for name, path in sorted(list_variables(settings), key=lambda each: len(each[1])):
@@ -34,10 +37,10 @@ def read_environment(settings: type[Document]) -> dict[str, Any]:
 
 
 def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each variable that sets a key, with the path of the key. Empty variables set nothing.
+    """Yield each variable of the environment that sets a key of `settings`, with the path of the key.
 
-    A name without the delimiter counts only if it is a key, because container platforms add variables like
-    LEASEHOLD_PORT.
+    Empty variables set nothing. A name without `__` counts only if it is a key, because container platforms add
+    variables like LEASEHOLD_PORT.
     """
     for name, value in os.environ.items():
         path = tuple(name.removeprefix(PREFIX).lower().split(DELIMITER))
@@ -46,7 +49,9 @@ def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, .
 
 
 def name_origin(found: Fault, settings: type[Document]) -> Fault:
-    """Return the fault with the variable that set the value as its path; unchanged if no variable did."""
+    """Return `found` with the variable of the environment that set the wrong value as path; unchanged if no variable
+    set it.
+    """
     for name, parts in list_variables(settings):
         path = ".".join(parts)
         if found.path == path or path.startswith(f"{found.path}."):
@@ -57,7 +62,7 @@ def name_origin(found: Fault, settings: type[Document]) -> Fault:
 
 
 def _decode(text: str, annotation: object) -> object:
-    """Return a variable's text as the type of its key: number, true, false, a table as JSON; else the text.
+    """Return the text of a variable as the type of its key: a number, true, false, or a table from JSON; else the text.
 
     `annotation`: the type of the key; None for an unknown key.
     """

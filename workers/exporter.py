@@ -21,7 +21,11 @@ from workers.services import find_foreign
 
 
 def main() -> int:
-    """Serve until stopped. Return 1 if the configuration is wrong, the port is taken, or Redis is another cluster's."""
+    """Serve metrics for Prometheus until the process is stopped.
+
+    Return 1 if the configuration is wrong, the port is taken, or the Redis belongs to another cluster than the
+    database.
+    """
     try:
         settings = load_settings()
         configure_logging(settings.log.format, settings.log.level)

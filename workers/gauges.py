@@ -1,7 +1,7 @@
 """Gauges of the fleet, of reservations, accounts, clocks and queues. Sources: Orchard's and Arvados' metrics.
 
-Every scrape computes each gauge from the present state and includes all values of its labels. A gauge that only grows,
-or that is missing until a problem occurs, could not be used for alerts.
+Every scrape computes each gauge from the present state, with a sample (0 if nothing counts) for each value of its
+labels. A gauge that only grows, or that is missing until a problem occurs, could not be used for alerts.
 """
 
 from collections import Counter, defaultdict
@@ -37,7 +37,7 @@ Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
 def make_gauge(name: str, about: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Family:
-    """Return a gauge with a sample for each entry of `values`, whose key has the values of the labels."""
+    """Return a gauge with a sample for each entry of `values`; the entry's key has the values of the labels."""
     family = GaugeMetricFamily(name, about, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
@@ -45,7 +45,7 @@ def make_gauge(name: str, about: str, labels: Sequence[str], values: Mapping[Lab
 
 
 def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> Iterator[Family]:
-    """Yield the gauges that need the database and no report of a tick."""
+    """Yield the gauges that are computed from the database and need no report of a tick (a scheduling round)."""
     found = store.count_phases()
     phases = {(phase,): found.get(phase, 0) for phase in PHASES}
     yield make_gauge("leasehold_reservations", "Reservations by phase", ["phase"], phases)
@@ -65,7 +65,10 @@ def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> It
 
 
 def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation], now: float) -> Iterator[Family]:
-    """Yield slots and prices by state, slots online and offline, and used and available resources."""
+    """Yield the gauges of slots: number and price by pool and state, slots online and offline, used and free resources.
+
+    The resources are only those of slots in service.
+    """
     states: Counter[tuple[str, str]] = Counter()
     prices: defaultdict[tuple[str, str], float] = defaultdict(float)
     serving: dict[tuple[str], int] = {(name,): 0 for name in rules.pools}
@@ -116,7 +119,9 @@ def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Ru
 
 
 def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Family]:
-    """Yield the last tick's report about pending reservations; zeros before the first tick."""
+    """Yield gauges of the pending reservations from the report of the last tick (scheduling round); zeros before the
+    first one.
+    """
     codes: Mapping[str, int] = report.get("codes", {})
     waiting = {(code,): codes.get(code, 0) for code in WAITING_CODES}
     yield make_gauge("leasehold_reservations_waiting", "Pending reservations by waiting code", ["code"], waiting)
@@ -132,9 +137,10 @@ def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Fa
 
 
 def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -> Family:
-    """Return the time since the last answer of the machine that is silent for longest; 0 without a machine.
+    """Return a gauge with the seconds since the last answer of the machine that is silent for longest; 0 without a
+    machine.
 
-    A machine that has not answered yet counts from the start of its state.
+    For a machine that has not answered since its slot changed state, the time counts from this change.
     """
     now = store.now()
     ages = [
@@ -147,7 +153,10 @@ def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -
 
 
 def measure_accounts(accounts: Sequence[Account], held: Sequence[Reservation]) -> Iterator[Family]:
-    """Yield each account's balance and its running leases, by level. `held`: the reservations that hold leases."""
+    """Yield gauges of each account's balance and number of running leases, by priority level.
+
+    `held`: the reservations that hold leases.
+    """
     by_id = {account.id: account for account in accounts}
     running: Counter[tuple[str, int]] = Counter()
     for row in held:
@@ -162,7 +171,9 @@ def measure_accounts(accounts: Sequence[Account], held: Sequence[Reservation]) -
 
 
 def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]) -> Family:
-    """Return how many reservations waited for each account at the last tick, by the best level it could pay for."""
+    """Return a gauge of the reservations that waited for each account at the last tick (scheduling round), by the best
+    priority level that the account could pay for.
+    """
     about = "Waiting reservations of an account, by the best level that it could pay for; 5 = none"
     counted: Mapping[str, list[int]] = report.get("accounts", {})
     waiting = {
@@ -174,7 +185,7 @@ def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]
 
 
 def add_zeros(tally: Tally, accounts: Sequence[Account]) -> None:
-    """Add a zero for each counter of each account at every level that has no count yet."""
+    """Add 0 to `tally` for each counter of an account that has no count yet at one of its priority levels."""
     for name, levels in ((SPENT, PAID), (PREEMPTIONS, PAID), (PREEMPTED, LEVELS[1:])):
         for account in accounts:
             for level in levels:
@@ -182,7 +193,7 @@ def add_zeros(tally: Tally, accounts: Sequence[Account]) -> None:
 
 
 def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
-    """Yield how far each process' wall clock is ahead of cluster time."""
+    """Yield a gauge of the seconds by which each process' wall clock is ahead of cluster time."""
     about = "Seconds by which the wall clock of a process is ahead of cluster time"
     family = GaugeMetricFamily("leasehold_clock_offset_seconds", about, labels=["process", "host"])
     for each in offsets:
@@ -192,8 +203,9 @@ def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
 
 
 def measure_queues(queues: Mapping[str, WaitingMessages]) -> Iterator[Family]:
-    """Yield the gauges of the queues: number of waiting messages and age of the oldest one. An age that could not be
-    read is missing.
+    """Yield gauges of each Celery queue: number of waiting messages and age of the oldest one.
+
+    An age that could not be read is missing.
     """
     counts = {(queue,): waiting.count for queue, waiting in queues.items()}
     yield make_gauge("leasehold_queue_messages", "Messages that wait in a queue for a worker", ["queue"], counts)

@@ -25,7 +25,7 @@ _ASSIGNED: Final = re.compile(
 )
 _AUTHORIZATION: Final = re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*)\S.*")
 _LINES: Final = frozenset({"exception", "stack"})
-"""Keys whose values may have several lines."""
+"""Keys of a log line whose values may have several lines of text."""
 MOST_TEXT: Final = 4000
 """Maximum number of characters of one value in a log line; a longer value is cut."""
 _QUIET: Final = {
@@ -37,11 +37,13 @@ _QUIET: Final = {
     "urllib3": logging.WARNING,
     "kombu": logging.WARNING,
 }
-"""Loggers that write lines for every task or call. Our own lines contain the necessary information."""
+"""Logger of a library that would write lines for every task or call → its lowest level. The project's own log lines
+have the necessary information.
+"""
 
 
 def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Let structlog and the standard library's logging write the same form of lines to one stream (standard error)."""
+    """Let structlog and the standard library's logging write lines of one form to `stream` (default: stderr)."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -82,18 +84,21 @@ def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """Return the logger of a module. Each line is `log.info("Sentence.", action="noun.verb", slot=…)`."""
+    """Return the logger of a module, for calls like `log.info("Sentence.", action="noun.verb", slot=…)`."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger
 
 
 def mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace secrets: values under secret names, passwords in URLs, `token=…` in texts."""
+    """Return a log line's values without secrets: values under secret names, passwords in URLs, `token=…` in texts."""
     return {key: _mask(key, value) for key, value in event.items()}
 
 
 def show_controls(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape control characters, so that no text of a user can forge a line. A traceback keeps its lines."""
+    """Return a log line's values with control characters escaped, so that no text of a user can forge a line.
+
+    A traceback keeps its lines.
+    """
     return {make_visible(key): _show(value, multiline=key in _LINES) for key, value in event.items()}
 
 
@@ -127,7 +132,7 @@ def _mask(key: str, value: object) -> object:
 
 
 def mask_text(text: str) -> str:
-    """Return the text without passwords in URLs and without values after secret names; a long text is cut."""
+    """Return the text without passwords in URLs and values after secret names, cut after MOST_TEXT characters."""
     masked = mask_urls(text[: 2 * MOST_TEXT])
     for pattern, shown in ((_ASSIGNED, rf"\1{MASK}"), (_AUTHORIZATION, rf"\1{MASK}")):
         masked = pattern.sub(shown, masked)

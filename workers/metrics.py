@@ -46,22 +46,24 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Sources:
-    """What a scrape reads: the database, and the parts in Redis.
+    """The functions that read what a scrape of the metrics needs: from the database (`store`) and from Redis.
 
-    A part raises ViewUnavailableError while its Redis is unavailable.
+    Each of the functions raises ViewUnavailableError while its Redis is unavailable.
     """
 
     store: Store
     read_counts: Callable[[], Tally]
     read_report: Callable[[], Mapping[str, Any]] = dict
-    """Return the report of the last tick from the view cache."""
+    """Return the report of the last tick (scheduling round) from the view in Redis."""
     read_queues: Callable[[], Mapping[str, WaitingMessages]] = dict
     read_clocks: Callable[[], Sequence[ProcessOffset]] = list
-    """Return the offsets of the processes' wall clocks from cluster time."""
+    """Return for each process by how much its wall clock differs from cluster time."""
 
 
 def collect(sources: Sources) -> Iterator[Family]:
-    """Yield all families of one scrape. Without SQL or Redis, its families are missing and its `leasehold_up` is 0."""
+    """Yield all metric families of one scrape. While the database or Redis is unavailable, its families are missing and
+    its `leasehold_up` is 0.
+    """
     store, rules, accounts, gauges = sources.store, None, list[Account](), list[Family]()
     with suppress(StoreUnavailableError):
         loaded = store.load_rules().rules
@@ -90,7 +92,7 @@ def collect(sources: Sources) -> Iterator[Family]:
 
 
 def _measure(read: Callable[[], Part], measure: Callable[[Part], Iterator[Family]]) -> Iterator[Family]:
-    """Yield the families of one part in Redis; none while it cannot be read."""
+    """Yield the metric families that `measure` makes from the result of `read`; none while its Redis is unavailable."""
     try:
         found = read()
     except ViewUnavailableError:
@@ -104,10 +106,11 @@ def _describe_up(*, database: bool, redis: bool) -> Family:
 
 
 class LeaseholdCollector(Collector):
-    """Reads the sources at every scrape, so that no process exports outdated values.
+    """Reads the database and Redis at every scrape of the metrics, so that no process exports outdated values.
 
-    `check` raises ForeignClusterError if the process must end: `refuse` then gets the error, and the scrape has only
-    `leasehold_up` with 0. Other errors of the store count as an unavailable database.
+    `check` raises ForeignClusterError if database and Redis belong to different clusters: `refuse` then gets the error
+    to end the process, and the scrape has only `leasehold_up` with 0. Another error of `check` counts as an unavailable
+    database.
     """
 
     def __init__(
@@ -133,14 +136,15 @@ class LeaseholdCollector(Collector):
         return collect(self._sources)
 
     def describe(self) -> list[Family]:
-        """Return nothing: registering the collector must read neither SQL nor Redis."""
+        """Return no metric families, so that registering the collector reads neither SQL nor Redis."""
         return []
 
 
 def start_metrics(collector: LeaseholdCollector, host: str, port: int) -> tuple[WSGIServer, Thread]:
-    """Serve `/metrics` in a thread; port 0 takes any free one. `host` should be loopback, as there is no password.
+    """Serve `/metrics` in a thread, and return the server and the thread. Raises OSError if the port is taken.
 
-    Stop it by the server's `shutdown()` and `server_close()`. Raises OSError if the port is taken.
+    Port 0 takes any free one. `host` should be loopback, as there is no password. End the server by `shutdown()` and
+    `server_close()`.
     """
     registry = CollectorRegistry()
     registry.register(collector)
@@ -148,8 +152,10 @@ def start_metrics(collector: LeaseholdCollector, host: str, port: int) -> tuple[
 
 
 def serve_metrics(sources: Sources, host: str, port: int, check: Callable[[], object]) -> None:
-    """Serve `/metrics` until the process is stopped. Raises OSError if the port is taken, and a ForeignClusterError of
-    `check`.
+    """Serve `/metrics` until the process is stopped or `check` raises a ForeignClusterError, which is raised again
+    here.
+
+    Raises OSError if the port is taken.
     """
     refused: list[ForeignClusterError] = []
 
@@ -168,7 +174,11 @@ def serve_metrics(sources: Sources, host: str, port: int, check: Callable[[], ob
 def _read_counts(
     sources: Sources, rules: Rules | None, accounts: Sequence[Account]
 ) -> tuple[dict[str, float] | None, list[Family]]:
-    """Return the last answer of each slot's machine (None without Redis) and the families of all counts."""
+    """Return the time of the last answer of each slot's machine, and the metric families of all counters and
+    histograms.
+
+    Return (None, []) while Redis is unavailable.
+    """
     try:
         tally = sources.read_counts()
     except ViewUnavailableError:
@@ -181,7 +191,7 @@ def _read_counts(
 
 
 def _add_zeros_of_pools(tally: Tally, rules: Rules) -> None:
-    """Add a zero for every count of every pool that launches and has no count yet.
+    """Add 0 to `tally` for each counter and histogram of a pool that launches machines, if it has no count yet.
 
     Prometheus sees the first increase of a counter only if it has seen 0 before.
     """

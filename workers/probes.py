@@ -1,4 +1,4 @@
-"""Probes: check whether a machine is ready to serve, within the timeout of its pool's probe."""
+"""Probes: check whether a machine is ready for leases, within the timeout of its pool's probe."""
 
 import http.client
 import os
@@ -21,7 +21,7 @@ _NO_ANSWER: Final = (OSError, http.client.HTTPException, ValueError, OverflowErr
 
 
 class Probes:
-    """The `Probe` port, which checks a machine by the probe of its pool.
+    """Checks whether a machine is ready, by the probe of its pool (implements the port `Probe`).
 
     `none`: EC2's own status checks; `tcp`: the port accepts a connection; `http`: a GET of the path is answered with
     2xx; `command`: the command ends with status 0. A machine that does not run or has no address yet is not ready.
@@ -49,7 +49,7 @@ class Probes:
 
 
 def fill_command(command: Sequence[str], machine: Machine) -> list[str]:
-    """Return the arguments with `{address}` and `{instance_id}` replaced; other braces stay."""
+    """Return the arguments of a probe command with `{address}` and `{instance_id}` replaced; other braces stay."""
     values = {"address": machine.address or "", "instance_id": machine.id}
     return [_PLACEHOLDER.sub(lambda found: values[found[1]], argument) for argument in command]
 

@@ -1,4 +1,4 @@
-"""Lengths of the queues and ages of their oldest messages, read from the broker by the metrics process."""
+"""Read the lengths of the Celery queues and the ages of their oldest messages from the broker, for the metrics."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,13 +11,13 @@ from leasehold.common.names import QUEUE_NAMES
 from scheduler.view.connection import redis_errors
 
 SENT_AT: Final = "sent_at"
-"""The header with the cluster time of sending, in seconds since the epoch."""
+"""The message header with the cluster time of sending, in seconds since the epoch."""
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
-"""What kombu appends to a queue's name for lower priorities: a queue consists of four Redis lists."""
+"""What kombu appends to the name of a queue for each priority: a queue consists of four Redis lists."""
 
 
 class WaitingMessages(msgspec.Struct, frozen=True):
-    """The messages that wait in a queue. `oldest_seconds` None: the age could not be read."""
+    """Number of messages that wait in a queue, and age of the oldest one (`oldest_seconds` None: it is unknown)."""
 
     count: int
     oldest_seconds: float | None
@@ -32,7 +32,8 @@ class _Envelope(msgspec.Struct):
 
 
 class QueueWatch:
-    """Reads the length and the next message of each queue, and remembers next messages that have no time of sending.
+    """Reads the length and the oldest message of each Celery queue. For an oldest message without a time of sending, it
+    remembers since when the message is the oldest.
 
     `clock`: cluster time.
     """
@@ -40,13 +41,16 @@ class QueueWatch:
     def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
         self._client, self._clock = client, clock
         self._seen: dict[str, tuple[int, float]] = {}
-        """List name -> hash of its oldest message, which has no time of sending, and the time since when it is the
+        """Redis list → the hash of its oldest message, if this message has no time of sending, and since when it is the
         oldest.
         """
 
     @redis_errors()
     def read(self) -> dict[str, WaitingMessages]:
-        """Return the present state of the queues. Raises ViewUnavailableError without the broker's Redis."""
+        """Return the number of waiting messages and the age of the oldest one, by queue.
+
+        Raises ViewUnavailableError if the broker's Redis is unavailable.
+        """
         keys = [f"{queue}{priority}" for queue in QUEUE_NAMES for priority in _PRIORITIES]
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
@@ -71,7 +75,9 @@ class QueueWatch:
         return WaitingMessages(cast("int", count), max(now - self._find_start(key, cast("bytes", message), now), 0.0))
 
     def _find_start(self, key: str, message: bytes, now: float) -> float:
-        """Return when a message was sent; without a time in it, since when it is the next message of its list."""
+        """Return when `message` was sent; if it has no time of sending, return since when it is the oldest of the Redis
+        list `key`.
+        """
         with suppress(msgspec.MsgspecError):
             sent_at = msgspec.json.decode(message, type=_Envelope).headers.sent_at
             if sent_at is not None:
@@ -84,7 +90,7 @@ class QueueWatch:
 
 
 def _add_up(lists: list[WaitingMessages]) -> WaitingMessages:
-    """Return the state of a queue from those of its lists."""
+    """Return the waiting messages of a queue, added up from the Redis lists of its priorities."""
     ages = [each.oldest_seconds for each in lists]
     known = [age for age in ages if age is not None]
     return WaitingMessages(sum(each.count for each in lists), max(known) if len(known) == len(ages) else None)

@@ -1,7 +1,7 @@
-"""The composition root: make the ports and services from the settings. Only this module imports all adapters.
+"""The composition root: make the connections to database, Redis and EC2, and the services, from the settings.
 
-Each value is made at its first use, and in each process by itself, because a connection that was made before a fork
-belongs to the parent.
+Only this module imports all adapters. Each value is made at its first use, and in each process by itself, because a
+connection that was made before a fork belongs to the parent.
 """
 
 import os
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 START_SECONDS: Final = 1.0
-"""Time limit for the answer of Redis at the start of a process; Redis may start later."""
+"""Time limit in seconds for an answer of Redis at the start of a process. The process also starts without an answer."""
 ADAPTERS: Final = (
     "scheduler.store.opening",
     "scheduler.view.redis_ports",
@@ -56,10 +56,10 @@ ADAPTERS: Final = (
 
 
 class TickingDispatcher(Dispatcher, Protocol):
-    """A dispatcher that can also send the message for a tick, which the notifier needs."""
+    """A dispatcher (which sends work to other processes) that can also send the message that requests a tick."""
 
     def send_tick(self) -> None:
-        """Request a tick now."""
+        """Send the message that requests a tick (a scheduling round) now."""
 
 
 class PerProcess(Generic[Value]):
@@ -72,7 +72,9 @@ class PerProcess(Generic[Value]):
         os.register_at_fork(after_in_child=self._forget)
 
     def get(self) -> Value:
-        """Return this process's value. It is made once, even if several threads call at the same time."""
+        """Return this process's value. It is made at the first call, only once even if several threads call at the same
+        time.
+        """
         if self._pid != os.getpid():
             with self._guard:
                 if self._pid != os.getpid():
@@ -97,13 +99,15 @@ class _OnDemand:
 
 
 class once_per_process(Generic[Value]):  # noqa: N801 - used like `property`
-    """A property that each process computes by itself, at its first use; see PerProcess."""
+    """A property whose value each process computes once, at the first use of the property in this process."""
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
         self._make, self.__doc__ = make, make.__doc__
 
     def __get__(self, owner: object, _kind: type | None = None) -> Value:
-        """Return the value of this process. The owner keeps it as PerProcess under the name with an underscore."""
+        """Return the property's value in this process. `owner` keeps it, as a PerProcess, under the property's name
+        with an underscore in front.
+        """
         name, kept = f"_{self._make.__name__}", vars(owner)
         if name not in kept:
             kept.setdefault(name, PerProcess(partial(self._make, owner)))
@@ -112,8 +116,10 @@ class once_per_process(Generic[Value]):  # noqa: N801 - used like `property`
 
 
 class Services:
-    """The services of tasks and commands. `make_dispatcher` is called once in each process; its result sends the work
-    that operations leave to other processes.
+    """The connections and services that tasks and commands use, made from the settings at their first use.
+
+    `make_dispatcher` is called once in each process; its result sends the work that operations leave to other
+    processes.
     """
 
     def __init__(self, settings: Settings, make_dispatcher: Callable[[], TickingDispatcher]) -> None:
@@ -123,7 +129,7 @@ class Services:
 
     @once_per_process
     def ports(self) -> Ports:
-        """The ports that every operation gets."""
+        """The interfaces to database, Redis, EC2 and other processes, which every operation gets."""
         from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
         from scheduler.view.redis_view_cache import RedisViewCache
         from workers.probes import Probes
@@ -148,26 +154,32 @@ class Services:
 
     @once_per_process
     def redis(self) -> Redis:
-        """The client of the Redis with the view, answers and counters."""
+        """The client of the Redis that has the view (the cluster's state, as clients read it), stored answers and
+        counters.
+        """
         from scheduler.view.connection import make_redis
 
         return make_redis(self.settings.view_url or "")
 
     @once_per_process
     def meter(self) -> Meter:
-        """The counters, for a process that must not open the database: a worker's main process."""
+        """The metrics counters in Redis, for a process that must not open the database, like the main process of a
+        worker.
+        """
         from scheduler.view.redis_meter import RedisMeter
 
         return RedisMeter(self.redis, self.settings.view.prefix)
 
     @once_per_process
     def access(self) -> Access:
-        """The principals and their keys, from the database."""
+        """Verifies and signs messages, with the principals (the senders that have keys) from the database."""
         return Access(self.ports.store)
 
     @once_per_process
     def clock(self) -> "RedisClock":
-        """Cluster time, read without the database. Messages are stamped with it, and their expiry is checked by it."""
+        """The clock of cluster time, read without the database. Messages are stamped, and their expiry is checked, by
+        it.
+        """
         from scheduler.view.redis_clock import RedisClock
 
         name, pid = self._process
@@ -176,14 +188,18 @@ class Services:
 
     @once_per_process
     def leader(self) -> Leader:
-        """The state of this process between its ticks; its holder id is random."""
+        """What this process keeps between its ticks (scheduling rounds) as a possible leader, with a random id for the
+        lock.
+        """
         ticks = self.settings.ticks
         process = f"{socket.gethostname()}:{os.getpid()}"
         return Leader(uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds, process=process)
 
     @once_per_process
     def notices(self) -> NoticeFeed | None:
-        """EC2's notices of interruptions; None without a configured queue. Raises CloudError as `make_feed` does."""
+        """The feed of EC2's interruption notices; None if no queue is configured. Raises CloudError if boto3 cannot
+        make a client.
+        """
         if self.settings.aws.interruption_queue is None:
             return None
         from workers.ec2.interruptions import make_feed
@@ -195,13 +211,16 @@ class Services:
         return MembershipCheck()
 
     def name_process(self, name: str) -> None:
-        """Let this process, but none that it forks, record the offset of its wall clock under this name."""
+        """Let this process, but no process that it forks, record under `name` by how much its wall clock differs from
+        cluster time.
+        """
         self._process = name, os.getpid()
 
     def warm_up(self, *, fleet: bool) -> None:
-        """Make what the first task needs; with `fleet` also boto3's clients. It opens no connection.
+        """Make what the first task of this process needs; with `fleet` also boto3's EC2 clients. No connection is
+        opened.
 
-        Errors are ignored here, because each task that needs the value will report them.
+        Errors are ignored here, because each task that needs the missing object will raise them.
         """
         with suppress(InvalidInputError, CloudError):
             ports = self.ports
@@ -209,25 +228,30 @@ class Services:
                 _ = ports.fleet.launch
 
     def import_adapters(self) -> None:
-        """Import the modules of the ports, so that the processes of a pool inherit them at the fork."""
+        """Import the modules for database, Redis and probes before the fork, so that a worker's child processes inherit
+        them.
+        """
         for module in ADAPTERS:
             import_module(module)
 
     def open_store(self) -> Store:
-        """Open the database by a connection of its own, for commands that need nothing else."""
+        """Open the database with a new connection, for commands that need no other service."""
         from scheduler.store.opening import open_store
 
         return open_store(self.settings.database_url)
 
     def find_schema_fault(self) -> str | None:
-        """Return what is wrong with the database's schema, with a remedy; None if it fits or cannot be read."""
+        """Return what is wrong with the database's schema, with a remedy; None if the schema fits or cannot be read."""
         from scheduler.store.schema import find_fault
 
         return find_fault(self.settings.database_url)
 
     def ensure_membership(self) -> None:
         """Check, at most once a second, that database and Redis belong to one cluster and that the database was not set
-        back. Raises ForeignClusterError, DatabaseWentBackError, and StoreUnavailableError without a database.
+        back to an earlier state.
+
+        Raises ForeignClusterError or DatabaseWentBackError if one of these does not hold, StoreUnavailableError if the
+        database is unavailable.
         """
         self._membership.ensure(self.ports)
 
@@ -244,8 +268,11 @@ class Services:
 
 
 def find_foreign(settings: Settings) -> str | None:
-    """Return why no process may start, from a ForeignClusterError or DatabaseWentBackError. None if nothing is wrong or
-    the database is unavailable now. It opens its own connections and closes them.
+    """Return why no process may start: database and Redis belong to different clusters, or the database was set back to
+    an earlier state.
+
+    Return None if neither is the case or the database is unavailable. The function opens and closes its own
+    connections.
     """
     from scheduler.store.opening import open_store
     from scheduler.view.connection import make_redis
@@ -261,7 +288,7 @@ def find_foreign(settings: Settings) -> str | None:
 
 
 def read_access(settings: Settings) -> "Ec2Access":
-    """Return the access to EC2 that the settings define."""
+    """Return the region, URL and credentials for EC2 that the settings define."""
     from workers.ec2.clients import Ec2Access
 
     aws = settings.aws

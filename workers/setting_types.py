@@ -21,7 +21,7 @@ class SecretText:
         self._text = text
 
     def get_secret_value(self) -> str:
-        """Return the text itself."""
+        """Return the secret text itself, which str() and repr() hide."""
         return self._text
 
     def __repr__(self) -> str:
@@ -85,7 +85,9 @@ def _redis_url(value: object) -> object:
 
 
 def _check_url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
-    """Return the value if it is a URL. Raises the error of a validator, without user and password."""
+    """Return `value` if it is a URL with one of `schemes`. Else raise the error that describes `wanted`, without the
+    URL's user and password.
+    """
     text = reveal(value) if isinstance(value, (str, SecretText)) else ""
     try:
         parts = urlsplit(text)

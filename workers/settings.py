@@ -48,7 +48,11 @@ class BrokerSettings(Document):
 
 
 class ViewSettings(Document):
-    """The view of the cluster, the leader lock and kicks, in Redis."""
+    """The view of the cluster, the leader lock and kicks, in Redis.
+
+    The view is a copy of the cluster's state, which clients read. The process with the leader lock runs the ticks
+    (scheduling rounds). A kick requests a tick.
+    """
 
     url: RedisUrl | None = None
     """URL of the view's Redis; default: the broker's."""
@@ -59,7 +63,10 @@ class ViewSettings(Document):
 
 
 class AccessSettings(Document):
-    """Signatures of messages: whether they are required, and the principal of the commands on this host."""
+    """Signatures of messages: whether they are required, and the principal of the commands on this host.
+
+    A principal is a named sender of messages that has a key.
+    """
 
     mode: Literal["open", "warn", "signed"] = "open"
     """Treatment of unsigned messages: they are accepted (`open`), accepted and counted (`warn`), or refused
@@ -106,7 +113,10 @@ class AwsSettings(Document):
 
 
 class IntakeSettings(Document):
-    """Overload protection of the intake: requests that would wait too long are refused."""
+    """Overload protection of the intake: requests that would wait too long are refused.
+
+    The intake is the group of processes that check requests and store them in the database.
+    """
 
     longest_wait: Period = 1.0
     """Queries and registrations that would wait longer are answered "come again later"; others at 5 and 15
@@ -115,7 +125,10 @@ class IntakeSettings(Document):
 
 
 class TickSettings(Document):
-    """When ticks run, and how long one process leads."""
+    """When ticks run, and how long one process leads.
+
+    A tick is a scheduling round. The leader is the only process that may run ticks.
+    """
 
     interval: Period = 5.0
     """Longest time between two ticks."""
@@ -126,7 +139,7 @@ class TickSettings(Document):
 
     @property
     def expires(self) -> float:
-        """Age at which a waiting tick message is dropped: two intervals."""
+        """Seconds after which a tick message that still waits in its queue is dropped: two tick intervals."""
         return 2 * self.interval
 
 
@@ -240,17 +253,17 @@ class Settings(Document):
 
     @property
     def broker_url(self) -> str | None:
-        """The broker's URL with its password, or None if none is configured."""
+        """The URL of the broker's Redis with its password, or None if none is configured."""
         return reveal(self.broker.url) if self.broker.url else None
 
     @property
     def view_url(self) -> str | None:
-        """The view's URL with its password: its own, else the broker's."""
+        """The URL of the view's Redis with its password: that of `view.url`, else that of the broker."""
         return reveal(self.view.url) if self.view.url else self.broker_url
 
     @property
     def database_url(self) -> str:
-        """The database's URL with its password."""
+        """The URL of the database with its password."""
         return reveal(self.database.url)
 
     def check_fields(self) -> None:
@@ -260,7 +273,9 @@ class Settings(Document):
 
 
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Yield times that contradict each other (docs/reference/configuration.md, "What must go together")."""
+    """Yield a fault for each time setting that contradicts another (docs/reference/configuration.md, "What must go
+    together").
+    """
     ticks, celery = settings.ticks, settings.celery
     times = (
         ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),
@@ -277,7 +292,9 @@ def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
 
 
 def _access_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Yield a key without its pair, a principal without its key, and a Flower without password on an open address."""
+    """Yield a fault for an AWS key without its pair, a principal without a key, and Flower without a password on an
+    address that is not loopback.
+    """
     aws, flower, access = settings.aws, settings.flower, settings.access
     if access.principal is not None and access.key is None and access.key_file is None:
         yield Fault("access.key_file", "the key of access.principal, or access.key", "nothing")
@@ -289,7 +306,7 @@ def _access_conflicts(settings: Settings) -> Iterator[Fault]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host can connect to this address."""
+    """Return whether `host` is an address to which only programs on this host can connect."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -297,7 +314,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
-    """Return the settings: the environment over the process sections of a parsed `leasehold.toml`.
+    """Return the settings: variables of the environment over the sections of a parsed `leasehold.toml`.
 
     Raises InvalidInputError with all faults. A fault in a variable of the environment names the variable.
     """
@@ -322,7 +339,9 @@ def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
 
 
 def _lay_over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables merged key by key, where both have one; elsewhere the upper value counts."""
+    """Return `lower` and `upper` merged: where both have a table under a key, the tables are merged, else `upper`
+    counts.
+    """
     merged = {**lower, **upper}
     for key in lower.keys() & upper.keys():
         if isinstance(lower[key], dict) and isinstance(upper[key], dict):

@@ -3,6 +3,7 @@
 from typing import Final
 
 EMULATOR_SECRET_VARIABLE: Final = "EC2_EMULATOR_SECRET"  # noqa: S105 - a name
-"""The variable with the emulator's secret. A command line could be read by every user of the host. The name has no
-`LEASEHOLD_` prefix, because other commands would refuse it as an unknown setting.
+"""The environment variable with the secret of the EC2 emulator; a command line could be read by every user of the host.
+
+The name has no `LEASEHOLD_` prefix, because other commands would refuse it as an unknown setting.
 """

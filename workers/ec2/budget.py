@@ -3,8 +3,9 @@
 EC2 has token buckets for each account and region, and refuses a call that finds its bucket empty. One launch too many
 puts a pool into launch back-off, and reading calls can use up the tokens that a termination needs. So every attempt of
 a call first takes its tokens from this budget, and waits for them if necessary. Terminations have precedence over
-launches, and launches over reading calls: each kind leaves in the common bucket what the kinds before it may need.
-Source: EC2's request limits (100 reads, 20 a second; RunInstances 5, 2 a second; TerminateInstances 100, 5 a second).
+launches, and launches over reading calls: in the bucket that all kinds of calls share, each kind leaves tokens for the
+kinds that have precedence over it. Source: EC2's request limits (100 reads, 20 a second; RunInstances 5, 2 a second;
+TerminateInstances 100, 5 a second).
 """
 
 import time
@@ -20,21 +21,26 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 CALLS_PER_SECOND: Final = 20.0
-"""EC2's default limit for the calls of an account."""
+"""EC2's default limit for the API calls of an AWS account in a second."""
 PATIENCE: Final = 10.0
-"""Longest wait of an EC2 call for its tokens, in seconds. Then the call is sent, and EC2 decides."""
+"""Longest wait of an EC2 call for tokens of the call budget, in seconds. Then the call is sent without them, and EC2
+decides.
+"""
 LAUNCHES: Final = ("RunInstances", "CreateFleet")
 TERMINATIONS: Final = ("TerminateInstances",)
 
 
 class Share(msgspec.Struct, frozen=True):
-    """The buckets of a kind of call, scaled to an account with one call a second.
+    """The tokens that one kind of EC2 call may take from the call budget, for an account with one call a second.
 
-    `gain` and `size` describe a bucket of its own, beside the common one. `bucket` None: there is none.
+    If `bucket` is not None, the kind also has a token bucket of this name, which gains `gain` tokens a second and holds
+    `size`.
     """
 
     left: float
-    """Number of tokens that calls of this kind leave in the common bucket, which gains 1 a second and holds 5."""
+    """Tokens that calls of this kind leave for others in the bucket shared by all EC2 calls, which gains 1 a second and
+    holds 5.
+    """
     bucket: str | None = None
     gain: float = 0.0
     size: float = 0.0
@@ -49,10 +55,10 @@ SHARES: Final = {
 
 
 class CallBudget:
-    """The budget of a cluster in one AWS account, shared through Redis. Safe for threads and processes.
+    """The budget of a cluster's EC2 calls in one AWS account, shared through Redis. Safe for threads and processes.
 
-    `per_second`: calls that EC2 grants the account; all buckets are scaled by it. Without Redis no call waits. `pause`
-    sleeps, `clock` is monotonic.
+    `per_second`: the calls a second that EC2 grants the account; all token buckets are scaled by it. While Redis is
+    unavailable, no call waits. `pause` sleeps, `clock` is monotonic.
     """
 
     def __init__(
@@ -69,7 +75,7 @@ class CallBudget:
         self._pause, self._clock = pause, clock
 
     def guard(self, client: "EC2Client") -> None:
-        """Make every attempt of this client's EC2 calls take its tokens from the budget first."""
+        """Make each attempt of this boto3 client's EC2 calls take its tokens from the call budget first."""
         region = client.meta.region_name
 
         def await_tokens(event_name: str, **_request: Any) -> None:
@@ -78,7 +84,9 @@ class CallBudget:
         client.meta.events.register("before-send.ec2", await_tokens)
 
     def await_tokens(self, action: str, region: str) -> None:
-        """Take the tokens of an EC2 call from the budget; wait for them for PATIENCE seconds at most."""
+        """Take the tokens of one EC2 call in this region from the call budget; wait for them for PATIENCE seconds at
+        most.
+        """
         key, arguments = f"{self._prefix}ec2:{region}", self._buckets(SHARES.get(action, LOOK))
         end = self._clock() + PATIENCE
         while (left := end - self._clock()) > 0:

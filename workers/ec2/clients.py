@@ -1,6 +1,6 @@
 """boto3 clients with a limit for every wait: connect 3 s, read 15 s (launches 60 s), 3 attempts.
 
-They sign with the time of AWS (`workers/ec2/signing_time.py`).
+The clients sign with the time of AWS (`workers/ec2/signing_time.py`).
 """
 
 from functools import cache
@@ -26,34 +26,42 @@ LONGEST_POLL: Final = 20
 """Longest wait of an SQS call for a message, in seconds."""
 ATTEMPTS: Final = 3
 CONNECTIONS: Final = 32
-"""Connections of one client: the threads of a launch or health worker share it."""
+"""Most connections of one boto3 client, because all threads of a launch or health worker share the client."""
 
 
 class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Region, URL and credentials of EC2. Without keys boto3's own chain finds the credentials."""
+    """Region, URL and credentials of EC2. Without keys, boto3's own chain (environment, profile, role) finds the
+    credentials.
+    """
 
     region: str | None = None
-    """AWS region of the calls; None: boto3's own chain finds it."""
+    """AWS region of the EC2 calls; None: boto3's own chain (environment, profile) finds the region."""
     endpoint_url: str | None = None
     access_key_id: str | None = None
     secret_access_key: str | None = None
     session_token: str | None = None
     profile: str | None = None
-    """Profile of boto3's configuration; None: boto3's choice."""
+    """Profile of boto3's configuration with the credentials; None: boto3's own choice."""
 
     def __repr__(self) -> str:
-        """Return a text without the keys, because it may get into a log."""
+        """Return a text with region and URL but without the keys, because the text may get into a log."""
         return f"Ec2Access(region={self.region!r}, endpoint_url={self.endpoint_url!r})"
 
 
 def make_client(access: Ec2Access, read_seconds: float = READ_SECONDS) -> "EC2Client":
-    """Return an EC2 client, which is thread-safe. Raises CloudError (auth, misconfigured) if boto3 cannot make one."""
+    """Return an EC2 client, which is thread-safe.
+
+    Raises CloudError (auth or misconfigured) if boto3 cannot make one.
+    """
     client: EC2Client = open_client("ec2", access, read_seconds)
     return client
 
 
 def make_queue_client(access: Ec2Access) -> "SQSClient":
-    """Return an SQS client, like `make_client`. Its read timeout is longer by the time of a long poll."""
+    """Return an SQS client whose read timeout includes the time of a long poll.
+
+    Raises CloudError (auth or misconfigured) if boto3 cannot make one.
+    """
     client: SQSClient = open_client("sqs", access, READ_SECONDS + LONGEST_POLL)
     return client
 
@@ -65,7 +73,10 @@ def open_client(
     connect_seconds: float = CONNECT_SECONDS,
     attempts: int = ATTEMPTS,
 ) -> Any:
-    """Return a client of this service with these limits. Raises CloudError as `make_client` does."""
+    """Return a boto3 client of `service` with these time limits and this number of attempts.
+
+    Raises CloudError (auth or misconfigured) if boto3 cannot make one.
+    """
     config = Config(
         connect_timeout=connect_seconds,
         read_timeout=read_seconds,
@@ -93,6 +104,6 @@ def open_client(
 
 @cache
 def _find_loader() -> Loader:
-    """Return the loader of all sessions. It caches EC2's API description, whose reading takes long."""
+    """Return botocore's data loader for all sessions. It caches EC2's API description, which takes long to read."""
     loader: Loader = botocore.session.get_session().get_component("data_loader")
     return loader

@@ -1,4 +1,4 @@
-"""The category of each EC2 error: by its code, else by its HTTP status.
+"""The category of each EC2 error (capacity, quota, auth …): by its code, else by its HTTP status.
 
 `scheduler.ports.CloudError` describes the reaction to a category. docs/reference/ec2-errors.md has the table.
 """
@@ -47,7 +47,8 @@ CODES: Final[Mapping[str, Category]] = {
     # No machine can have such an id.
     "InvalidInstanceID.Malformed": "not_found",
 }
-"""EC2's code, or its beginning before a `*` → category. Other codes are judged by the HTTP status."""
+"""EC2's error code, or its beginning before a `*` → category of the error. Other codes are judged by the HTTP status.
+"""
 
 _PREFIXES: Final = tuple((code[:-1], category) for code, category in CODES.items() if code.endswith("*"))
 
@@ -87,18 +88,20 @@ _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
         "misconfigured",
     ),
 )
-"""Errors of botocore without a code. No request was sent (auth, misconfigured), or no answer came (transient)."""
+"""Exceptions of botocore that have no EC2 error code → category. No request was sent (auth, misconfigured), or no
+readable answer came (transient).
+"""
 
 
 Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
-"""The types of all errors that a call of boto3 raises."""
+"""The types of all exceptions that a call of boto3 raises."""
 
 
 def classify(code: str, http_status: int) -> Category:
-    """Return the category of an error: by its code, else transient for a 5xx, else unknown.
+    """Return the category of an EC2 error: by its code, else `transient` for a 5xx, else `unknown`.
 
-    The code has precedence, because RequestLimitExceeded comes with status 503. The table:
-    docs/reference/ec2-errors.md.
+    The code has precedence, because RequestLimitExceeded comes with status 503. docs/reference/ec2-errors.md has the
+    table.
     """
     exact = CODES.get(code)
     if exact is not None:
@@ -124,7 +127,7 @@ def describe_failure(error: Failure) -> CloudError:
 
 @contextmanager
 def cloud_errors() -> Iterator[None]:
-    """Turn the errors of boto3 in this context into CloudError."""
+    """Turn each exception of boto3 in the `with` block into a CloudError."""
     try:
         yield
     except (aws.ClientError, aws.BotoCoreError, ResponseParserError) as error:
@@ -132,13 +135,13 @@ def cloud_errors() -> Iterator[None]:
 
 
 def describe_shortfall(errors: Sequence[Mapping[str, Any]]) -> CloudError:
-    """Return why an accepted CreateFleet gave no instance.
+    """Return a CloudError with the reason why a launch that EC2 accepted gave no instance.
 
-    Of several errors the last capacity error is reported, else the last one; without errors it is a capacity error.
-    Sources: Arvados; EC2's CreateFleet, which may deliver fewer instances without an error.
+    Of several `errors` in the answer the last capacity error is reported, else the last one; without errors it is a
+    capacity error. Sources: Arvados; EC2's CreateFleet, which may deliver fewer instances without an error.
     """
     if not errors:
-        return CloudError("capacity", "UnfulfillableCapacity", "the answer to the fleet request has no instance")
+        return CloudError("capacity", "UnfulfillableCapacity", "EC2's answer to the launch request has no instance")
     read = [(classify(code := error.get("ErrorCode", "Unknown"), 200), code, error) for error in errors]
     category, code, chosen = next((row for row in reversed(read) if row[0] == "capacity"), read[-1])
     return CloudError(category, code, chosen.get("ErrorMessage", ""))

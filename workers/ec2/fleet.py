@@ -1,7 +1,7 @@
-"""The `Fleet` port on EC2: boto3 calls in batches, with each error as a CloudError.
+"""The machines of a cluster on EC2 (the port `Fleet`): boto3 calls in batches, with each error as a CloudError.
 
 `workers/ec2/requests.py` describes the two calls that launch. EC2 does not combine ids and paging: new machines are
-described by id (at most 100 in a call), the sweep uses tags with paging.
+described by id (at most 100 in a call), the search for all machines uses tags with paging.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,13 +42,13 @@ STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated
     "shutting-down": "stopping",
     "terminated": "terminated",
 }
-"""EC2's state → ours. A stopped machine cannot serve, so it counts as stopping."""
+"""EC2's instance state → state of a Machine. A stopped instance cannot serve, so it counts as stopping."""
 
 
 MOST_DIGITS: Final = 16
-"""Digits of the largest number below 2**53."""
+"""Most digits of a number in a machine's tag: those of the largest number below 2**53."""
 INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
-"""State reasons of machines whose spot capacity EC2 has taken back."""
+"""State reasons of instances whose spot capacity EC2 has taken back."""
 
 Answer = TypeVar("Answer")
 
@@ -71,11 +71,15 @@ class Ec2Fleet:
         self._cluster, self._page_size = cluster, page_size
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete launch request for one machine, so that it can be repeated unchanged."""
+        """Return the complete EC2 request that launches one machine, as JSON values that can be stored and sent again
+        unchanged.
+        """
         return freeze_request(order, rules, self._cluster, self._client.meta.region_name)
 
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Carry out a frozen request. Because of its client token, EC2 answers a repeat with the same machine."""
+        """Send a launch request that `freeze` made, and return the machine. If the request is sent again, EC2 answers
+        with the same machine, because of its client token.
+        """
         parameters = request["parameters"]
         match request["api"]:
             case "RunInstances":
@@ -83,10 +87,14 @@ class Ec2Fleet:
             case "CreateFleet":
                 return self._create_fleet(parameters)
             case unknown:
-                raise CloudError("misconfigured", "UnknownRequest", f"no such call: {unknown}")
+                raise CloudError(
+                    "misconfigured", "UnknownRequest", f"launch request with an unknown EC2 call: {unknown}"
+                )
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """Return machines by id, running ones with their status checks. Unknown ids are missing in the result."""
+        """Return the machines with these ids, running ones with their status checks. Ids that EC2 does not know are
+        missing.
+        """
         client = self._client
         described = self._each_batch(
             machines, lambda ids: list(read_machines(client.describe_instances(InstanceIds=ids)["Reservations"]))
@@ -101,15 +109,19 @@ class Ec2Fleet:
         return found
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return this cluster's machines with the launch id, except terminated ones."""
+        """Return the cluster's machines whose tag has this launch id, except terminated ones."""
         return list(self._find({f"tag:{TAG_LAUNCH}": [launch_id]}))
 
     def sweep(self) -> Iterator[Machine]:
-        """Yield this cluster's machines page by page, without status checks (`healthy` is None)."""
+        """Yield all machines of this cluster except terminated ones, page by page, without status checks (`healthy` is
+        None).
+        """
         return self._find({})
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Tag these machines with the cluster's identity. If EC2 does not know one of them, tag them one by one."""
+        """Tag the machines with these ids as those of the cluster `cluster_id`. If EC2 does not know one of the ids,
+        the machines are tagged one by one.
+        """
 
         def tag(ids: list[str]) -> list[str]:
             self._client.create_tags(Resources=ids, Tags=[{"Key": TAG_CLUSTER_ID, "Value": cluster_id}])
@@ -119,7 +131,9 @@ class Ec2Fleet:
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate these machines, 100 in a call. If EC2 does not know one of them, terminate them one by one."""
+        """Terminate the machines with these ids, 100 in a call. If EC2 does not know one of the ids, the machines are
+        terminated one by one.
+        """
         for _ in self._each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)]):
             pass
 
@@ -157,7 +171,11 @@ class Ec2Fleet:
     def _each_batch(
         self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]], size: int = MOST_IDS
     ) -> Iterator[Answer]:
-        """Yield the answers for all ids. One unknown id fails its whole batch, whose ids are then sent one by one."""
+        """Yield the answers of `call` for all ids, in batches of `size`.
+
+        If EC2 does not know one id, the whole batch fails, and its ids are sent one by one; an unknown id then has no
+        answer.
+        """
         unread = iter(dict.fromkeys(ids))
         while batch := list(islice(unread, size)):
             try:
@@ -172,7 +190,10 @@ class Ec2Fleet:
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:
-    """Return the fleet of a cluster. It has a client for launches and one for other calls, both within `budget`."""
+    """Return the Ec2Fleet of a cluster, with one EC2 client for launches and one for other calls.
+
+    The calls of both clients take their tokens from `budget`; None: there is no limit.
+    """
     client, launcher = make_client(access), make_client(access, LAUNCH_READ_SECONDS)
     if budget is not None:
         budget.guard(client)
@@ -181,7 +202,7 @@ def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None
 
 
 def read_machine(instance: "InstanceTypeDef") -> Machine:
-    """Return the machine of one instance in an answer of DescribeInstances or RunInstances; `healthy` is None."""
+    """Return the Machine for one instance in an answer of DescribeInstances or RunInstances; `healthy` is None."""
     tags = {tag.get("Key"): tag.get("Value") for tag in instance.get("Tags", ())}
     launched = instance.get("LaunchTime")
     return Machine(
@@ -198,14 +219,14 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
 
 
 def read_machines(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Machine]:
-    """Yield the machines of EC2's "reservations", which are batches of instances."""
+    """Yield a Machine for each instance in EC2's "reservations", which are batches of instances."""
     for reservation in reservations:
         for instance in reservation.get("Instances", ()):
             yield read_machine(instance)
 
 
 def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
-    """Return the machine of one entry of CreateFleet's `Instances`, which has only id, type, market and override."""
+    """Return the Machine for one entry of CreateFleet's `Instances`, which has only id, type, market and override."""
     override = instance.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     return Machine(
         id=instance["InstanceIds"][0],
@@ -218,7 +239,9 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
 
 
 def read_health(status: "InstanceStatusTypeDef") -> bool | None:
-    """Return the result of EC2's two status checks: True if both are ok, False if one is impaired, else None."""
+    """Return the result of EC2's two status checks of an instance: True if both are ok, False if one is impaired, else
+    None.
+    """
     checks = {
         status.get("InstanceStatus", {}).get("Status"),
         status.get("SystemStatus", {}).get("Status"),
@@ -242,7 +265,9 @@ def _read_tags(tags: Mapping[Any, str | None]) -> dict[str, Any]:
 
 
 def _read_number(text: str) -> int:
-    """Return the number in a tag, or 0 for other texts: every user of the AWS account may write tags."""
+    """Return the number in the text of a tag; 0 if the text is no such number, because every user of the AWS account
+    may write tags.
+    """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else 0
 
 

@@ -1,7 +1,7 @@
 """Interruption and rebalance notices: EventBridge's events, read from an SQS queue by long polling.
 
-Only this cluster reads the queue. A message that is no notice is logged and deleted as well, because SQS would deliver
-it again for days.
+Only this cluster reads the queue. A message with neither notice is logged and deleted as well, because SQS would
+deliver it again for days.
 """
 
 import datetime as dt
@@ -23,7 +23,9 @@ log = get_logger(__name__)
 MOST_MESSAGES: Final = 10
 """Maximum number of messages in one answer of SQS."""
 HIDDEN_SECONDS: Final = 30
-"""Time after which a received message is delivered again if it was not deleted. It overrides the queue's setting."""
+"""Seconds after which SQS delivers a received message again if it was not deleted. Overrides the setting of the SQS
+queue.
+"""
 
 INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
 REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
@@ -35,7 +37,9 @@ class _Detail(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """The used fields of an event (EC2 user guide: "Spot interruption notices", "Rebalance recommendations")."""
+    """EC2's event for an interruption or rebalance notice, with the fields that are read (EC2 user guide: "Spot
+    interruption notices", "Rebalance recommendations").
+    """
 
     source: Literal["aws.ec2"]
     kind: Literal["EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"] = msgspec.field(
@@ -46,9 +50,9 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 def read_notice(body: str) -> Notice:
-    """Return the notice in the body of a message.
+    """Return the interruption or rebalance notice in the body of an SQS message.
 
-    Raises msgspec.DecodeError, or its subclass ValidationError, unless the body is one of the two events.
+    Raises msgspec.DecodeError, or its subclass ValidationError, unless the body is one of these two events.
     """
     event = msgspec.json.decode(body, type=_Event)
     return Notice(machine=event.detail.instance_id, kind=KINDS[event.kind], at=event.time.timestamp())
@@ -61,7 +65,9 @@ class SqsFeed:
         self._client, self._url, self._hidden_seconds = client, url, hidden_seconds
 
     def receive(self, wait_seconds: float = 0.0) -> list[Message]:
-        """Return the received messages. Wait up to `wait_seconds` for the first one: whole seconds, 20 at most."""
+        """Return the messages that SQS delivers; wait for the first one up to `wait_seconds` (whole seconds, 20 at
+        most).
+        """
         with cloud_errors():
             answer = self._client.receive_message(
                 QueueUrl=self._url,
@@ -75,7 +81,7 @@ class SqsFeed:
         ]
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """Delete received notices from the queue, so that they are not delivered again."""
+        """Delete the received messages with these receipts from the SQS queue, so that they are not delivered again."""
         for receipt in receipts:
             with cloud_errors():
                 self._client.delete_message(QueueUrl=self._url, ReceiptHandle=receipt)
@@ -95,5 +101,8 @@ def _read(message: str, body: str) -> Notice | None:
 
 
 def make_feed(url: str, access: Ec2Access) -> SqsFeed:
-    """Return the feed of this queue. Raises CloudError (auth, misconfigured) if boto3 cannot make a client."""
+    """Return the feed of notices from the SQS queue with this URL.
+
+    Raises CloudError (auth or misconfigured) if boto3 cannot make a client.
+    """
     return SqsFeed(make_queue_client(access), url)

@@ -1,4 +1,4 @@
-"""Find out what the credentials of this process permit, by EC2's DryRun and by reading each list once.
+"""Find out which calls the AWS credentials of this process permit, by EC2's DryRun and by reading each list once.
 
 EC2 answers a permitted call with `DryRun` by the error DryRunOperation.
 """
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 PERMITTED: Final = "DryRunOperation"
 LEAST_RESULTS: Final = 5
-"""The least MaxResults that DescribeInstances accepts."""
+"""The least value of MaxResults that DescribeInstances accepts."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The AWS identity of the credentials."""
+    """The AWS account and the ARN to which the credentials belong."""
 
     account: str
     arn: str
 
 
 class Permissions:
-    """Tries the calls of the workers. Each method raises CloudError if EC2 refuses the call or is not reachable.
+    """Tries the AWS calls that workers need. Each method raises CloudError if AWS refuses the call or is not reachable.
 
     A call has one attempt, with `seconds` to connect and `seconds` for the answer.
     """
@@ -39,26 +39,33 @@ class Permissions:
         self._access, self._seconds = access, seconds
 
     def identify(self) -> Identity:
-        """Return the identity of the credentials, which needs no permission."""
+        """Return the AWS account and ARN of the credentials; the call needs no permission."""
         with cloud_errors():
             answer = self._open("sts").get_caller_identity()
         return Identity(answer["Account"], answer["Arn"])
 
     def find_region(self) -> str:
-        """Return the region of the calls."""
+        """Return the AWS region to which the EC2 calls go."""
         return str(self._ec2.meta.region_name)
 
     def try_launch(self, request: Mapping[str, Any]) -> None:
-        """Try a launch with a frozen request, including its tags, profile and template."""
+        """Try a stored launch request with DryRun, including its tags, profile and template. Raises CloudError if EC2
+        refuses it.
+        """
         call = self._ec2.create_fleet if request["api"] == "CreateFleet" else self._ec2.run_instances
         _expect_refusal(lambda: call(**request["parameters"], DryRun=True))
 
     def try_terminate(self, instance: str) -> None:
-        """Try to terminate this instance. It must exist, because the permission may depend on its tags."""
+        """Try with DryRun to terminate this instance. Raises CloudError if EC2 refuses it.
+
+        The instance must exist, because the permission may depend on its tags.
+        """
         _expect_refusal(lambda: self._ec2.terminate_instances(InstanceIds=[instance], DryRun=True))
 
     def look(self, cluster: str) -> int:
-        """Read the first few instances and their status checks; return how many belong to this cluster."""
+        """Read up to five instances with the cluster's tag and a few status checks; return the number of these
+        instances.
+        """
         with cloud_errors():
             client = self._ec2
             pages = client.describe_instances(
@@ -68,7 +75,7 @@ class Permissions:
         return sum(len(each.get("Instances", ())) for each in pages["Reservations"])
 
     def look_at_queue(self, url: str) -> int:
-        """Return about how many messages wait in this SQS queue."""
+        """Return about how many messages wait in the SQS queue with this URL."""
         with cloud_errors():
             name = "ApproximateNumberOfMessages"
             answer = self._open("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=[name])
@@ -85,7 +92,9 @@ class Permissions:
 
 
 def _expect_refusal(call: Callable[[], object]) -> None:
-    """Run a call with DryRun. EC2 always refuses it: with DryRunOperation if it is permitted, else raise CloudError."""
+    """Run a call that has DryRun, which EC2 always refuses. Raises the CloudError unless the refusal is
+    DryRunOperation, by which EC2 answers a permitted call.
+    """
     try:
         with cloud_errors():
             call()

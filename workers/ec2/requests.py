@@ -1,8 +1,8 @@
-"""Freeze launches: build the whole request to EC2 as JSON values from the rules, so that it can be repeated unchanged.
+"""Build the whole launch request to EC2 as JSON values from the rules, so that it can be stored and repeated unchanged.
 
 There are two calls. CreateFleet (type instant) chooses the zone with the best chance among all subnets of a pool, but
-requires a launch template. RunInstances takes an image and one subnet. So a pool with a launch template uses the first,
-and a pool with only an image the second. A client token makes both repeatable.
+requires a launch template. RunInstances takes an image and one subnet. So CreateFleet is used for a pool with a launch
+template, RunInstances for a pool with only an image. A client token makes both repeatable.
 """
 
 import base64
@@ -28,14 +28,16 @@ TAG_LAUNCH: Final = "leasehold:launch"
 TAG_OFFERING: Final = "leasehold:offering"
 
 ROOT_DEVICE: Final = "/dev/xvda"
-"""The root device of Amazon Linux, whose size is `volume_gib`. Other images need a launch template for it."""
+"""The root device of Amazon Linux, to which `volume_gib` applies. An image with another root device needs a launch
+template for the volume's size.
+"""
 
 MOST_TOKEN: Final = 64
 METADATA_OPTIONS: Final = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"}
 
 
 class _Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of one launch, taken from the rules."""
+    """What one launch request is built from: the launch order and the parts of the rules that it needs."""
 
     order: LaunchOrder
     pool: Pool
@@ -54,9 +56,11 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
-    """Return `{"api": "RunInstances" | "CreateFleet", "parameters": …}` for one machine; equal input, equal output.
+    """Return the EC2 request that launches the machine of `order`: `{"api": "RunInstances" | "CreateFleet",
+    "parameters": …}`.
 
-    Raises CloudError(misconfigured) with the key of the rules that is wrong or missing.
+    Equal input gives equal output. Raises CloudError (misconfigured) with the key of the rules that is wrong or
+    missing.
     """
     launch = _look_up(order, rules, cluster, region)
     if launch.pool.ec2.launch_template:
@@ -67,7 +71,10 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
 
 
 def client_token(launch_id: str, generation: int) -> str:
-    """Return EC2's idempotency token for this generation of this launch: at most 64 ASCII characters."""
+    """Return EC2's idempotency token for a launch id and the number of its request: at most 64 ASCII characters.
+
+    `generation` increases only after EC2 has definitely refused the earlier request.
+    """
     token = f"{launch_id}.{generation}"  # promise: one-machine-per-launch
     if len(token) <= MOST_TOKEN and token.isascii():
         return token
@@ -75,10 +82,10 @@ def client_token(launch_id: str, generation: int) -> str:
 
 
 def subnets_for(subnets: tuple[str, ...], zone: str | None) -> tuple[str, ...]:
-    """Return the ids of the subnets that an offering of this zone may use, in the configured order.
+    """Return the ids of the `subnets` that a launch in `zone` may use, in their order; `zone` None: any zone.
 
-    A subnet is written as `subnet-…` or as `ZONE:subnet-…`, which is used for offerings of this zone only. One without
-    a zone is used for any offering; EC2 refuses the launch if the zones differ.
+    A subnet is written as `subnet-…` or as `ZONE:subnet-…`, which is used for launches in this zone only. One without a
+    zone is always used; EC2 refuses the launch if the zones differ.
     """
     pairs = [entry.rpartition(":") for entry in subnets]
     return tuple(subnet for subnet_zone, _, subnet in pairs if not subnet_zone or zone in {None, subnet_zone})
@@ -153,7 +160,7 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
 
 
 def _common_parameters(launch: _Launch) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters that have the same names in both calls."""
+    """Yield the launch parameters that have the same names in RunInstances and in an override of CreateFleet."""
     ec2 = launch.pool.ec2
     if launch.offering:
         yield "InstanceType", launch.offering.instance_type
@@ -197,7 +204,9 @@ def _create_fleet(launch: _Launch) -> dict[str, Any]:
 
 
 def _overrides(launch: _Launch) -> list[dict[str, Any]]:
-    """Return an override for each subnet or zone that the machine may get; EC2 chooses the best."""
+    """Return an override of CreateFleet for each subnet (or else the zone) that the machine may get; EC2 chooses the
+    best.
+    """
     common: dict[str, Any] = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(launch))}
     if launch.pool.ec2.image:
         common["ImageId"] = launch.pool.ec2.image

@@ -1,8 +1,8 @@
 """Sign requests to AWS with the time of AWS instead of this host's wall clock.
 
-AWS refuses a request whose signing time is minutes off. Each of its answers has a `Date` header: the time of AWS is the
+AWS refuses a request whose signing time is minutes off. Each answer of AWS has a `Date` header: the time of AWS is the
 last date, advanced by the monotonic clock. The first request is signed with the wall clock. If it is refused and the
-answer's date is far from its signing time, it is signed again and repeated once.
+date of the refusal is far from the signing time, the request is signed again and repeated once.
 """
 
 import time
@@ -17,14 +17,16 @@ from botocore.client import BaseClient
 
 SIGNATURE: Final = "v4-time-of-aws"
 TOLERANCE: Final = 60.0
-"""Seconds. AWS allows minutes; a `Date` header is in whole seconds and as old as the answer took."""
+"""Seconds by which a request's signing time may differ from the `Date` of the answer before a refused request is
+repeated. AWS allows minutes; a `Date` header is in whole seconds and as old as the answer took.
+"""
 _PLAIN_SIGNATURE: Final = "v4"
 _CLOCK: Final = "time_of_aws"
 _REFUSED: Final = range(400, 500)
 
 
 class AwsClock:
-    """The time of AWS. Safe for threads."""
+    """The time of AWS: the `Date` of the last answer of AWS, advanced by the monotonic clock. Safe for threads."""
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._monotonic = wall, monotonic
@@ -33,17 +35,17 @@ class AwsClock:
         """The time of AWS minus the monotonic clock."""
 
     def now(self) -> float:
-        """Return seconds since the epoch: by the last answer, or by the wall clock before the first one."""
+        """Return the time of AWS in seconds since the epoch; that of the wall clock before the first answer of AWS."""
         with self._guard:
             return self._wall() if self._ahead is None else self._ahead + self._monotonic()
 
     def note(self, date: float) -> None:
-        """Set the clock by the date of an answer that has just arrived."""
+        """Set the clock by `date`, the time in seconds since the epoch in an answer of AWS that has just arrived."""
         with self._guard:
             self._ahead = date - self._monotonic()
 
     def guard(self, client: BaseClient) -> None:
-        """Sign every request of this client with this clock."""
+        """Sign every request of this boto3 client with the time of this clock, and set the clock by each answer."""
         # The stubs know no handlers with a result.
         events: Any = client.meta.events
         service = client.meta.service_model.service_id.hyphenize()
@@ -65,7 +67,9 @@ class AwsClock:
     def _decide_on_retry(
         self, response: Any, attempts: int, request_dict: Mapping[str, Any], **_event: Any
     ) -> float | None:
-        """Return 0 (repeat at once) if AWS refused the request because of its signing time, else None (no decision)."""
+        """Return 0 (repeat the request at once) if AWS refused its first attempt because of the signing time, else None
+        (no decision).
+        """
         signed_at = request_dict["context"].get("timestamp")
         if attempts > 1 or response is None or signed_at is None or response[0].status_code not in _REFUSED:
             return None
@@ -74,7 +78,7 @@ class AwsClock:
 
 
 class _TimedAuth(SigV4Auth):
-    """Signature version 4 with the time of the client's AwsClock."""
+    """AWS signature version 4 with the time of AWS, from the client's AwsClock, instead of the wall clock."""
 
     def _modify_request_before_signing(self, request: Any) -> None:
         # Called after botocore has set the timestamp by the wall clock, and before it signs with it.
@@ -87,7 +91,7 @@ AUTH_TYPE_MAPS[SIGNATURE] = _TimedAuth
 
 
 def read_date(headers: Mapping[str, str]) -> float | None:
-    """Return the `Date` of an answer in seconds since the epoch; None if it is missing or unreadable."""
+    """Return the `Date` header of an answer in seconds since the epoch; None if it is missing or unreadable."""
     try:
         return parsedate_to_datetime(headers["Date"]).timestamp()
     except (KeyError, TypeError, ValueError):
@@ -95,5 +99,8 @@ def read_date(headers: Mapping[str, str]) -> float | None:
 
 
 def read_timestamp(text: str) -> float:
-    """Return the time in a signature in seconds since the epoch. Raises ValueError for another text."""
+    """Return the time in an AWS signature, like 20260102T030405Z, in seconds since the epoch.
+
+    Raises ValueError if `text` has another form.
+    """
     return datetime.strptime(text, SIGV4_TIMESTAMP).replace(tzinfo=UTC).timestamp()

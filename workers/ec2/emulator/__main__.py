@@ -21,11 +21,13 @@ SETTINGS: Final = {
     "interruption_rate": float,
     "random_seed": int,
 }
-"""Settings that are also options. A `--state-file` overrides them."""
+"""Settings of the EC2 emulator that are also command line options. The file of `--state-file` overrides them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until stopped. Return the exit status: 2 for wrong options or a wrong file, 1 if the port is taken."""
+    """Serve the EC2 emulator until stopped. Return the exit status: 2 for wrong options or a wrong file, 1 if the port
+    is taken or the file cannot be read.
+    """
     options = _parse(arguments)
     given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
     try:

@@ -1,4 +1,4 @@
-"""Answers that the emulator's middleware gives by itself: errors, empty fleets, lost answers, late signatures."""
+"""Answers that the EC2 emulator gives without moto: errors, empty fleets, lost answers, refused signatures."""
 
 import contextlib
 import json
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 LONGEST_WAIT: Final = 600.0
-"""Time limit in seconds for a caller that waits for its answer without a timeout."""
+"""Seconds after which the emulator cuts the connection of a caller that waits for a lost answer without a timeout."""
 WINDOW: Final = 300.0
-"""Seconds between signing time and arrival. AWS documents 5 minutes for signatures, 15 for requests to EC2."""
+"""Most seconds between the signing time of a request and its arrival. AWS documents 5 minutes for signatures, 15 for
+requests to EC2.
+"""
 _EXPIRED: Final = FaultRule(code="RequestExpired", message="Request has expired.", status=400)
 _NOT_YET_CURRENT: Final = FaultRule(
     code="AuthFailure", message="AWS was not able to validate the provided access credentials", status=401
@@ -28,7 +30,7 @@ _REQUEST: Final = "00000000-0000-0000-0000-000000000000"
 
 
 def answer_error(code: str, message: str, status: int) -> Response:
-    """Return an error as EC2 answers it."""
+    """Return the answer by which EC2 reports this error code and message, with this HTTP status."""
     return _xml(
         f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
         f"</Errors><RequestID>{_REQUEST}</RequestID></Response>",
@@ -37,7 +39,7 @@ def answer_error(code: str, message: str, status: int) -> Response:
 
 
 def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
-    """Return CreateFleet's answer without an instance: status 200 with the errors of the requested places."""
+    """Return the answer to a CreateFleet that launched no instance: status 200 with an error for each of `faults`."""
     return _xml(
         '<CreateFleetResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
         f"<requestId>{_REQUEST}</requestId><fleetId>fleet-{_REQUEST}</fleetId>"
@@ -47,7 +49,10 @@ def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
 
 
 def add_fleet_errors(answer: Response, market: str, faults: Iterable[FaultRule]) -> None:
-    """Add errors to the answer of a CreateFleet that gave some instances. An error answer stays as it is."""
+    """Add an error for each of `faults` to the answer of a CreateFleet that launched some instances.
+
+    If the answer is itself an error, it stays unchanged.
+    """
     text = answer.get_data(as_text=True)
     end = "</CreateFleetResponse>"
     if end in text:
@@ -68,9 +73,11 @@ def _xml(body: str, status: int) -> Response:
 
 
 def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
-    """Return a 5xx instead of the answer, or raise ConnectionResetError to send nothing.
+    """Lose the answer to a call as the injected fault `rule` demands: return a 5xx instead, or raise
+    ConnectionResetError to send nothing.
 
-    It must be called without the middleware's lock, because "timeout" waits until the caller closes the connection.
+    It must be called without the middleware's lock, because the fault "timeout" waits until the caller closes the
+    connection.
     """
     if rule.lost == "500":
         return answer_error(rule.code or "InternalError", rule.message, rule.http_status)
@@ -82,18 +89,24 @@ def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     # werkzeug treats this as a caller that has gone, and closes the connection without an answer.
-    raise ConnectionResetError("the emulator loses this answer")
+    raise ConnectionResetError("an injected fault of the emulator lost this answer")
 
 
 def find_signing_error(signed_at: float | None, now: float) -> FaultRule | None:
-    """Return EC2's error for a signature of this time; None if it is accepted or the request is not signed."""
+    """Return the error by which EC2 refuses a request that was signed at this time and arrives at `now`.
+
+    Return None if EC2 accepts the time or the request is not signed.
+    """
     if signed_at is None or abs(now - signed_at) <= WINDOW:
         return None
     return _EXPIRED if signed_at < now else _NOT_YET_CURRENT
 
 
 def answer_outside_window(error: FaultRule, content_type: str) -> Response:
-    """Return the refusal of a service other than EC2, in the protocol of the request."""
+    """Return the answer by which an AWS service other than EC2 refuses a request with a wrong signing time.
+
+    `error` comes from `find_signing_error`. The answer has the protocol of the request: JSON or XML.
+    """
     message = "Signature expired" if error is _EXPIRED else "Signature not yet current"
     if "json" in content_type:
         body = json.dumps({"__type": "com.amazon.coral.service#InvalidSignatureException", "message": message})

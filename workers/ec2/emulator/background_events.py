@@ -1,4 +1,5 @@
-"""Background events of EC2: interruptions, rebalance recommendations, failing boots, dying instances.
+"""What happens to emulated EC2 instances without a call: interruptions, rebalance recommendations, failing boots,
+losses.
 
 Future events are kept in a heap by their due time. `advance` runs the due ones: the middleware calls it before each
 call, and a thread of the server calls it in between.
@@ -22,7 +23,9 @@ LOST: Final = "Server.InternalError: Internal error"
 
 
 class BackgroundEvents:
-    """The future events of all instances. Not thread-safe; the middleware uses it under its lock."""
+    """The future interruptions and boot failures of the emulated instances. Not thread-safe; the middleware uses it
+    under its lock.
+    """
 
     def __init__(self, lives: Lives, log: CallLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._lives, self._log, self._clock = lives, log, clock
@@ -30,7 +33,9 @@ class BackgroundEvents:
         self._number = count()
 
     def add(self, instances: Iterable[EmulatedInstance], token: str | None) -> None:
-        """Plan the events of these new instances."""
+        """Plan the boot failures and interruptions that were drawn for these new instances, and record their client
+        token.
+        """
         for instance in instances:
             instance.life.token = token
             fate = instance.fate
@@ -43,12 +48,13 @@ class BackgroundEvents:
                 self._plan(self._clock() + fate.interrupted_after, partial(self._warn_if_there, instance, deadline))
 
     def advance(self) -> None:
-        """Run all events that are due."""
+        """Run all planned events of the emulated instances that are due."""
         while self._due and self._due[0][0] <= self._clock():
             heapq.heappop(self._due)[2]()
 
     def interrupt(self, instances: Sequence[str], deadline: float | None) -> list[EventRecord]:
-        """Warn these spot instances, and end them after `deadline` seconds (None: the configured deadline).
+        """Send an interruption notice for these spot instances, and end them after `deadline` seconds (None: as
+        configured).
 
         Raises InvalidInputError unless all of them are spot instances that are alive.
         """
@@ -57,15 +63,20 @@ class BackgroundEvents:
         return [self._warn(instance, seconds) for instance in found]
 
     def recommend(self, instances: Sequence[str]) -> list[EventRecord]:
-        """Send a rebalance recommendation for these spot instances; raises as `interrupt` does."""
+        """Send a rebalance recommendation for these spot instances.
+
+        Raises InvalidInputError unless all of them are spot instances that are alive.
+        """
         return [self._recommend(instance) for instance in self._find(instances, spot=True)]
 
     def lose(self, instances: Sequence[str]) -> list[EventRecord]:
-        """End these instances at once, without a notice. Raises InvalidInputError unless all of them are alive."""
+        """End these emulated instances at once, without a notice. Raises InvalidInputError unless all of them are
+        alive.
+        """
         return [self._lose(instance) for instance in self._find(instances, spot=False)]
 
     def clear(self) -> None:
-        """Remove all planned events and all records of instances."""
+        """Remove all planned events and all records of emulated instances."""
         self._due.clear()
         self._lives.all.clear()
 
@@ -82,7 +93,10 @@ class BackgroundEvents:
             self._warn(instance, deadline)
 
     def _warn(self, instance: EmulatedInstance, seconds: float) -> EventRecord:
-        """Send the notice, and plan the end, which happens once at the earliest deadline."""
+        """Send the interruption notice of a spot instance, and plan its end.
+
+        If several ends are planned for an instance, it ends at the earliest one, and the later ones do nothing.
+        """
         life, now = instance.life, time.time()
         life.warned_at = life.warned_at or now
         life.deadline = min(now + seconds, life.deadline or now + seconds)
@@ -95,7 +109,9 @@ class BackgroundEvents:
         return self._log.append_event("rebalance", life.region, [life.id], notices=notices)
 
     def _send(self, event: dict[str, Any]) -> int:
-        """Send a notice as often as drawn. Return how often that is: it may be lost or doubled."""
+        """Send an interruption or rebalance notice 0, 1 or 2 times, as drawn at random (lost, usual, doubled). Return
+        this number.
+        """
         notices = self._lives.count_notices()
         for _ in range(notices):
             send_notice(event)

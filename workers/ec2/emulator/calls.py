@@ -1,4 +1,4 @@
-"""EC2 requests, parsed as far as the emulator needs."""
+"""Requests to EC2, parsed as far as the EC2 emulator needs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,32 +18,37 @@ _ATTEMPT: Final = re.compile(r"attempt=(\d+)")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A possible target of a launch: an instance type in a zone or subnet. None: not given."""
+    """A possible target of a launch: an instance type in a zone or subnet. A part is None if the request does not give
+    it.
+    """
 
     type: str | None
     zone: str | None
     subnet: str | None
     override: tuple[str, str] | None = None
-    """The numbers of CreateFleet's configuration and override for it."""
+    """For CreateFleet: the numbers of the template configuration and of the override that name this place in the
+    request.
+    """
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to EC2, read from its form."""
+    """One request to EC2, read from its form parameters."""
 
     action: str
     region: str
     parameters: dict[str, str]
     invocation: str | None
-    """Equal for all of boto3's attempts of one call."""
+    """An id that all attempts of boto3 for one call have in common; None if the request has none."""
     attempt: int = 1
     signed_at: float | None = None
-    """The time in its signature; None without a signature."""
+    """The signing time of the request in seconds since the epoch; None without a signature or a readable time."""
     places: tuple[Place, ...] = ()
-    """The possible targets of a launch in their order; () for other calls."""
+    """The instance types and zones or subnets at which a launch may put instances, in their order; () for other calls.
+    """
 
     @property
     def token(self) -> str | None:
-        """The client token."""
+        """The client token (EC2's idempotency key) of the call, or None."""
         return self.parameters.get("ClientToken")
 
     @property
@@ -53,7 +58,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def market(self) -> Literal["spot", "on-demand"] | None:
-        """The market of a launch; None for other calls."""
+        """The market of a launch, spot or on-demand; None for calls that launch nothing."""
         if not self.is_launch:
             return None
         kinds = ("InstanceMarketOptions.MarketType", "TargetCapacitySpecification.DefaultTargetCapacityType")
@@ -61,18 +66,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether the call only checks its permission."""
+        """Whether the call has DryRun, so that EC2 only checks the permission for it."""
         return self.parameters.get("DryRun") == "true"
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """The least and the largest number of instances that a launch accepts."""
+        """The least and the largest number of instances that a launch call accepts."""
         if self.action == "CreateFleet":
             return 0, _number(self.parameters.get(_TARGET))
         return _number(self.parameters.get("MinCount")), _number(self.parameters.get("MaxCount"))
 
     def asking_for(self, count: int) -> "Call":
-        """Return the same launch for exactly this number of instances."""
+        """Return this launch call, changed to request exactly `count` instances."""
         if self.action == "RunInstances":
             changes = {"MinCount": str(count), "MaxCount": str(count)}
         else:
@@ -86,11 +91,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def instances(self) -> list[str]:
-        """The instance ids in the call."""
+        """The instance ids that the call names."""
         return [value for key, value in self.parameters.items() if _IDENTIFIER.fullmatch(key)]
 
     def without(self, places: Sequence[Place]) -> "Call":
-        """Return the same CreateFleet without the overrides of these places, with the other overrides renumbered."""
+        """Return this CreateFleet call without the overrides of these places; the remaining overrides are numbered
+        again from 1.
+        """
         gone = {place.override for place in places}
         kept: dict[str, str] = {}
         numbers: dict[str, list[str]] = {}
@@ -107,12 +114,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, parameters=kept)
 
     def body(self) -> bytes:
-        """Return its form, encoded again."""
+        """Return the parameters of the call, encoded as the form of a request."""
         return urlencode(self.parameters).encode()
 
 
 def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
-    """Return the call of a WSGI request with this body."""
+    """Return the EC2 call that a WSGI request with this body makes."""
     parameters = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     attempt = _ATTEMPT.search(environ.get("HTTP_AMZ_SDK_REQUEST", ""))
     action = parameters.get("Action", "")
@@ -134,13 +141,15 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
 
 
 def credential_scope(environ: Mapping[str, Any]) -> tuple[str, str]:
-    """Return (region, service) of the signature of a request; ("", "") without one."""
+    """Return the AWS region and service that the signature of a WSGI request names; ("", "") without a signature."""
     scope = environ.get("HTTP_AUTHORIZATION", "").split(",")[0].rpartition("Credential=")[2].split("/")
     return (scope[2], scope[3]) if len(scope) == 5 else ("", "")  # noqa: PLR2004 - id/date/region/service/aws4
 
 
 def read_signing_time(environ: Mapping[str, Any]) -> float | None:
-    """Return the time in the signature of a request; None without a signature or a readable time."""
+    """Return the signing time of a WSGI request in seconds since the epoch; None without a signature or a readable
+    time.
+    """
     if "HTTP_AUTHORIZATION" not in environ:
         return None
     try:

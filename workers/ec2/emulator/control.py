@@ -1,4 +1,4 @@
-"""The settings in force: from options, from a file that may change, and from the control API."""
+"""The settings that the EC2 emulator uses: from options, from a file that may change, and from the control API."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from workers.ec2.emulator.settings import EmulatorSettings, load_settings, read_
 
 
 class Control:
-    """The settings and faults in force. The last change wins; a changed file replaces all settings.
+    """The settings and injected faults that the EC2 emulator uses. The last change wins; a changed file replaces all
+    settings.
 
     Not thread-safe; the middleware uses it under its lock.
     """
@@ -26,19 +27,24 @@ class Control:
         self.faults = FaultTable()
         self.lives = Lives(settings)
         self.file_error: str | None = None
-        """Why the last change of the file was not applied; the earlier settings stay in force."""
+        """Why the emulator did not apply the last change of its settings file (the earlier settings stay); None: it
+        did.
+        """
         self._file, self._stamp, self.clock = file, _stamp(file), clock
         self.settings = settings
         self.apply(load_settings(file) if file else settings)
 
     def apply(self, settings: EmulatorSettings) -> None:
-        """Apply these settings; their faults start now and replace all others."""
+        """Replace all settings of the emulator. Its injected faults are replaced too, and their time starts now."""
         self.settings = settings
         self.lives.change(settings, restart=True)
         self.faults.replace(settings.faults, self.clock())
 
     def change(self, document: object) -> None:
-        """Change the settings that a partial document names; raises InvalidInputError if one of its keys is wrong."""
+        """Change the settings of the emulator that a partial document names.
+
+        Raises InvalidInputError if a key of the document is wrong.
+        """
         given = read_settings(document)
         changes = {name: getattr(given, name) for name in given.model_fields_set - {"faults"}}
         self.settings = self.settings.model_copy(update=changes)
@@ -47,18 +53,22 @@ class Control:
             self.faults.replace(given.faults, self.clock())
 
     def restart(self) -> None:
-        """Remove all faults, and start random choices and counts of boot failures again."""
+        """Remove all injected faults; start random choices and counts of boot failures again as after the emulator's
+        start.
+        """
         self.faults.replace((), self.clock())
         self.lives.change(self.settings, restart=True)
 
     def show(self) -> dict[str, Any]:
-        """Return the settings in force with the remaining faults, as JSON values."""
+        """Return the emulator's settings, with the injected faults whose time is not over, as JSON values."""
         now = self.clock()
         faults = [rule.model_dump(exclude_none=True) for rule in self.faults.rules(now)]
         return {**self.settings.model_dump(mode="json"), "faults": faults}
 
     def refresh(self) -> None:
-        """Read the file again if it changed. If it is wrong, keep the settings and set `file_error`."""
+        """Read the emulator's settings file again if it changed. If the file is wrong, keep the settings and set
+        `file_error`.
+        """
         stamp = _stamp(self._file)
         if self._file is None or stamp == self._stamp:
             return

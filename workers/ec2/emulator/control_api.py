@@ -1,4 +1,4 @@
-"""The control API under `/_leasehold/`: JSON over HTTP, for tests and for use with curl."""
+"""The control API of the EC2 emulator under `/_leasehold/`: JSON over HTTP, for tests and for use with curl."""
 
 import json
 from typing import TYPE_CHECKING, Any, Final
@@ -24,25 +24,27 @@ MOST_BODY: Final = 1_000_000
 
 
 class Order(Document):
-    """An order that names instances."""
+    """The body of an order to the EC2 emulator that names instances, like the order to end them."""
 
     instances: list[Name]
 
 
 class Interruption(Order):
-    """An order to interrupt instances, with the seconds until their end."""
+    """The body of an order to the EC2 emulator to interrupt spot instances, with the seconds until their end."""
 
     deadline: Seconds | None = None
 
 
 class ControlApi:
-    """A WSGI application that serves pages under PREFIX and passes other requests to the middleware."""
+    """A WSGI application that serves the emulator's control API under PREFIX and passes other requests to the
+    middleware.
+    """
 
     def __init__(self, middleware: Middleware) -> None:
         self._middleware = middleware
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
-        """Serve one request."""
+        """Serve one HTTP request: under PREFIX by the emulator's control API, else by the middleware."""
         path = environ.get("PATH_INFO", "")
         if not path.startswith(PREFIX):
             return self._middleware(environ, start_response)
@@ -110,7 +112,9 @@ class ControlApi:
         return events.recommend(instances) if what == "rebalance" else events.lose(instances)
 
     def _find_queue(self, request: Request) -> str | None:
-        """Return the URL of the queue, with the name of this server that the request used."""
+        """Return the URL of the interruption queue, with the server name that the request used; None if no queue is
+        configured.
+        """
         name = self._middleware.control.settings.interruption_queue
         return request.host_url.rstrip("/") + queue_path(name) if name else None
 

@@ -1,7 +1,7 @@
-"""Refused calls: injected faults, and EC2's throttling by token buckets.
+"""Calls that the EC2 emulator refuses: by injected faults, and by EC2's throttling with token buckets.
 
-Every call takes a token of its kind's bucket; a launch or a termination also takes one for each instance. If one
-bucket has too few tokens, the call is refused and no bucket changes. The emulator has one account.
+Every call takes a token of the bucket for its kind of call; a launch or a termination also takes one for each instance.
+If one bucket has too few tokens, the call is refused and no bucket changes. The emulator has one account.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ Kind = Literal["request", "place", "short", "lost"]
 
 
 class Fault:
-    """A fault rule with its remaining count and time."""
+    """An injected fault of the EC2 emulator: a fault rule with its remaining count and time."""
 
     def __init__(self, rule: FaultRule, now: float) -> None:
         self.rule = rule
@@ -29,7 +29,9 @@ class Fault:
 
     @property
     def kind(self) -> Kind:
-        """What the fault does: lose an answer, deliver fewer instances, or fail a place of a launch or the request."""
+        """What the injected fault does: lose an answer, deliver fewer instances, fail a place (type and zone) of a
+        launch, or fail a whole request.
+        """
         rule = self.rule
         if rule.lost is not None:
             return "lost"
@@ -38,11 +40,11 @@ class Fault:
         return "place" if classify(str(rule.code), rule.http_status) in ABOUT_PLACES else "request"
 
     def has_ended(self, now: float) -> bool:
-        """Return whether its time is over."""
+        """Return whether the time for which the injected fault was set is over."""
         return self._until is not None and now >= self._until
 
     def meets(self, call: Call, place: Place | None, now: float) -> bool:
-        """Return whether it applies to this call (at this place) and is not used up."""
+        """Return whether the injected fault applies to this call, at this place of a launch, and is not used up."""
         if self.has_ended(now) or not (self._left != 0 or call.invocation in self._met):
             return False
         rule = self.rule
@@ -53,7 +55,7 @@ class Fault:
         return is_for_action and rule.market in {None, call.market} and is_there
 
     def spend(self, call: Call) -> None:
-        """Reduce its count, once for all attempts of one call."""
+        """Reduce the remaining count of the injected fault by 1, only once for all of boto3's attempts of one call."""
         if call.invocation in self._met:
             return
         if call.invocation:
@@ -63,25 +65,26 @@ class Fault:
 
 
 class FaultTable:
-    """The faults in force, in their order. `now` is a monotonic time in seconds."""
+    """The injected faults of the EC2 emulator, in their order. `now` is a monotonic time in seconds."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
 
     def replace(self, rules: Iterable[FaultRule], now: float) -> None:
-        """Replace all faults by these rules."""
+        """Replace all injected faults by those of `rules`, whose time starts now."""
         self._faults = [Fault(rule, now) for rule in rules]
 
     def add(self, rules: Iterable[FaultRule], now: float) -> None:
-        """Add these rules."""
+        """Add injected faults by these rules, after the present ones; their time starts now."""
         self._faults += [Fault(rule, now) for rule in rules]
 
     def rules(self, now: float) -> Iterator[FaultRule]:
-        """Return the rules whose time is not over."""
+        """Yield the rules of the injected faults whose time is not over."""
         return (fault.rule for fault in self._faults if not fault.has_ended(now))
 
     def take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
-        """Return the first fault of this kind that meets the call, and reduce its count.
+        """Return the first injected fault of this kind that applies to the call, and reduce its count; None if there is
+        none.
 
         `request`: it fails the whole request. `short`: a launch gets fewer instances. `lost`: the answer is lost.
         """
@@ -93,7 +96,11 @@ class FaultTable:
         return None
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
-        """Return the first fault for each place of a launch; the count of each fault is reduced once."""
+        """Return for each place (type and zone) of a launch the first injected fault that fails it; other places are
+        missing.
+
+        The count of each returned fault is reduced once.
+        """
         met = {
             place: fault
             for place in places
@@ -106,30 +113,36 @@ class FaultTable:
 
 
 class TokenBucket:
-    """Holds at most `size` tokens, is full at first, and gains `refill` tokens a second. Times are in seconds."""
+    """A token bucket that limits calls: it holds at most `size` tokens, is full at first, and gains `refill` tokens a
+    second. Times are in seconds.
+    """
 
     def __init__(self, bucket: Bucket, now: float) -> None:
         self.bucket = bucket
         self._tokens, self._at = float(bucket.size), now
 
     def level(self, now: float) -> float:
-        """Return the tokens in it now. A clock that was set back adds none."""
+        """Return the number of tokens in the bucket at the time `now`. A clock that was set back adds none."""
         gained = max(0.0, now - self._at) * self.bucket.refill
         return min(float(self.bucket.size), self._tokens + gained)
 
     def take(self, tokens: int, now: float) -> None:
-        """Take this number of tokens."""
+        """Take this number of tokens from the bucket at the time `now`."""
         self._tokens, self._at = self.level(now) - tokens, max(now, self._at)
 
 
 class Throttle:
-    """The buckets of all regions. Not thread-safe; the middleware uses it under its lock."""
+    """The token buckets by which the EC2 emulator throttles calls, for all regions. Not thread-safe; the middleware
+    uses it under its lock.
+    """
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def admits(self, call: Call, throttling: Throttling | None, now: float) -> bool:
-        """Return whether every bucket has enough tokens for the call; if so, take them."""
+        """Return whether all token buckets of a call have enough tokens for it; if so, take them. `throttling` None:
+        always True.
+        """
         if throttling is None:
             return True
         taken = [
@@ -143,7 +156,7 @@ class Throttle:
         return True
 
     def clear(self) -> None:
-        """Fill all buckets."""
+        """Fill the token buckets of all regions again."""
         self._buckets.clear()
 
     def _find(self, region: str, name: str, bucket: Bucket, now: float) -> TokenBucket:
@@ -154,7 +167,7 @@ class Throttle:
 
 
 def find_costs(call: Call) -> Mapping[str, int]:
-    """Return the tokens that a call takes from each bucket of `Throttling`."""
+    """Return for each token bucket of `Throttling` that a call uses the number of tokens that it takes."""
     if call.is_launch:
         return {"launch": 1, "launched_instances": 0 if call.is_dry_run else call.wanted[1]}
     if call.action == "TerminateInstances":

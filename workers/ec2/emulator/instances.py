@@ -1,6 +1,7 @@
-"""Emulated instances: moto's instances with boots, status checks and ends that take time.
+"""Emulated EC2 instances: the instances of moto (a mock of AWS) with boots, status checks and ends that take time.
 
-The fate of an instance is drawn at its launch. A record of its life stays when EC2 no longer describes it.
+How an instance's boot fails and when it is interrupted is drawn at its launch. The record of an instance stays when EC2
+no longer describes it.
 """
 
 import copy
@@ -29,14 +30,14 @@ HOUR = 3600.0
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What will happen to an instance: how its boot fails, and after how many seconds it is interrupted."""
+    """What was drawn for an emulated instance: how its boot fails, and after how many seconds it is interrupted."""
 
     failure: Kind | None = None
     interrupted_after: float | None = None
 
 
 class Life(msgspec.Struct, kw_only=True):
-    """The record of one instance; times in seconds since the epoch."""
+    """The record of one emulated instance; times in seconds since the epoch."""
 
     id: str
     region: str
@@ -48,19 +49,20 @@ class Life(msgspec.Struct, kw_only=True):
     boot_failure: str | None = None
     warned_at: float | None = None
     deadline: float | None = None
-    """The end that a warning has announced."""
+    """The end of the instance that an interruption notice has announced."""
     end_asked_at: float | None = None
     terminated_at: float | None = None
-    """The end of shutting down, after which it costs nothing. May be in the future."""
+    """When the instance has shut down and no longer costs anything; may be in the future."""
     cause: Cause | None = None
-    """What ended it: a call, or an event of EC2."""
+    """What ended the instance: a call, or an event of EC2."""
 
 
 class Lives:
-    """All instances since the start or the last reset, and the random generators for the next ones.
+    """The records of all emulated instances since the start or the last reset, and the random generators for the next
+    ones.
 
-    The same seed and the same launches in the same order give the same fates. Not thread-safe; the middleware uses it
-    under its lock.
+    The same seed and the same launches in the same order give the same random outcomes. Not thread-safe; the middleware
+    uses it under its lock.
     """
 
     def __init__(self, settings: EmulatorSettings) -> None:
@@ -68,7 +70,9 @@ class Lives:
         self.change(settings, restart=True)
 
     def change(self, settings: EmulatorSettings, *, restart: bool) -> None:
-        """Use these settings from now on. `restart`: the random generators and counts of boot failures start again."""
+        """Use these emulator settings for the next instances. `restart`: random generators and counts of boot failures
+        start again.
+        """
         self.settings = settings
         if restart:
             # Repeatable random numbers are intended; nothing here is secret.
@@ -77,7 +81,7 @@ class Lives:
             self._left = [failure.count for failure in settings.boot_failures]
 
     def begin(self, life: Life) -> Fate:
-        """Record an instance that is being launched, and draw its fate."""
+        """Record an emulated instance at its launch, and draw how its boot fails and when it is interrupted."""
         # Each instance takes the same number of draws, so that one setting does not change the others' random numbers.
         boot, interruption = self._fates.random(), self._fates.expovariate(1.0)
         rate = self.settings.interruption_rate
@@ -90,14 +94,18 @@ class Lives:
         return fate
 
     def count_notices(self) -> int:
-        """Return how often the next notice is sent: 0, 1 or 2 times."""
+        """Draw how often the next interruption or rebalance notice is sent: 0 (lost), 1 or 2 (doubled) times."""
         dropped, doubled = self._notices.random(), self._notices.random()
         if dropped < self.settings.dropped_notices:
             return 0
         return 2 if doubled < self.settings.doubled_notices else 1
 
     def _choose_failure(self, life: Life, drawn: float) -> Kind | None:
-        """Return the first failure that applies and is not used up, by its share of the drawn number."""
+        """Return how the boot of a new instance fails, or None: the configured boot failure in whose share `drawn` (0
+        to 1) lies.
+
+        Boot failures for other types, zones or markets, and those whose count is used up, are skipped.
+        """
         before = 0.0
         for index, failure in enumerate(self.settings.boot_failures):
             concerns = failure.type in {None, life.type} and failure.zone in {None, life.zone}
@@ -112,7 +120,7 @@ class Lives:
 
 
 class EmulatedInstance(moto_instances.Instance):
-    """An instance whose state follows the clock, with the delays that were set when it was launched."""
+    """An emulated EC2 instance whose state follows the clock, with the delays that were set when it was launched."""
 
     lives: ClassVar[Lives] = Lives(EmulatorSettings())
 
@@ -120,11 +128,11 @@ class EmulatedInstance(moto_instances.Instance):
         now, settings = time.monotonic(), self.lives.settings
         self._settings, self._began_at = settings, now
         self.runs_at = now + settings.boot_seconds
-        """The end of its boot, by the monotonic clock."""
+        """The end of the instance's boot, by the monotonic clock."""
         self._ends_at: float | None = None
         self._seen_until: tuple[float, moto_instances.InstanceState] | None = None
         self.fate = Fate()
-        """The drawn outcome of its boot and the time of its interruption."""
+        """How the boot of the instance fails and when it is interrupted, as drawn at its launch."""
         super().__init__(*args, **kwargs)
         spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
         self.life = Life(
@@ -141,7 +149,7 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def real_state(self) -> moto_instances.InstanceState:
-        """Its state by the clock: running only after the boot, terminated only after shutting down."""
+        """The instance's state by the clock: running only after the boot, terminated only after shutting down."""
         now = time.monotonic()
         if self._held.code == RUNNING and now < self.runs_at:
             return moto_instances.InstanceState("pending", PENDING)
@@ -151,7 +159,9 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def _state(self) -> moto_instances.InstanceState:
-        """The state that the API shows: for a while after the order to end, the state before it."""
+        """The instance's state as the API shows it: for a configured time after TerminateInstances still the state
+        before.
+        """
         if self._seen_until is not None and time.monotonic() < self._seen_until[0]:
             return self._seen_until[1]
         return self.real_state
@@ -162,32 +172,36 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def is_ending(self) -> bool:
-        """Whether its end has begun."""
+        """Whether the instance is shutting down or terminated."""
         return self._ends_at is not None
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it is so new that no Describe call includes it."""
+        """Whether the instance is still so new that Describe calls do not include it."""
         return time.monotonic() < self._began_at + self._settings.describe_lag_seconds
 
     @property
     def instance_id(self) -> str:
-        """Its id. moto's serializer derives this name from the class name, which differs here."""
+        """The id of the instance. moto's serializer derives this attribute name from the class name, which is another
+        one here.
+        """
         return self.id
 
     @property
     def instance_status(self) -> dict[str, Any]:
-        """`initializing` for a while after the boot."""
+        """The instance status check: `initializing` for a configured time after the boot, then `ok` or `impaired`."""
         return self._check(super().instance_status)
 
     @property
     def system_status(self) -> dict[str, Any]:
-        """`initializing` for a while after the boot."""
+        """The system status check: `initializing` for a configured time after the boot, then `ok` or `impaired`."""
         return self._check(super().system_status)
 
     @property
     def private_ip_address(self) -> str | None:
-        """None at first, if so configured; an unreachable address after such a boot; else the configured or moto's."""
+        """The private address of the instance: None for a configured time after the launch, `dead_address` after a boot
+        that ends as unreachable, else the configured address or moto's.
+        """
         if self._has_no_address:
             return None
         if self.fate.failure == "unreachable":
@@ -196,7 +210,7 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def public_ip_address(self) -> str | None:
-        """None at first, if so configured."""
+        """The public address of the instance; None for a configured time after the launch."""
         return None if self._has_no_address else super().public_ip_address
 
     @property
@@ -212,7 +226,7 @@ class EmulatedInstance(moto_instances.Instance):
         ]
 
     def terminate(self) -> moto_instances.InstanceState:
-        """Begin its end, and return the state before; a repeat changes nothing."""
+        """Begin to shut the instance down, and return the state that it had before; a repeated call changes nothing."""
         before = copy.copy(self._state)
         if self._ends_at is None:
             self._end("call", self._settings.terminate_seconds)
@@ -220,7 +234,9 @@ class EmulatedInstance(moto_instances.Instance):
         return before
 
     def end_by_itself(self, cause: Cause, reason: str, seconds: float) -> None:
-        """End it as EC2 does, after `seconds` of shutting down; `reason` like "Server.InternalError: why"."""
+        """End the instance without a call, after `seconds` of shutting down. `reason`: a text like
+        "Server.InternalError: why".
+        """
         if self._ends_at is None:
             self._end(cause, seconds)
             self._reason = reason
@@ -239,7 +255,7 @@ class EmulatedInstance(moto_instances.Instance):
                 self.ec2_backend.tags.pop(volume, None)
 
     def is_gone_since(self, seconds: float) -> bool:
-        """Return whether it has been terminated for this time."""
+        """Return whether the instance has been terminated for at least this number of seconds."""
         return self._ends_at is not None and time.monotonic() >= self._ends_at + seconds
 
     def _check(self, status: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +269,7 @@ class EmulatedInstance(moto_instances.Instance):
 
 
 def know_no_images() -> None:
-    """Let moto's EC2 of this process start without images.
+    """Let moto's EC2 of this process start without machine images (AMIs).
 
     Loading thousands of images would take seconds at the start and most of the time of each launch. Without them every
     image id is accepted.
@@ -262,18 +278,20 @@ def know_no_images() -> None:
 
 
 def install_instances(lives: Lives) -> None:
-    """Let moto's EC2 of this process launch EmulatedInstances, recorded in `lives`."""
+    """Let moto's EC2 of this process launch instances of the class EmulatedInstance, recorded in `lives`."""
     EmulatedInstance.lives = lives
     moto_instances.Instance = EmulatedInstance  # type: ignore[misc]
 
 
 def warm_up(region: str) -> None:
-    """Make the region's default network now, so that the first call need not do it."""
+    """Let moto make its model of this AWS region, with the default VPC and subnets, now instead of at the first EC2
+    call.
+    """
     ec2_backends[DEFAULT_ACCOUNT_ID][region].describe_instances()
 
 
 def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
-    """Yield (region, instance) for all instances that EC2 still describes."""
+    """Yield (region, instance) for all emulated instances that EC2 still describes."""
     for region, backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].items()):
         for reservation in list(backend.reservations.values()):
             for instance in reservation.instances:
@@ -281,16 +299,17 @@ def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
 
 
 def find_instance(name: str) -> EmulatedInstance | None:
-    """Return the instance with this id in any region, while EC2 describes it."""
+    """Return the emulated instance with this id in any region; None if EC2 describes no such instance."""
     found = (instance for _, instance in each_instance() if instance.id == name)
     return next((instance for instance in found if isinstance(instance, EmulatedInstance)), None)
 
 
 @contextmanager
 def without_hidden(region: str) -> Iterator[None]:
-    """Hide, within this context, the new instances of the region from moto.
+    """Remove the instances that are too new for Describe calls from moto's list of the region, for the time of the
+    `with` block.
 
-    All instances of one of moto's reservations were launched together, so a reservation is hidden as a whole.
+    All instances of one of moto's reservations were launched together, so a reservation is removed as a whole.
     """
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
     everything = backend.reservations
@@ -306,7 +325,7 @@ def without_hidden(region: str) -> Iterator[None]:
 
 
 def forget_terminated(seconds: float) -> None:
-    """Remove the instances that have been terminated for this time, as EC2 does after about an hour."""
+    """Remove the instances that have been terminated for this number of seconds, as EC2 does after about an hour."""
     for backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].values()):
         for key, reservation in list(backend.reservations.items()):
             if all(
@@ -318,7 +337,10 @@ def forget_terminated(seconds: float) -> None:
 
 
 def zone_of(place: Place, region: str) -> str | None:
-    """Return the zone of a launch to this place: the given one, else that of the subnet, else moto's default zone."""
+    """Return the availability zone of a launch: that of `place`, else that of its subnet, else moto's default zone.
+
+    Return None for an unknown subnet.
+    """
     if place.zone:
         return place.zone
     if place.subnet is None:
@@ -328,7 +350,7 @@ def zone_of(place: Place, region: str) -> str | None:
 
 
 def describe_instance(region: str, instance: moto_instances.Instance) -> dict[str, Any]:
-    """Return an instance as the control API shows it."""
+    """Return an emulated instance as JSON values, as the emulator's control API shows it."""
     return {
         "id": instance.id,
         "region": region,

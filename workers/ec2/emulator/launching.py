@@ -1,4 +1,6 @@
-"""Launches: the instances and places that faults and quota allow are forwarded to moto."""
+"""Decide which part of a launch call the EC2 emulator grants, by injected faults and quota. Moto then launches this
+part.
+"""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -14,11 +16,13 @@ from workers.ec2.emulator.settings import FaultRule, Quota
 
 NO_CAPACITY: Final = "InsufficientInstanceCapacity"
 UNKNOWN_TYPE: Final = 1
-"""vCPUs of an unknown instance type."""
+"""Number of vCPUs that is assumed for an unknown instance type."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """The allowed part of a launch: number of instances, failed places, and the errors for the rest."""
+    """The granted part of a launch call: the number of instances, the failed places (type and zone), and the errors for
+    the rest.
+    """
 
     count: int
     out: Mapping[Place, FaultRule]
@@ -27,7 +31,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Grant:
-    """Return which part of a launch is granted by the faults in force and by quota.
+    """Return which part of a launch call the injected faults and the quota of the EC2 emulator permit.
 
     RunInstances gets between its MinCount and its MaxCount, or an error. CreateFleet of type instant gets what is
     available, with errors for the rest.
@@ -59,7 +63,11 @@ def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Gra
 def _find_free(
     call: Call, places: list[Place], lives: Lives
 ) -> tuple[list[tuple[float, FaultRule]], dict[Place, FaultRule]]:
-    """Return the free places, each with its number of instances and the error for one more, and the full places."""
+    """Return the places (type and zone) of a launch where the emulator's quota has room, and the full ones with their
+    error.
+
+    A free place has the number of instances that may be launched and the error for one more.
+    """
     quota, now = lives.settings.quota, time.time()
     alive = [
         life
@@ -79,7 +87,7 @@ def _find_free(
 
 
 def count_vcpus(instance_type: str | None) -> int:
-    """Return the vCPUs of an instance type."""
+    """Return the number of vCPUs of an EC2 instance type; UNKNOWN_TYPE for a type that moto does not know."""
     known = INSTANCE_TYPES.get(instance_type or "")
     return int(known["VCpuInfo"]["DefaultVCpus"]) if known else UNKNOWN_TYPE
 
@@ -90,7 +98,7 @@ def find_remaining(
     instance_type: str | None,
     alive: Iterable[Life],
 ) -> tuple[int | None, str]:
-    """Return how many more instances of a type may be launched (None: any number), and EC2's code for one too many.
+    """Return how many more instances of a type the quota permits (None: any number), and EC2's code for one too many.
 
     `alive`: the instances of both markets in the region that are not terminated.
     """

@@ -1,4 +1,4 @@
-"""The log: every call with its result and every background event, in one order."""
+"""The EC2 emulator's log: every call with its result and every background event, in one order."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import msgspec
 from workers.ec2.emulator.calls import Call
 
 MOST_KEPT: Final = 100_000
-"""Records kept in memory, of calls and of events each. The log file, if there is one, has all records."""
+"""Most calls, and most events, that the EC2 emulator's log keeps in memory. The log file, if there is one, has all."""
 
 _FOUND_ID: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 _CODE: Final = re.compile(r"<(?:Code|errorCode)>([^<]+)<")
@@ -23,7 +23,7 @@ EventKind = Literal["warned", "rebalance", "interrupted", "lost", "boot_failure"
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One call in the log. `time` in seconds since the epoch."""
+    """One EC2 call in the emulator's log. `time` in seconds since the epoch."""
 
     number: int
     time: float
@@ -35,21 +35,23 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     market: str | None
     status: int
     code: str | None
-    """EC2's error code; None without an error."""
+    """EC2's error code in the answer; None without an error."""
     instances: list[str]
-    """For a launch the ids that it created, for other calls the ids that they named."""
+    """For a launch the ids of the instances that it created, for other calls the instance ids that they named."""
     replayed: bool
-    """Whether the client token was known, so that no instance was launched."""
+    """Whether the client token of a launch was known, so that no instance was launched."""
     attempt: int
-    """The number of boto3's attempt, from 1."""
+    """Which of boto3's attempts of the call it is, from 1."""
     lost: bool
     """Whether the call was carried out and its answer was lost; status and code are those of the lost answer."""
     faults: list[str]
-    """The faults that applied: `error:CODE`, `place:CODE`, `quota:CODE`, `short`, `throttled`, `lost:WAY`."""
+    """The injected faults and limits that applied to the call: `error:CODE`, `place:CODE`, `quota:CODE`, `short`,
+    `throttled`, `lost:WAY`.
+    """
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One background event of EC2 in the log. `time` in seconds since the epoch."""
+    """One background event (without a call) in the emulator's log. `time` in seconds since the epoch."""
 
     number: int
     time: float
@@ -57,15 +59,16 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None
     instances: list[str]
     detail: str | None
-    """The kind of a boot failure."""
+    """For a failed boot: the kind of the boot failure."""
     deadline: float | None
-    """For a warning: the end of the instance, in seconds since the epoch."""
+    """For an interruption notice: the announced end of the instance, in seconds since the epoch."""
     notices: int | None
-    """For a warning or recommendation: how often it was sent (0: dropped, 2: doubled)."""
+    """For an interruption or rebalance notice: how often it was sent (0: lost, 2: doubled)."""
 
 
 class CallLog:
-    """EC2 calls and events in order: the newest ones in memory, all of them in a file of JSON lines if there is one.
+    """The emulator's EC2 calls and events in order: the newest ones in memory, all in a file of JSON lines if there is
+    one.
 
     Each line is flushed before the next one, so that a killed emulator loses none. Not thread-safe; the middleware
     writes it under its lock.
@@ -78,7 +81,7 @@ class CallLog:
         self._numbers = count(1)
 
     def append(self, call: Call, status: int, answer: str, *, replayed: bool, lost: bool, faults: list[str]) -> None:
-        """Record a call with the status and the text of its answer."""
+        """Record an EC2 call with the status and the text of its answer in the emulator's log."""
         # Most answers are long and have no code: the search for a plain text is faster.
         code = _CODE.search(answer) if "Code>" in answer else None
         record = CallRecord(
@@ -111,7 +114,7 @@ class CallLog:
         deadline: float | None = None,
         notices: int | None = None,
     ) -> EventRecord:
-        """Record a background event of EC2."""
+        """Record a background event, like an interruption, in the emulator's log, and return the record."""
         record = EventRecord(
             number=next(self._numbers),
             time=datetime.now(UTC).timestamp(),
@@ -127,15 +130,17 @@ class CallLog:
         return record
 
     def after(self, number: int) -> list[CallRecord]:
-        """Return the calls after this number that are still in memory, oldest first."""
+        """Return the recorded EC2 calls with a number above this one that are still in memory, oldest first."""
         return [record for record in self._calls if record.number > number]
 
     def events_after(self, number: int) -> list[EventRecord]:
-        """Return the events after this number that are still in memory, oldest first."""
+        """Return the recorded background events with a number above this one that are still in memory, oldest first."""
         return [record for record in self._events if record.number > number]
 
     def clear(self) -> None:
-        """Remove the records in memory. Numbers continue, and the file stays."""
+        """Remove the emulator's records of calls and events from memory. Their numbers continue, and the log file
+        stays.
+        """
         self._calls.clear()
         self._events.clear()
 
@@ -146,5 +151,5 @@ class CallLog:
 
 
 def find_instances(answer: str) -> list[str]:
-    """Return the instance ids in an answer, each once, in their order."""
+    """Return the EC2 instance ids in the text of an answer, each once, in their order."""
     return list(dict.fromkeys(_FOUND_ID.findall(answer)))

@@ -1,4 +1,4 @@
-"""The middleware: handles every EC2 request before moto does."""
+"""The EC2 emulator's middleware: it handles every EC2 request before moto (a mock of AWS) does."""
 
 import io
 import time
@@ -49,7 +49,7 @@ _WOULD_DO: Final = "Request would have succeeded, but DryRun flag is set."
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """The parameters and the answer of the first call with a client token."""
+    """The parameters and the answer of the first launch with a client token, kept to answer its repeats."""
 
     parameters: dict[str, str]
     body: bytes
@@ -57,7 +57,7 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """An answer, and how it was made."""
+    """The emulator's answer to an EC2 call, whether it repeats an earlier answer, and the faults that applied."""
 
     answer: Response
     replayed: bool = False
@@ -65,7 +65,8 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 class Middleware:
-    """A WSGI application: EC2 with tokens, delays and faults; moto serves all other services.
+    """A WSGI application: it serves EC2 calls with client tokens, delays and faults; moto serves all other AWS
+    services.
 
     EC2 calls are served one at a time, because moto's EC2 is not thread-safe, and a token must be looked up and stored
     in one step. Other calls, some of which wait for messages, run in parallel.
@@ -85,7 +86,7 @@ class Middleware:
         warm_up(region)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Serve one request."""
+        """Serve one request of an AWS client: an EC2 call by the emulator, a call of another service by moto."""
         if credential_scope(environ)[1] != "ec2":
             error = find_signing_error(read_signing_time(environ), time.time())
             serve = self._moto if error is None else answer_outside_window(error, environ.get("CONTENT_TYPE", ""))
@@ -94,12 +95,14 @@ class Middleware:
         return self.serve(read_call(environ, body), environ)(environ, start_response)
 
     def begin(self) -> None:
-        """Make moto launch instances of this emulator from now on."""
+        """Make moto launch emulated instances, recorded in this emulator, from now on."""
         install_instances(self.control.lives)
         self.run_due_events()
 
     def serve(self, call: Call, environ: "WSGIEnvironment") -> Response:
-        """Answer one EC2 call and log it. Raises ConnectionResetError if the answer is to be lost."""
+        """Answer one EC2 call and log it. Raises ConnectionResetError if an injected fault loses the answer without
+        sending anything.
+        """
         with self._lock:
             self._advance()
             places = (msgspec.structs.replace(place, zone=zone_of(place, call.region)) for place in call.places)
@@ -124,12 +127,14 @@ class Middleware:
             return act()
 
     def run_due_events(self) -> None:
-        """Run the background events that are due. Calls are not needed for that."""
+        """Run the background events (like interruptions) that are due, also while no EC2 call comes."""
         with self._lock:
             self._advance()
 
     def reset(self) -> None:
-        """Remove instances, tokens, faults and records. Delays stay, and the numbers of records continue."""
+        """Remove the emulator's instances, client tokens, faults and records. Its other settings stay, and the numbers
+        of records continue.
+        """
         moto_api_backend.reset()
         self._tokens.clear()
         self._throttle.clear()

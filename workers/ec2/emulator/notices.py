@@ -19,13 +19,13 @@ from workers.ec2.emulator.instances import Life
 from workers.ec2.interruptions import INTERRUPTION, REBALANCE
 
 NOTICE_SECONDS: Final = 120.0
-"""Time from an interruption notice to the end, as AWS promises."""
+"""Seconds from a spot interruption notice to the end of the instance, as AWS promises."""
 RULE: Final = "leasehold-interruptions"
 
 
 def interruption_event(life: Life) -> dict[str, Any]:
-    """Return the event that EC2 sends two minutes before it terminates a spot instance (user guide, "Spot interruption
-    notices").
+    """Return the EventBridge event that EC2 sends two minutes before it terminates this spot instance (user guide,
+    "Spot interruption notices").
 
     The event has no field for the end; readers compute it from the event's time. So for another deadline the event is
     dated two minutes before this deadline.
@@ -40,7 +40,7 @@ def interruption_event(life: Life) -> dict[str, Any]:
 
 
 def rebalance_event(life: Life) -> dict[str, Any]:
-    """Return the event that EC2 sends for a spot instance with an increased risk of interruption."""
+    """Return the EventBridge event that EC2 sends when this spot instance has an increased risk of interruption."""
     return {
         **_envelope(REBALANCE, life.region, time.time()),
         "resources": [f"arn:aws:ec2:{life.region}:{DEFAULT_ACCOUNT_ID}:instance/{life.id}"],
@@ -49,7 +49,9 @@ def rebalance_event(life: Life) -> dict[str, Any]:
 
 
 def send_notice(event: dict[str, Any]) -> None:
-    """Send an event to each enabled rule of its region's default bus. Errors of targets are ignored."""
+    """Send an EventBridge event to the targets of each enabled rule of its region's default bus. Errors of targets are
+    ignored.
+    """
     bus = events_backends[DEFAULT_ACCOUNT_ID][event["region"]].describe_event_bus("default")
     for rule in list(bus.rules.values()):
         if rule.state == "ENABLED":
@@ -62,7 +64,9 @@ def send_notice(event: dict[str, Any]) -> None:
 
 
 def make_queue(name: str, region: str) -> None:
-    """Make an SQS queue, and a rule that sends both kinds of notices to it, unless they exist."""
+    """Make an SQS queue, and an EventBridge rule that sends interruption and rebalance notices to it, unless they
+    exist.
+    """
     queues, events = sqs_backends[DEFAULT_ACCOUNT_ID][region], events_backends[DEFAULT_ACCOUNT_ID][region]
     queue = queues.queues.get(name) or queues.create_queue(name)
     pattern = {"source": ["aws.ec2"], "detail-type": [INTERRUPTION, REBALANCE]}
@@ -71,7 +75,7 @@ def make_queue(name: str, region: str) -> None:
 
 
 def queue_path(name: str) -> str:
-    """Return the path of a queue's URL on this server."""
+    """Return the path of an SQS queue's URL on the emulator."""
     return f"/{DEFAULT_ACCOUNT_ID}/{name}"
 
 

@@ -1,4 +1,4 @@
-"""The emulator's HTTP server, with an end on SIGTERM or SIGINT."""
+"""The HTTP server of the EC2 emulator, which ends on SIGTERM or SIGINT."""
 
 import signal
 import socket
@@ -23,17 +23,21 @@ EVENTS_EVERY: Final = 0.1
 
 
 class _Handler(MotoRequestHandler):
-    """Writes no log lines, because the call log has all calls. Sends small packets without delay."""
+    """The EC2 emulator's HTTP handler. It writes no log lines, because the call log has all calls, and sends small
+    packets without delay.
+    """
 
     disable_nagle_algorithm = True
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - werkzeug's own name
-        """Write nothing."""
+        """Write no log line for a request."""
 
 
 class EmulatorServer:
-    """An emulator that listens, and serves once it is started. `url` is the `endpoint_url` for boto3. `secret`: the
-    key for signatures (workers/ec2/emulator/access.py); None: requests are not checked.
+    """An EC2 emulator that listens at once, and serves after `start`. `url` is the `endpoint_url` for boto3.
+
+    `secret`: the key with which requests must be signed (workers/ec2/emulator/access.py); None: requests are not
+    checked.
     """
 
     def __init__(self, host: str, port: int, middleware: Middleware, secret: str | None = None) -> None:
@@ -52,19 +56,19 @@ class EmulatorServer:
 
     @property
     def url(self) -> str:
-        """The URL of the server."""
+        """The URL of the EC2 emulator, for boto3's `endpoint_url`."""
         host, port = self._server.server_address[:2]
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def start(self) -> "EmulatorServer":
-        """Serve in a thread of its own."""
+        """Serve the EC2 emulator in a thread of its own, and return this server."""
         self.middleware.begin()
         self._thread.start()
         self._events.start()
         return self
 
     def stop(self) -> None:
-        """Stop serving and close the port."""
+        """Stop serving the EC2 emulator, and close its port."""
         self._ended.set()
         self._server.shutdown()
         self._thread.join()
@@ -72,7 +76,7 @@ class EmulatorServer:
         self._server.server_close()
 
     def _run_events(self) -> None:
-        """Run due background events, also while there are no calls."""
+        """Run the emulator's background events (like interruptions) when they are due, even without calls."""
         while not self._ended.wait(EVENTS_EVERY):
             self.middleware.run_due_events()
 
@@ -87,7 +91,7 @@ def make_server(
     region: str = "us-east-1",
     secret: str | None = None,
 ) -> EmulatorServer:
-    """Return an emulator on this host and port (0: any free one), to be started. A process can have one.
+    """Return an EC2 emulator on this host and port (0: any free one), to be started. A process can have one.
 
     `state_file` (TOML or JSON, see EmulatorSettings) overrides `settings` and is read again when it changes. Calls are
     appended to `call_log` as JSON lines. Raises OSError if the port is taken or the file cannot be read,
@@ -108,7 +112,10 @@ def run_emulator(
     secret: str | None = None,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `on_ready` is called with the URL. Must be called in the main thread."""
+    """Serve an EC2 emulator until SIGTERM or SIGINT; call `on_ready` with the emulator's URL once it serves.
+
+    Must be called in the main thread.
+    """
     server = make_server(
         host, port, settings=settings, state_file=state_file, call_log=call_log, region=region, secret=secret
     )
