@@ -102,8 +102,8 @@ class LeaseWriter:
                 return "the rules have changed" if run.component is None else reason
             if slot.id not in occupied:
                 is_redeemed = (slot.id, slot.epoch) in {(each.slot, each.epoch) for each in current.leases}
-                # A claim begins `later`, when the leases that are being revoked have ended. A claim that becomes a lease
-                # `now` was tested beside other claims when it was made, so only the present leases count.
+                # A claim begins `later`, when the leases that are being revoked have ended. A claim that becomes a
+                # lease `now` was tested beside other claims when it was made, so only the present leases count.
                 moment: Moment = "later" if is_claim else "now" if is_redeemed else "always"
                 occupied[slot.id] = self._measure(slot, self._list_others(slot, absent, parting), moment)
             # All instances of a run need the same resources: if the last one fits, all fit.
