@@ -198,8 +198,8 @@ def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reser
     """Give revoked leases back before their deadline. Returns the reservation.
 
     The reservation becomes pending again, or stays leased if only elastic instances were revoked. An elastic instance
-    that the command names is given back even if it is not being revoked; the reservation then gets no lease for this
-    instance again until its next assignment.
+    that the command names is given back even if it is not being revoked; as long as the reservation is leased, it then
+    gets no further instances of that component.
     """
     current, elastic = _find_with_part(work, document)
     _check_component(current, document)
