@@ -87,7 +87,7 @@ def find_jump(known: Iterable[int], now: float) -> int:
     """
     target = max(max(number for number in (0, *known) if number < MOST_TRUSTED) + JUMP, int(now) * NUMBERS_A_SECOND)
     if target >= MOST_NUMBER:
-        raise ValueError(f"no number is left below 2**53 for another restore: the clock reads {now:.0f}")
+        raise ValueError(f"no term or token below 2**53 is left for another restore: the clock reads {now:.0f}")
     return target
 
 
@@ -116,7 +116,7 @@ def restore(
     progress(f"EC2 cannot be reached: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
     _jump(ports, remembered, machines)
     row = ports.store.read_cluster()
-    progress(f"the term jumps to {row.term}, the highest token to {row.token}")
+    progress(f"the leader's term is now {row.term}, the highest fencing token {row.token}")
     lost = _settle_lost(ports, kept, resubmit=resubmit)
     ended, requeued, notified = _settle_known(ports, kept)
     reconciled, fault = _settle_machines(ports, fault)

@@ -201,7 +201,7 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
         raise InvalidInputError([Fault("items", f"a list of 1 to {MOST_ITEMS} documents", got)])
     if content:
         name = next(iter(content))
-        raise fault(name, "nothing beside items", "***" if name in {"key", "key_hash"} else content[name])
+        raise fault(name, "no other field beside items", "***" if name in {"key", "key_hash"} else content[name])
     return request, items
 
 

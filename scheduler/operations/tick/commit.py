@@ -153,8 +153,8 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
 
 
 def _find_beneficiary(decision: Decision) -> str | None:
-    """Return the reservation for which this preemption or revoke makes capacity, if its assignment or claim must follow
-    in the same unit.
+    """Return the reservation for which a preemption or revoke makes capacity and whose assignment or claim must follow
+    it; None for other decisions.
     """
     match decision:
         case Preempt(revoke_by=None):
@@ -166,8 +166,8 @@ def _find_beneficiary(decision: Decision) -> str | None:
 
 
 def _find_newcomer(decision: Decision) -> str | None:
-    """Return the reservation that this decision assigns, lets claim a slot or makes capacity for by a revoke; None for
-    other decisions.
+    """Return the reservation that an assignment, a claim, or a revoke that makes capacity for a reservation serves;
+    None for other decisions.
     """
     match decision:
         case Assign() | Claim():
@@ -247,7 +247,7 @@ class _Writer:
             case Claim():
                 return "no revokes make room for the claim"
             case Grant() | Cores() | Revoke():
-                raise AssertionError("write_unit writes these with the others of their reservation")
+                raise AssertionError("write_unit writes all grants, revokes or cpu limits of one reservation together")
             case Relevel():
                 return self._quota.relevel(decision)
             case Preempt():

@@ -27,8 +27,8 @@ from scheduler.policy.lifecycle.timeouts import is_silent
 from scheduler.ports import Heard, LeaderTerm
 
 MOST_HINTS = 100
-"""Maximum number of hosts that get a hint in one run because their heartbeats name an old version of their slot. All of
-them ask for their leases at once.
+"""Maximum number of hosts that get a hint in one run because their heartbeats name an old version of their slot. Hosts
+with a hint all ask for their leases at once.
 """
 
 HOSTS_A_TRANSACTION = 250
@@ -210,11 +210,11 @@ def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
 
 
 def forgive_outage(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
-    """After an outage of the scheduler, give what fell due during the outage one more period, once.
+    """After an outage of the scheduler, start once more the periods that ran out during the outage.
 
-    A reservation gets its ttl again, a silent host its offline timeout. The time of the tick is stored in the same
-    transaction, so that an outage does not count twice if planning fails afterwards. Raises DeposedError if another
-    process leads. Sources: the autoscaler's tick, Orchard.
+    The ttl of a reservation starts again, and so does the offline timeout of a silent host. The time of the tick is
+    stored in the same transaction, so that an outage does not count twice if planning fails afterwards. Raises
+    DeposedError if another process leads. Sources: the autoscaler's tick, Orchard.
     """
     overdue = [each.id for each in view.reservations.values() if _is_overdue(each, now)]
     silent = [each.id for each in view.slots.values() if _fell_silent(each, rules, leader_term, now)]

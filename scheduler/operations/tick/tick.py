@@ -131,7 +131,9 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     keep_record(ports, cluster)
     ticked = decide(ports, leader, leader_term)
     if not _is_trusted(ports, leader):
-        raise PlanTooLateError(f"the plan of term {leader_term.term} took too long")  # promise: late-plan-dropped
+        raise PlanTooLateError(  # promise: late-plan-dropped
+            f"the plan of term {leader_term.term} took so long that the leader lock may have run out; it was discarded"
+        )
     carry_out(ports, leader, leader_term, ticked)
     ticked.seconds = monotonic() - started
     _audit_in_time(ports, leader, ticked)
@@ -162,8 +164,8 @@ def take_leader_term(ports: Ports, leader: Leader) -> LeaderTerm:
 def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
     """Bring the view (the copy of the rows in Redis) up to date and plan on it, outside any transaction.
 
-    If there was no tick for longer than `leader.patience`, the scheduler had an outage: everything that fell due
-    meanwhile gets one more period, once.
+    If there was no tick for longer than `leader.patience`, the scheduler had an outage: ttls and offline timeouts that
+    ran out during the outage start again, once.
     """
     view = load_view(ports, leader)
     now = ports.store.now()

@@ -231,8 +231,8 @@ class LeaseWriter:
         return f"{slot.id} was registered again" if slot.id in self.work.altered else None
 
     def is_lost(self, lease: Lease, reason: str) -> bool:
-        """Return whether the slot of a lease is still gone, interrupted, offline or drained too long, as `reason` names
-        it, by the current rows.
+        """Return whether the slot of a lease is still lost for `reason` (gone, interrupted, offline or drained for too
+        long), by the current rows.
         """
         slot = self.work.slots.get(lease.slot)
         if slot is None or not self.work.is_there(lease):
@@ -306,7 +306,7 @@ class LeaseWriter:
     def claim(
         self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING
     ) -> Reservation:
-        """Promise these placements to a pending reservation until the present leases there have ended. It stays
+        """Promise these placements to a pending reservation until the present leases on the slots have ended. It stays
         pending, and pays for them from now on.
         """
         leases = tuple(

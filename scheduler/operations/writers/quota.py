@@ -78,8 +78,9 @@ class QuotaWriter:
         """Write a preemption with the newcomer's assignment, or with its claim if the victims get a grace period; or
         nothing.
 
-        The victims' accounts get back what the victims have used, the newcomer's account pays it, and the newcomer's
-        lease starts with that cost. Returns why the preemption was skipped, or None.
+        The newcomer is the reservation that gets the slot. The victims' accounts get back what the victims have used,
+        the newcomer's account pays it, and the newcomer's lease starts with that cost. Returns why the preemption was
+        skipped, or None.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
@@ -129,8 +130,8 @@ class QuotaWriter:
         return None
 
     def _pay(self, payer: Account, victims: Sequence[Reservation], cost: Levels) -> None:
-        """Move `cost` from the newcomer's account `payer` to the accounts of the preempted reservations. What victims
-        without an account have used is paid to no account.
+        """Move `cost` from `payer`, the account of the reservation that gets the slot, to the accounts of the preempted
+        ones. What victims without an account have used is paid to no account.
         """
         for victim in victims:
             if (account := self.work.account_of(victim)) is not None:

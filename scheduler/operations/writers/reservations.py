@@ -140,8 +140,8 @@ class ReservationWriter:
         return not is_leaving and not is_silent(slot, self.rules.pools.get(slot.pool), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return why a leased reservation does not lose its leases for the reason of `decision`, by the current rows;
-        None if it loses them.
+        """Return why a leased reservation must not be requeued as `decision` wants, by the current rows; None if it
+        must be.
         """
         if decision.reason != "unconfirmed":
             return None if self._has_lost(current, decision.reason) else "its slots are there"
