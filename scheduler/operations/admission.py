@@ -136,8 +136,8 @@ class Admission:
     def _refuse(
         self, limits: LimitRules, rows: Iterable[Reservation], tight: Sequence[Payer]
     ) -> dict[str, InvalidInputError]:
-        """Go through new reservations in order, as far as the limits of `tight` allow them. Return, by id, the errors
-        of those that are refused.
+        """Admit new reservations one by one, as far as the limits of the principals and accounts in `tight` allow.
+        Return, by id, the errors of the refused ones.
         """
         pending = {payer: self._counts[payer].pending for payer in tight}
         refused: dict[str, InvalidInputError] = {}

@@ -99,7 +99,7 @@ def held_of(current: Reservation) -> list[Lease]:
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """Clear the list of instances that the holder of a leased reservation gave back, because it does not hold for the
+    """Return the reservation, without what its holder declined if it is leased or revoking: this does not apply to the
     next lease.
     """
     return msgspec.structs.replace(current, declined=()) if current.phase in {"leased", "revoking"} else current

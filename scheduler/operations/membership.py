@@ -52,9 +52,9 @@ class MembershipCheck:
 def check_membership(ports: Ports) -> ClusterRow:
     """Check that database and Redis belong to one cluster, and return the database's row of the cluster.
 
-    An empty Redis gets the cluster's identity. Redis is read first, because the numbers in it were committed before
-    they were written there. If Redis cannot be reached, only the database is read. Raises ForeignClusterError if Redis
-    belongs to another cluster, and DatabaseWentBackError if the database is older than Redis.
+    An empty Redis gets the cluster's identity. Redis is read first, because the numbers in Redis were committed to the
+    database before. If Redis cannot be reached, only the database is read. Raises ForeignClusterError if Redis belongs
+    to another cluster, and DatabaseWentBackError if the database is older than Redis.
     """
     return compare_membership(ports.store, ports.record)
 

@@ -1,4 +1,4 @@
-"""Restore: after an older state of the database was put in place, raise its numbers and correct what it does not know.
+"""Restore: after a backup of the database was put in place, raise terms and tokens, and correct what the backup lacks.
 
 The steps may be interrupted anywhere and repeated: terms and tokens are raised once more, and all other facts are
 compared again.

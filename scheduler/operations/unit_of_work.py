@@ -139,11 +139,15 @@ class UnitOfWork:
         return [each for leases in self.transaction.load_leases(slots).values() for each in leases] if slots else []
 
     def count_submitted(self) -> None:
-        """Set `submitted` to the newest reservation's number and block submissions until the end. Call it first."""
+        """Set `submitted` to the newest reservation's number; no reservation is submitted until this transaction ends.
+        Call it first in the transaction.
+        """
         self.submitted = self.transaction.last_sequence()
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the present row of the account that pays for this reservation; None if none is loaded."""
+        """Return the present row of the account that pays for this reservation; None if no account pays or it is not
+        loaded.
+        """
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def _index(self, owner: str, leases: Iterable[Lease]) -> None:
@@ -230,8 +234,8 @@ class UnitOfWork:
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:
-        """Increase the versions of the slots of a reservation that lost its leases. Slots without leases are idle
-        now.
+        """Increase the versions of the slots of a reservation that lost its leases. A slot without other leases is idle
+        from now on.
         """
         for slot_id in dict.fromkeys(lease.slot for lease in reservation.leases):
             slot = self.slots.get(slot_id)
@@ -339,7 +343,9 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return a reservation as plain data without its key's hash. Leases have their machine if the slot still has it."""
+    """Return a reservation as plain data, without its key's hash. Each lease also has instance id, address, type and
+    zone of its machine, as long as the slot still has this machine.
+    """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]
     for lease in row["leases"]:

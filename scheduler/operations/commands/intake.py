@@ -81,11 +81,11 @@ MOST_LIST_FAULTS = 1000
 fault.
 """
 TRUSTED = frozenset({"renew", "confirm"})
-"""Verbs whose answer contains `ttl` and `cores`. `ttl` is the number of seconds for which the holder has the lease at
-least, or None if it has no expiry.
+"""Verbs whose answer contains `ttl` and `cores`.
 
-The holder counts these seconds from the time when it sent the command, so its deadline is before the scheduler's.
-`cores` has the number of CPUs of its slot that each component may use.
+`ttl` is the number of seconds for which the holder has the lease at least, or None if the lease does not expire. The
+holder counts these seconds from the sending of the command, so the holder's deadline is before the scheduler's. `cores`
+has, by component, the number of CPUs of the slot that the component may use.
 """
 
 

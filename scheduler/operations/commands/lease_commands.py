@@ -43,7 +43,7 @@ the slot.
 """
 
 
-class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field's word for what is no error of ours)
+class CommandRefused(Exception):  # noqa: N818 (a refused request is not an error of the scheduler)
     """Raised when a command is not carried out. `fault` (the field, what was expected, what was found) is returned to
     the sender.
     """
@@ -300,17 +300,18 @@ def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
 
 
 def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Drain a slot (it ends when its leases are over) at the command of an operator.
+    """Drain a slot (let it end when its leases are over) at the command of an operator.
 
-    A ready slot drains at once, one whose machine is being launched in the next tick. Slots in other states do not
-    change.
+    A ready slot drains at once. A slot whose machine is not ready yet drains in the next tick. Slots in other states do
+    not change.
     """
     return start_draining(work, find_slot(work, document.slot), "requested", "operator")
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """Drain a slot for this reason, at once if it is ready, or in the next tick if its machine is being launched. Slots
-    in other states do not change.
+    """Drain a slot for this reason: at once if it is ready, or in the next tick if its machine is not ready yet.
+
+    Slots in other states do not change.
     """
     if slot.state == "ready":
         slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)

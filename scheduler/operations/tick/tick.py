@@ -204,8 +204,10 @@ def _load_once(ports: Ports) -> View:
 
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
-    """If `leader.interval` has passed since the last look, publish rows that were written in SQL since shortly before
-    it and that the view lacks. If the clock was set back, a look is due as well.
+    """Publish rows that were recently written in SQL and that the view lacks, if `leader.interval` has passed since the
+    last time.
+
+    If the clock was set back, it is done as well.
     """
     if 0 <= now - leader.looked_at < leader.interval:
         return []

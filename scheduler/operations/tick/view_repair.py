@@ -15,8 +15,8 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import RowVersion, SetAside
 
 LOOK_BACK_SECONDS = 35.0
-"""Seconds before the last look from which a look reads rows again. A row's time mark is set before its commit, so this
-is longer than any transaction.
+"""Each search for recently written rows goes back this number of seconds before the previous search. A row's time mark
+is set before its commit, so this is longer than any transaction.
 """
 UNDER_WAY_SECONDS = 2.0
 """A committed change younger than this may still be on its way to the view, so publishing it does not count as a
