@@ -1,1 +1,3 @@
-"""Decide which reservation gets which slot: pure rules, the operations around them, and the ports to the outside."""
+"""The scheduler: pure rules that decide which reservation gets which slot, the operations around them, and the
+ports.
+"""

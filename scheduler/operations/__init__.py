@@ -1,3 +1,3 @@
-"""Operations load rows, decide by the rules of `policy`, commit, and announce the change, through the interfaces of
-`ports`.
+"""Operations of the scheduler: each loads rows, decides by the rules in `policy`, commits and announces the change.
+They reach database, Redis and EC2 through the interfaces in `ports`.
 """

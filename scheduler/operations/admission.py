@@ -1,8 +1,8 @@
 """Admission: limits on the size of a reservation and on the number of pending ones (`[limits]` of the rules).
 
 A refusal is always based on an exact count. Counting rows is slow, so a process avoids it as follows. Transactions
-insert reservations one after the other and number them by `sequence`. The last count plus the reservations numbered
-since then is an upper bound. Rows are counted again only when that bound exceeds the limit.
+insert reservations one after the other and number them by `sequence`. The last count plus the number of reservations
+inserted since then is an upper bound. Rows are counted again only when that bound exceeds the limit.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,29 +23,29 @@ from scheduler.policy.queueing.feasibility import find_misfits
 from scheduler.ports import Pending, Store, Transaction
 
 FULL_SECONDS: Final = 1.0
-"""Seconds for which a count that refused a reservation is used again."""
+"""Seconds for which a count of pending reservations that led to a refusal is used again."""
 MOST_KNOWN: Final = 10_000
-"""Number of principals and accounts whose counts one process keeps."""
+"""Maximum number of principals and accounts whose counts of pending reservations one process keeps."""
 
 
 class Payer(msgspec.Struct, frozen=True):
-    """A principal or account to which a limit on pending reservations applies."""
+    """A principal (sender of requests) or a quota account to which a limit on pending reservations applies."""
 
     kind: str
-    """`principal` or `account`."""
+    """What the limit applies to: `principal` or `account`."""
     name: str | None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" if self.name is not None else "all unsigned requests"
 
     def limits(self, limits: LimitRules) -> Pending:
-        """Return the limits of this principal or account; 0 = no limit."""
+        """Return the limits on pending reservations and instances of this principal or account; 0 = no limit."""
         if self.kind == "principal":
             return Pending(limits.pending_per_principal, limits.instances_per_principal)
         return Pending(limits.pending_per_account, limits.instances_per_account)
 
     def count(self, transaction: Transaction) -> Pending:
-        """Count the pending reservations of this principal or account."""
+        """Count in the database the pending reservations and instances of this principal or account."""
         if self.kind == "principal":
             return transaction.count_pending_of_principal(self.name)
         return transaction.count_pending_of_account(self.name or "")
@@ -53,20 +53,24 @@ class Payer(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Count:
-    """A count of pending reservations, and the number that this process inserted since then."""
+    """An exact count of the pending reservations of a principal or account, and what this process inserted for it since
+    then.
+    """
 
     pending: Pending
     sequence: int
-    """The number of the newest reservation at the time of the count."""
+    """The number (`sequence`) of the newest reservation at the time of the count."""
     counted_at: float
-    """When the reservations were counted, by the monotonic clock of this process."""
+    """When the pending reservations were counted, by the monotonic clock of this process."""
     own: int = 0
     own_instances: int = 0
 
     def bound(self, sequence: int) -> Pending:
-        """Return an upper bound of what is pending when the newest reservation has this number.
+        """Return an upper bound of the pending reservations when the newest reservation in the database has the number
+        `sequence`.
 
-        Each reservation that another process inserted is counted as one of this payer with the most instances.
+        Each reservation that another process inserted since the count is taken for one of this principal or account,
+        with the maximum number of instances.
         """
         inserted = sequence - self.sequence
         others = inserted - self.own
@@ -76,14 +80,16 @@ class _Count:
 
 @dataclass
 class Admission:
-    """The counts that one process keeps between its requests."""
+    """Decides whether new reservations exceed limits on pending ones, by counts that a process keeps between
+    requests.
+    """
 
     _counts: dict[Payer, _Count] = field(default_factory=dict)
 
     def admit(
         self, transaction: Transaction, limits: LimitRules, rows: Sequence[Reservation]
     ) -> dict[str, InvalidInputError]:
-        """Return the new reservations that would exceed a limit, by id, with the fault.
+        """Return, by id, the error for each new reservation that would exceed a limit on pending reservations.
 
         Reservations that are stored already are never refused. Call it before this transaction locks any row.
         """
@@ -102,7 +108,7 @@ class Admission:
         return self._refuse(limits, [row for row in rows if row.id not in known], tight)
 
     def note(self, rows: Iterable[object]) -> None:
-        """Add reservations that this process inserted. Call it after the commit."""
+        """Add reservations that this process inserted to the kept counts. Call it after their commit."""
         for row in (each for each in rows if isinstance(each, Reservation)):
             for payer in _payers_of(row):
                 if (count := self._counts.get(payer)) is not None and row.sequence > count.sequence:
@@ -118,7 +124,7 @@ class Admission:
         if count is not None:
             if _fits(payer.limits(limits), count.bound(sequence), wanted):
                 return True
-            # At the last count not even the smallest of them was allowed: refuse all without another count.
+            # If the last count did not allow even the smallest reservation, all are refused without another count.
             is_full = not _fits(payer.limits(limits), count.pending, smallest)
             if is_full and monotonic() - count.counted_at < FULL_SECONDS:
                 return False
@@ -130,7 +136,9 @@ class Admission:
     def _refuse(
         self, limits: LimitRules, rows: Iterable[Reservation], tight: Sequence[Payer]
     ) -> dict[str, InvalidInputError]:
-        """Admit the rows one by one as far as the limits allow. Return the faults of the rows that are refused."""
+        """Admit new reservations one by one, as far as the limits of the principals and accounts in `tight` allow.
+        Return, by id, the errors of the refused ones.
+        """
         pending = {payer: self._counts[payer].pending for payer in tight}
         refused: dict[str, InvalidInputError] = {}
         for row in rows:
@@ -162,7 +170,9 @@ def _fits(limits: Pending, pending: Pending, wanted: Pending) -> bool:
 
 
 def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pending) -> Fault | None:
-    """Return the limit that this many more pending reservations of a principal or account would exceed."""
+    """Return the fault if `wanted` more pending reservations of a principal or account would exceed one of its limits,
+    else None.
+    """
     most = payer.limits(limits)
     if not _fits(Pending(most.reservations), pending, wanted):
         key = f"limits.pending_per_{payer.kind}"
@@ -176,7 +186,9 @@ def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pend
 
 
 def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
-    """Return the limit on a single reservation that the given reservation exceeds."""
+    """Return the fault if a submitted reservation exceeds a limit on instances, components or labels of a single
+    reservation, else None.
+    """
     components = word.components
     instances = sum(each.count for each in components)
     labels = len(word.labels) + len(word.prefers) + len(word.tags) + sum(len(each.labels) for each in components)
@@ -192,23 +204,27 @@ def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
 
 
 KNOWN_SECONDS: Final = 10.0
-"""Age up to which known slots may show that a request fits. That nothing fits is always decided on slots read now."""
+"""Maximum age in seconds of known slots that may show that a request fits. That a request fits nowhere is always
+decided on slots read now.
+"""
 
 
 @dataclass
 class KnownSlots:
-    """One slot of each kind, as this process read them last. Enough to decide what could fit a request."""
+    """One slot of each kind, as this process read the slots last. This is enough to decide whether a slot could hold a
+    request.
+    """
 
     slots: Sequence[Slot] = ()
     read_at: float | None = None
 
     def read(self, store: Store) -> None:
-        """Read the slots again."""
+        """Read the slots from the database again, and keep one of each kind."""
         self.read_at = monotonic()
         self.slots = list({_kind_of(slot): slot for slot in store.find_slots()}.values())
 
     def is_young(self) -> bool:
-        """Return whether the slots were read less than KNOWN_SECONDS ago."""
+        """Return whether the known slots were read less than KNOWN_SECONDS ago."""
         return self.read_at is not None and monotonic() - self.read_at < KNOWN_SECONDS
 
 
@@ -218,9 +234,10 @@ def _kind_of(slot: Slot) -> tuple[object, ...]:
 
 
 def foresee_misfits(store: Store, known: KnownSlots, rules: Rules, rows: Iterable[Reservation]) -> dict[str, Reason]:
-    """Return the new reservations that no slot or offering could ever fit, by id, with the waiting code and sentence.
+    """Return, by id, the waiting code and sentence for each new reservation that no slot or offering could ever hold.
 
-    Offerings are tried first, without any slot. Slots are read only for the reservations that fit no offering.
+    Known slots are used first, if they are young. Slots are read from the database only if a reservation fits none of
+    these and no offering.
     """
     asked = list(rows)
     found = find_misfits(asked, known.slots if known.is_young() else (), rules)

@@ -1,4 +1,6 @@
-"""Apply rules: store a document as the rules in force, and make the slots of its pools and its accounts."""
+"""Apply rules: store a document as the rules in force, and create, change or delete the slots and accounts that it
+lists.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
@@ -34,11 +36,11 @@ from scheduler.policy.plan import plan
 from scheduler.ports import Store, Transaction
 
 RULES_CHANGED = "rules_changed"
-"""The event of new rules: their `version`, and the `source` that applied them if it is known."""
+"""Name of the event of new rules. It has their `version`, and the `source` that applied them if it is known."""
 
 
 class RulesChangedError(Exception):
-    """The rules in force are not the ones that the change was decided on. Nothing was written."""
+    """The rules in force are not those that a change of the rules was decided on. Nothing was written."""
 
 
 @repeated_if_overtaken
@@ -51,12 +53,12 @@ def apply_rules(
     source: str | None = None,
     expected: int | None = None,
 ) -> tuple[int, bool]:
-    """Check the document, store it, and make the slots of its pools and its accounts.
+    """Check a document of rules, store it as the rules in force, and make its pools' slots and its accounts.
 
     Returns (version, whether anything changed). Applying the same document again changes nothing.
 
-    `source`: what applies the rules, for the history. `expected`: the version of the rules that this change was
-    decided on. Raises InvalidInputError, RulesChangedError and ForeignClusterError; then nothing was written.
+    `source`: what applies the rules, for the history. `expected`: the version of the rules that this change was decided
+    on. Raises InvalidInputError, RulesChangedError or ForeignClusterError; then nothing was written.
     """
     rules = read_rules(dict(document), prefix)
     check_membership(ports)
@@ -81,10 +83,10 @@ def apply_rules(
 
 
 def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
-    """Give each ec2 pool the slots `POOL-1` … `POOL-max_slots`.
+    """Give each ec2 pool the slots `POOL-1` … `POOL-max_slots` of the new rules.
 
-    Delete empty slots beyond that, and those of pools that are no longer listed. Other such slots stay until they
-    are empty.
+    Empty slots with a higher number, and empty slots of pools that the rules no longer list, are deleted. If such a
+    slot is not empty, it is kept. Slots of static pools are made by their hosts and are not changed.
     """
     wanted = {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
     present = {slot.id: slot for slot in slots}
@@ -98,7 +100,7 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
 
 
 def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
-    """Change the accounts to what the tables of the rules give.
+    """Change the quota accounts to what the accounts' tables in the new rules give.
 
     An account whose table is new or changed gets its settings, and its balance if the table's balance is new or
     changed. An account whose table was removed is forgotten. A setting that an operator changed by a command stays
@@ -124,17 +126,22 @@ _HOPELESS: Final = frozenset({"never_fits", "no_pool"})
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot that loses its machine: it drains (its leases continue until they end), or its machine is terminated."""
+    """A slot that would lose its machine because of new rules.
+
+    `action`: the slot drains (its leases continue until they end), or its machine is terminated.
+    """
 
     slot: str
     action: str
     reason: str
     reservations: tuple[str, ...] = ()
-    """The reservations that hold a lease on the slot."""
+    """The reservations that hold a lease on the slot that would lose its machine."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation that loses leases. `action` is the name of the decision."""
+    """A reservation that would lose leases because of new rules. `action` is the name of the decision of the next
+    tick.
+    """
 
     reservation: str
     action: str
@@ -142,7 +149,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """An account that loses balance. `after` None: the account is forgotten."""
+    """A quota account that would lose balance because of new rules. `after` None: the account would be forgotten."""
 
     account: str
     before: Levels
@@ -150,7 +157,7 @@ class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unservable(msgspec.Struct, frozen=True, kw_only=True):
-    """A pending reservation that no slot or offering could fit any more, even empty."""
+    """A pending reservation that no slot or offering could hold under new rules, even an empty one."""
 
     reservation: str
     code: str
@@ -158,28 +165,30 @@ class Unservable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of the rules, and what the next tick does because of them."""
+    """What a document would change in the rules, and what the next tick would do because of the changes."""
 
     version: int
-    """The version of the rules in force."""
+    """The version of the rules that are in force now."""
     changed: bool
-    """Whether the document differs from the rules in force, including defaults that are written out."""
+    """Whether the document differs from the rules in force. A default that is written out counts as a difference."""
     changes: tuple[RuleChange, ...] = ()
     departures: tuple[Departure, ...] = ()
     endings: tuple[Ending, ...] = ()
     accounts: tuple[AccountLoss, ...] = ()
     unservable: tuple[Unservable, ...] = ()
     launches: dict[str, int] = {}
-    """Number of machines that the next tick launches, by pool."""
+    """Number of additional machines that the next tick would launch because of the new rules, by pool."""
 
     @property
     def takes_away(self) -> bool:
-        """Return whether machines are let go, leases end or accounts lose balance."""
+        """Return whether the new rules would let machines go, end leases or take balance from accounts."""
         return bool(self.departures or self.endings or self.accounts)
 
 
 def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Preview:
-    """Return what this document would do as the rules. Locks and writes nothing. Raises InvalidInputError."""
+    """Return what would happen if this document became the rules in force. Locks and writes nothing. Raises
+    InvalidInputError for an invalid document.
+    """
     rules, stored = read_rules(dict(document), prefix), store.load_rules()
     if stored.version and stored.document == document:
         return Preview(version=stored.version, changed=False)
@@ -201,7 +210,7 @@ def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = ""
 
 
 class _Rehearsal:
-    """The part of a transaction that a unit of work needs before it loads or flushes anything."""
+    """Stands in for a transaction in a unit of work that only stages changes, without loading or writing rows."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -211,10 +220,12 @@ class _Rehearsal:
 
 
 def _fit(rows: Iterable[Row], before: Rules, rules: Rules, now: float) -> list[Row]:
-    """Return the rows as `apply_rules` would leave them."""
+    """Return the rows as `apply_rules` would leave them if it replaced the rules `before` by `rules`. Nothing is
+    written.
+    """
     known = {(type(row), row.id): row for row in rows}
     work = UnitOfWork(cast("Transaction", _Rehearsal(now)), "operator")
-    # A forgotten account still pays for reservations submitted before: here, all of them.
+    # Reservations that were submitted before an account was forgotten have no account: here, all of them.
     work.submitted = max((getattr(row, "sequence", 0) for row in known.values()), default=0)
     fit_slots(work, [row for row in known.values() if isinstance(row, Slot)], rules)
     fit_accounts(work, [row for row in known.values() if isinstance(row, Account)], before, rules)
@@ -243,7 +254,7 @@ def _list_departures(view: View, before: Plan, after: Plan) -> tuple[Departure, 
 
 
 def _endings_of(planned: Plan) -> dict[str, Ending]:
-    """Return for each reservation the first decision that ends it or one of its leases."""
+    """Return, by reservation, the first decision of a plan that ends the reservation or one of its leases."""
     found: dict[str, Ending] = {}
     for decision in planned.decisions:
         match decision:

@@ -1,4 +1,4 @@
-"""Ending leases: a reservation ends, returns to the queue, or loses some of its elastic instances."""
+"""Ending leases: the effects when a reservation ends, returns to the queue, or loses some of its elastic instances."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,11 @@ from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 UNCLAIMED = "reservation_unclaimed"
-"""The event of a reservation whose claims were dropped: no change of phase."""
+"""Name of the event of a pending reservation whose claims on slots were dropped. Its phase does not change."""
 REVOKED = "reservation_revoked"
-"""The event of an elastic instance that is reclaimed or got a deadline: no change of phase."""
+"""Name of the event of an elastic instance whose lease was taken back or got a deadline. The reservation's phase does
+not change.
+"""
 
 
 def end_reservation(
@@ -29,9 +31,10 @@ def end_reservation(
     clean: bool = True,
     **changes: Any,
 ) -> Reservation:
-    """Move a reservation to an ended phase: end its leases, update its slots, keep its last token.
+    """Move a reservation to an ended phase: end its leases and update their slots. The reservation keeps its last
+    token.
 
-    `clean`: whether its holder cleaned up, which only a release by the holder can mean.
+    `clean`: whether the holder cleaned up its slots. Only the phase `released` can mean this.
     """
     ended = work.move_reservation(
         _without_declined_instances(current),
@@ -47,8 +50,8 @@ def end_reservation(
 
 
 def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
-    """Return a reservation to the queue at its old position: end its leases, restart its expiry by the
-    rule for pending.
+    """Return a reservation to its old position in the queue: end its leases, and begin its expiry again by the rule for
+    pending reservations.
     """
     changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = work.move_reservation(
@@ -70,7 +73,9 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
 def revoke(
     work: UnitOfWork, current: Reservation, reason: str, by: float, leases: Iterable[Lease], **changes: Any
 ) -> None:
-    """Revoke all leases of a reservation: its holder has until `by` to end them. `leases`: they, with their charges."""
+    """Move a reservation to `revoking`, with all its leases: its holder has until `by` to end them. `leases`: the
+    leases to store, with what they cost.
+    """
     revoking = tuple(msgspec.structs.replace(lease, state="revoking", revoke_by=by) for lease in leases)
     work.move_reservation(
         current, "revoking", reason=reason, revoke_reason=reason, revoke_by=by, leases=revoking, **changes
@@ -78,7 +83,9 @@ def revoke(
 
 
 def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
-    """Delete the claims of a pending reservation. What it paid for them is not refunded."""
+    """Delete the claims of a pending reservation (slots promised to it). What was paid for the claims is not
+    refunded.
+    """
     dropped = msgspec.structs.replace(current, leases=())
     work.put(dropped)
     work.free_slots(current)
@@ -87,19 +94,23 @@ def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
 
 
 def held_of(current: Reservation) -> list[Lease]:
-    """Return the leases of a reservation without its claims."""
+    """Return the leases of a reservation without its claims (slots that are only promised to it)."""
     return [lease for lease in current.leases if lease.state != "claimed"]
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """Clear `declined`: what the holder declined concerned this lease, not the next one."""
+    """Return the reservation, without what its holder declined if it is leased or revoking: this does not apply to the
+    next lease.
+    """
     return msgspec.structs.replace(current, declined=()) if current.phase in {"leased", "revoking"} else current
 
 
 def end_instance(
     work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, reason: str, *, clean: bool, **changes: Any
 ) -> Reservation:
-    """End one elastic lease and update its slot. The reservation keeps its other leases."""
+    """End the lease of one elastic instance and update its slot. The reservation keeps its other leases. `clean`: the
+    holder cleaned up.
+    """
     others = tuple(each for each in current.leases if each.component != lease.component)
     left = msgspec.structs.replace(current, leases=others, **changes)
     work.put(left)
@@ -111,7 +122,7 @@ def end_instance(
 
 
 class Parting(NamedTuple):
-    """An elastic lease that is reclaimed: at once (`revoke_by` None), or by the end of the holder's grace period."""
+    """An elastic lease that is taken back: at once (`revoke_by` None), or by the end of the holder's grace period."""
 
     lease: Lease
     reason: str
@@ -121,9 +132,10 @@ class Parting(NamedTuple):
 def take_back_instances(
     work: UnitOfWork, rules: Rules, current: Reservation, partings: Sequence[Parting], died: Iterable[str] = ()
 ) -> None:
-    """Reclaim elastic leases of one reservation. `died`: components whose restarts are counted.
+    """Take back elastic leases of one reservation, at once or with a deadline. `died`: components whose restarts are
+    counted.
 
-    The row is put once for all of them: copying 10,000 leases for each one would take minutes.
+    The reservation is changed once for all of these leases: copying 10,000 leases for each one would take minutes.
     """
     by_component = {each.lease.component: each for each in partings}
     left = []
@@ -146,15 +158,17 @@ def take_back_instances(
 
 
 def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
-    """Add one restart for each of these instances, which died and will be restarted."""
+    """Return the reservation with one restart more for each component in `died`, whose instance died and will be
+    restarted.
+    """
     counts = Counter(current.component_restarts)
     counts.update(died)
     return msgspec.structs.replace(current, component_restarts=dict(counts) or None)
 
 
 def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
-    """Move a reservation to `failed` because these instances died. Count their restarts if its policy
-    will restart it.
+    """Move a reservation to `failed` because instances of the components `died` were lost. Count their restarts if the
+    restart policy will restart it.
     """
     told = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):
@@ -163,7 +177,7 @@ def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str
 
 
 def tell_instance(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:
-    """Append the event of one elastic lease that was given or ended."""
+    """Stage the event of one elastic lease that was given, revoked or ended."""
     detail: dict[str, Any] = {"component": lease.component, "slot": lease.slot, "reason": reason}
     if lease.revoke_by is not None:
         detail["deadline"] = lease.revoke_by
@@ -171,7 +185,9 @@ def tell_instance(work: UnitOfWork, name: str, reservation: str, lease: Lease, r
 
 
 def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: bool) -> None:
-    """Update the slots of an ended reservation. Unless `clean`, slots of pools with `recycle_unclean` are drained."""
+    """Update the slots of a reservation whose leases ended. Unless `clean`, slots of pools with the rule
+    `recycle_unclean` are drained.
+    """
     work.free_slots(current)
     for lease in () if clean else held_of(current):
         _note_unclean(work, rules, lease)
@@ -186,7 +202,7 @@ def _note_unclean(work: UnitOfWork, rules: Rules, lease: Lease) -> None:
 
 
 def note_confirmed(work: UnitOfWork, current: Reservation) -> None:
-    """A holder confirmed its leases: reset the counts of unconfirmed leases on their slots."""
+    """Reset the counts of unconfirmed leases on the slots of a reservation, because its holder confirmed the leases."""
     for lease in held_of(current):
         slot = work.slots.get(lease.slot)
         if slot is not None and slot.epoch == lease.epoch and slot.unconfirmed:
@@ -194,7 +210,9 @@ def note_confirmed(work: UnitOfWork, current: Reservation) -> None:
 
 
 def note_unconfirmed(work: UnitOfWork, current: Reservation) -> None:
-    """The essential leases were not confirmed in time: add one to the count of each of their slots."""
+    """Add one to the count of unconfirmed leases of each slot of a reservation, because its essential leases were not
+    confirmed in time.
+    """
     for lease in current.leases:
         slot = work.slots.get(lease.slot)
         if slot is not None and slot.epoch == lease.epoch and lease.kind == "essential":

@@ -1,6 +1,6 @@
-"""Explain why a reservation waits, which smallest change would end the wait, and the conditions of slots and pools.
+"""Explain why a reservation waits and which smallest change would end the wait; describe conditions of slots and pools.
 
-These readers plan on their own copy of one consistent read. They lock nothing, write nothing and stop searching
+These operations plan on their own copy of one consistent read. They lock nothing, write nothing and stop searching
 after a few seconds, so no tick waits for them.
 """
 
@@ -20,19 +20,21 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 SEARCH_SECONDS: Final = 1.5
-"""A search for the smallest change begins no further plan after this time, which is shorter than a client's timeout."""
+"""Seconds after which a search for the smallest change that ends a wait begins no further plan. This is shorter than a
+client's timeout.
+"""
 
 
 def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
-    """Return why this reservation is where it is, by the rows and rules as they are now. {} for an unknown reservation.
+    """Return why a reservation is where it is, by the rows and rules as they are now. {} for an unknown reservation.
 
-    `waiting`: code and detail.
-    `position` and `of`: its place in the queue.
-    `served`: whether the next tick places it.
-    `change`: see `describe_change`. None: it is served, or no single change and no pair that was tried would help.
-    `account`: the balance of its account and when it can pay again; None where accounts do not count.
+    `waiting`: waiting code and detail.
+    `position` and `of`: the reservation's place in the queue, and the length of the queue.
+    `served`: whether the next tick places the reservation.
+    `change`: see `describe_change`. None: the next tick places it, or no single change and no pair tried would help.
+    `account`: the balance of the reservation's account and when it can pay again; None where accounts do not count.
     `is_complete`: whether every kind of change was tried in time.
-    `pools`: what holds back launches in the pools that may serve it.
+    `pools`: what holds back launches in the pools that may serve the reservation.
     """
     deadline = monotonic() + patience
     now, rules, row = ports.store.now(), ports.rules(), _find(ports, name)
@@ -42,7 +44,7 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
         if current is not None and current.phase == "pending":
             found = _describe(current, now)
             return found | explain_wait(view, rules, current, now, lambda: monotonic() < deadline)
-        # It was leased, or ended, before the rows were read.
+        # The reservation was leased, or ended, before the rows were read.
         row = _find(ports, name)
     return {} if row is None else _describe(row, now)
 
@@ -58,7 +60,9 @@ def _describe(row: Reservation, now: float) -> dict[str, Any]:
 def explain_wait(
     view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
-    """Return the part of `explain` that concerns a reservation that is pending in this view."""
+    """Explain why a reservation that is pending in this view waits: the part of the answer of `explain` for pending
+    reservations. `has_time`: whether to go on searching.
+    """
     cache = PlanCache()
     with PausedGC():
         planned = plan(view, rules, now, cache)
@@ -88,9 +92,10 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
 
 
 def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:
-    """Return the conditions of all slots and pools, or of those of one pool: `slots` and `pools`, texts by id.
+    """Return texts about the conditions (such as cordoned or launches held back) of all slots and pools, or of one
+    pool.
 
-    Slots and pools without a condition are missing.
+    `slots` and `pools` have the texts by id. Slots and pools without a condition are missing.
     """
     now, rules = ports.store.now(), ports.rules()
     view = View(each for each in ports.store.read_rows() if not isinstance(each, Reservation))

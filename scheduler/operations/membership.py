@@ -18,12 +18,12 @@ from scheduler.ports import (
 )
 
 CHECK_SECONDS: Final = 1.0
-"""Seconds for which a process trusts its last check."""
+"""Seconds for which a process relies on its last check that database and Redis belong to one cluster."""
 
 
 class MembershipCheck:
-    """Checks the membership of one process at most once in CHECK_SECONDS. A failed check is repeated
-    at the next call.
+    """Checks, at most once in CHECK_SECONDS, that a process's database and Redis belong to one cluster. A failed check
+    is repeated at the next call.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -31,13 +31,17 @@ class MembershipCheck:
         self._checked_at: float | None = None
 
     def ensure(self, ports: Ports) -> None:
-        """Check the membership. Raises ForeignClusterError, DatabaseWentBackError, and StoreUnavailableError without a
-        database.
+        """Check that database and Redis belong to one cluster, unless a check succeeded a moment ago.
+
+        Raises ForeignClusterError if they do not, DatabaseWentBackError if the database is older than Redis, and
+        StoreUnavailableError if the database cannot be reached.
         """
         self.compare(ports.store, ports.record)
 
     def compare(self, store: Store, record: ClusterRecord | None) -> None:
-        """Check the membership in a process that has no Ports."""
+        """Do what `ensure` does, in a process that has no Ports (such as the metrics process): check that database and
+        Redis belong to one cluster.
+        """
         if self._checked_at is not None and 0 <= self._clock() - self._checked_at < CHECK_SECONDS:
             return
         began = self._clock()
@@ -46,18 +50,19 @@ class MembershipCheck:
 
 
 def check_membership(ports: Ports) -> ClusterRow:
-    """Compare the database with the record in Redis, and return the row of the cluster. An empty Redis gets the
-    identity.
+    """Check that database and Redis belong to one cluster, and return the database's row of the cluster.
 
-    Redis is read first, because the numbers in it were committed before they were written there. Without Redis only
-    the database is checked: a Redis that cannot be reached cannot be damaged. Raises ForeignClusterError and
-    DatabaseWentBackError.
+    An empty Redis gets the cluster's identity. Redis is read first, because the numbers in Redis were committed to the
+    database before. If Redis cannot be reached, only the database is read. Raises ForeignClusterError if Redis belongs
+    to another cluster, and DatabaseWentBackError if the database is older than Redis.
     """
     return compare_membership(ports.store, ports.record)
 
 
 def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow:
-    """Compare as `check_membership` does, in a process that has no Ports."""
+    """Check that `store` and `record` (the cluster record in Redis) belong to one cluster, as `check_membership` does
+    for processes with Ports.
+    """
     if record is None:
         return store.read_cluster()
     try:
@@ -74,14 +79,15 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
         )
     row.refuse_older(remembered.term, remembered.token, "Redis")
     if remembered.identity is None:
-        with suppress(ViewUnavailableError):  # the metrics process has no permission to write
+        with suppress(ViewUnavailableError):  # the metrics process may not write to Redis
             _keep(record, row)
     return row
 
 
 def keep_record(ports: Ports, row: ClusterRow) -> None:
-    """Write identity and highest numbers to Redis. Raises ForeignClusterError when another cluster has written there
-    first.
+    """Write the cluster's identity and its highest term and token to Redis.
+
+    Raises ForeignClusterError if another cluster has written its identity there first.
     """
     if ports.record is not None:
         _keep(ports.record, row)
@@ -100,7 +106,9 @@ def _refuse_foreign(row: ClusterRow, identity: str) -> None:
 
 
 def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Machine], list[Machine]]:
-    """Return the machines of this cluster, including those without an identity, and those of other clusters."""
+    """Split EC2 machines into those of this cluster, including machines without an identity tag, and those of other
+    clusters.
+    """
     ours: list[Machine] = []
     foreign: list[Machine] = []
     for machine in machines:
@@ -109,7 +117,7 @@ def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Mach
 
 
 def refuse_foreign_machines(machines: Iterable[Machine], identity: str) -> None:
-    """Raise ForeignMachineError if there are machines of another cluster."""
+    """Raise ForeignMachineError if `machines`, the found EC2 machines of other clusters, is not empty."""
     first = next(iter(machines), None)
     if first is not None:
         raise ForeignMachineError(

@@ -1,4 +1,6 @@
-"""The set of ports that every operation gets, and the announcement of a committed change."""
+"""The ports (adapters of database, Redis, EC2 …) that every operation gets, and the announcement of a committed
+change.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +41,7 @@ _NOTICED = frozenset(
         *("reservation_moved", "reservation_granted", "reservation_revoked", CORES),
     }
 )
-"""The events of which the reservation's channel gets a notice."""
+"""Names of the events after which a notice is published on the channel of the reservation."""
 
 TO_LEASE: Final = "leasehold_time_to_lease_seconds"
 TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leasehold_time_to_ready_seconds"}
@@ -47,12 +49,14 @@ SPENT: Final = "leasehold_account_spent_total"
 PREEMPTIONS: Final = "leasehold_preemptions_total"
 PREEMPTED: Final = "leasehold_preempted_total"
 LOST: Final = frozenset({"gone", "lost"})
-"""Reasons of an empty slot whose machine had disappeared."""
+"""Reasons with which a slot becomes empty because its machine disappeared."""
 
 
 @dataclass
 class Ports:
-    """The adapters that operations use. They are created in one place and passed to every operation."""
+    """The adapters (database, Redis, EC2, queues) that operations use. They are created in one place and passed to
+    every operation.
+    """
 
     store: Store
     view_cache: ViewCache
@@ -64,18 +68,20 @@ class Ports:
     fleet: Fleet
     probe: Probe
     new_id: Callable[[], str]
-    """Returns a new unique id, for launches."""
+    """Function that returns a new unique id, used for launches."""
     record: ClusterRecord | None = None
-    """The cluster record in Redis; None in a simulation, which has one process and no Redis."""
+    """The cluster's identity and highest numbers in Redis; None in a simulation, which has one process and no Redis."""
     rules_cache: StoredRules | None = None
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
     is_bounded: bool = True
-    """Whether a tick limits the work for one principal. False in a simulation, which plans everything in each tick."""
+    """Whether a tick limits the work that it does for one principal. False in a simulation, which plans everything in
+    each tick.
+    """
 
     def rules(self) -> Rules:
-        """Return the rules in force. They are read again only when their version has changed."""
+        """Return the rules in force. They are read from the database only when their version has changed."""
         if self.rules_cache is None or self.rules_cache.version != self.store.rules_version():
             self.rules_cache = self.store.load_rules()
             if not self.is_bounded:
@@ -86,10 +92,11 @@ class Ports:
 
 
 def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
-    """Publish a committed change: first to the view, then slow work, notices and callbacks, and a kick last.
+    """Announce a committed change: publish its rows to the view, then send slow work, notices and callbacks. `kick`:
+    request a tick last.
 
-    The process may die at any point: the periodic tick repairs the view, `recover` sends slow work and callbacks
-    again, and notices and kicks are only hints.
+    The process may die at any point: the periodic tick repairs the view, `recover` sends slow work (launches,
+    terminations) and callbacks again, and notices and requested ticks are only hints.
     """
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
     if changes:
@@ -99,7 +106,7 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     _observe_times(ports.meter, change_set)
     _count_spending(ports.meter, change_set)
     _send_notices(ports, change_set)
-    # Each lease that comes or goes on a static host writes its slot.
+    # A lease that comes or goes on a static host also changes the slot, so its host gets a hint.
     if change_set.hosts:
         hint_to_hosts(ports, change_set.hosts)
     send_callbacks(ports, change_set.outgoing)
@@ -108,7 +115,7 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
 
 
 def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
-    """Send the launches and terminations of this change to their queues."""
+    """Send the launches and terminations that a committed change requested to their queues."""
     slots = {row.id: row for row in change_set.rows if isinstance(row, Slot)}
     moved = {event.slot: event.name for event in change_set.events if event.slot}
     if not moved:
@@ -120,10 +127,10 @@ def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
-    """Publish a notice for each reservation that changed its phase or leases.
+    """Publish a notice for each reservation whose phase or leases a committed change changed.
 
-    A reservation gets one notice, about its last event. New limits of cpus count as the last event only if nothing
-    else happened.
+    A reservation gets one notice, about its last event. A new limit of cpus counts as the last event only if nothing
+    else happened to the reservation.
     """
     noticed = [event for event in change_set.events if event.name in _NOTICED]
     noticed.sort(key=lambda event: event.name != CORES)
@@ -136,12 +143,12 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
-    """Hint to the hosts of these slots that they should ask for their leases."""
+    """Publish a hint to the hosts of these slots that they should ask for their leases."""
     ports.notifier.push({slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots})
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
-    """Send callbacks and delete those that the broker accepted. `recover` sends the others again."""
+    """Send callbacks, and delete those that the broker accepted. The periodic task `recover` sends the rest again."""
     taken = []
     for each in outgoing:
         try:
@@ -155,7 +162,7 @@ def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
 
 
 def _count_boots(meter: Meter, change_set: ChangeSet) -> None:
-    """Count the outcomes of boots, and machines that disappeared. Source: Arvados."""
+    """Count in the metrics the boots that a committed change ended, and machines that disappeared. Source: Arvados."""
     for event in change_set.events:
         slot = change_set.slots.get(event.slot or "")
         state = str(event.detail.get("from", ""))
@@ -168,7 +175,9 @@ def _count_boots(meter: Meter, change_set: ChangeSet) -> None:
 
 
 def _outcome_of(event: Event, state: str) -> str | None:
-    """Return the outcome of the boot that this event ended; None if it ended none."""
+    """Return the outcome of a boot, for the metrics, if the event ended one; else None. `state`: the slot's state
+    before the event.
+    """
     if state not in BOOTING:
         return None
     match event.name:
@@ -183,21 +192,25 @@ def _outcome_of(event: Event, state: str) -> str | None:
 
 
 def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
-    """Observe the time from submit to the first lease (source: Orchard), and the times from EC2's answer until a
-    machine runs and until it serves (source: Arvados).
+    """Record durations that a committed change ended in the metrics.
+
+    They are the time from submission to the first lease (source: Orchard), and the times from EC2's answer to a launch
+    until the machine runs and until it serves (source: Arvados).
     """
     waits = [each for event in change_set.events if isinstance(each := event.detail.get("waited"), float)]
     if waits:
         meter.observe_all(TO_LEASE, {}, waits)
     for event in change_set.events:
         slot = change_set.slots.get(event.slot or "")
-        # `last_seen` of a slot that was launched is the time of EC2's answer.
+        # `last_seen` of a launched slot is the time of EC2's answer to the launch.
         if event.name in TO_STATE and slot is not None and slot.launch_id is not None and slot.last_seen is not None:
             meter.observe(TO_STATE[event.name], {"pool": slot.pool}, max(0.0, event.at - (slot.last_seen or event.at)))
 
 
 def _count_spending(meter: Meter, change_set: ChangeSet) -> None:
-    """Count what accounts paid for leases, and for each preemption the account that gained and the one that lost."""
+    """Count in the metrics what accounts paid for leases, and for each preemption the account that gained and the
+    account that lost.
+    """
     for account, spent in change_set.spent.items():
         for level in PAID:
             if spent[level]:

@@ -1,4 +1,6 @@
-"""Add, rotate and remove principals. Each change appends an event."""
+"""Add, rotate the keys of, and remove principals (senders of messages, each with a role and a key). Each change appends
+an event.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -13,11 +15,11 @@ from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction
 
 GRACE_SECONDS: Final = 3600.0
-"""Default of the seconds for which the key that a rotation replaced is still accepted."""
+"""Default number of seconds for which a principal's previous key is still accepted after a rotation."""
 
 
 class NewPrincipal(Document):
-    """The fields of a new principal. Only a producer has accounts."""
+    """The fields of a new principal (a sender of messages). Only a producer may have accounts."""
 
     name: Name
     role: Literal["producer", "operator", "host", "reader"]
@@ -26,7 +28,9 @@ class NewPrincipal(Document):
 
 @repeated_if_overtaken
 def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
-    """Store a new principal with a random key. Raises InvalidInputError for wrong input and for a name that exists."""
+    """Store a new principal (a sender of messages) with a random key. Raises InvalidInputError for invalid fields or a
+    name that exists already.
+    """
     given = read_document(NewPrincipal, document)
     if given.accounts and given.role != "producer":
         raise InvalidInputError([Fault("accounts", "none for a role other than producer", show(given.accounts))])
@@ -43,9 +47,9 @@ def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
 
 @repeated_if_overtaken
 def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECONDS) -> StoredPrincipal:
-    """Give a principal a new random key. The previous key is accepted for `grace_seconds`.
+    """Give a principal a new random key. The previous key is accepted for another `grace_seconds`.
 
-    Raises InvalidInputError for an unknown name.
+    Raises InvalidInputError if no principal has this name.
     """
     with store.transaction() as transaction:
         current = _find(transaction.load_principals(), name)
@@ -60,7 +64,7 @@ def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECON
 
 @repeated_if_overtaken
 def remove_principal(store: Store, name: str) -> StoredPrincipal:
-    """Delete a principal. Messages with its signature are refused from then on.
+    """Delete a principal. From then on messages with its signature are refused.
 
     Raises InvalidInputError for an unknown name, and for the principal of the cluster's own processes.
     """

@@ -1,6 +1,7 @@
-"""Restore: after an older state of the database was put in place, raise its numbers and correct what it does not know.
+"""Restore: after a backup of the database was put in place, raise terms and tokens, and correct what the backup lacks.
 
-The steps may be interrupted anywhere and repeated: the numbers are raised once more, and the rest is compared again.
+The steps may be interrupted anywhere and repeated: terms and tokens are raised once more, and all other facts are
+compared again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,17 +23,20 @@ from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
 JUMP: Final = 10**10
-"""Increase of terms and tokens: more than can have been used since the highest known ones."""
+"""Increase of leader's terms and fencing tokens in a restore: more than can have been used since the highest known
+ones.
+"""
 NUMBERS_A_SECOND: Final = 10**4
-"""Terms and tokens become at least this many for each second since the epoch. So two restores of one backup never use
-the same numbers, even if no record of the first restore is left.
+"""After a restore, terms and tokens are at least this number times the seconds since the epoch.
+
+So two restores of one backup never use the same numbers, even if no record of the first restore is left.
 """
 MOST_TRUSTED: Final = 2**52
-"""Higher numbers in tags and in Redis are ignored: no cluster can have used them."""
+"""Terms and tokens above this number in machines' tags and in Redis are ignored: no cluster can have used them."""
 MOST_NUMBER: Final = 2**53
-"""Numbers stay below this, because JSON readers of other languages store them as floats."""
+"""Terms and tokens stay below this number, because JSON readers of other languages store numbers as floats."""
 RESTORED: Final = "restored"
-"""The event of a restore, and the reason of reservations that it ended."""
+"""Name of the event of a restore, and the reason of reservations that the restore changed."""
 CHUNK: Final = 500
 """Number of reservations that a restore handles in one transaction."""
 
@@ -40,21 +44,21 @@ Progress = Callable[[str], object]
 
 
 class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation that Redis has and the database lacks."""
+    """A reservation that Redis has and the restored database lacks."""
 
     id: str
     phase: str
-    """The last known phase of the reservation."""
+    """The phase of the reservation in Redis, the last one known."""
     account: str | None
     principal: str | None
     token: int
     slots: list[str]
-    """The slots of the reservation's leases."""
+    """The slots of the reservation's leases according to Redis."""
     outcome: Literal["cancelled", "resubmitted"]
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a restore."""
+    """The result of a restore of the database."""
 
     identity: str
     restores: int
@@ -62,27 +66,33 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     lost: list[LostReservation]
     ended: list[str]
-    """Reservations that were active in the database, although they had ended according to Redis."""
+    """Ids of reservations that were active in the database, although they had ended according to Redis. They were
+    ended.
+    """
     requeued: list[str]
-    """Reservations whose lease in the database had been replaced by a later one. They are pending again."""
+    """Ids of reservations whose lease in the database had been replaced by a later one. They are pending again."""
     notified: list[str]
-    """Reservations whose channel got a notice that the lease is over."""
+    """Ids of reservations whose channel got a notice that their lease is over."""
     machines: Reconciled | None
-    """None: EC2 could not be reached."""
+    """What was done with EC2 machines that differ from the database. None: EC2 could not be reached, or has machines of
+    another cluster.
+    """
     cloud_fault: str | None
-    """Why EC2 could not be reached, or which other cluster's machines were found."""
+    """Why EC2 could not be reached, or which other cluster's machines were found. None: no fault."""
 
 
 def find_jump(known: Iterable[int], now: float) -> int:
-    """Return a number above all known ones and all that can have been used. Raises ValueError if none is left."""
+    """Return a term or token above all `known` ones and all that can have been used. Raises ValueError if no number
+    below MOST_NUMBER is left.
+    """
     target = max(max(number for number in (0, *known) if number < MOST_TRUSTED) + JUMP, int(now) * NUMBERS_A_SECOND)
     if target >= MOST_NUMBER:
-        raise ValueError(f"no number is left below 2**53 for another restore: the clock reads {now:.0f}")
+        raise ValueError(f"no term or token below 2**53 is left for another restore: the clock reads {now:.0f}")
     return target
 
 
 def list_machines(ports: Ports) -> tuple[list[Machine], str | None]:
-    """Return the machines with the cluster's tags, and why they cannot be listed."""
+    """Return the EC2 machines with the cluster's tags, and the error text if they cannot be listed, else None."""
     try:
         return list(ports.fleet.sweep()), None
     except CloudError as error:
@@ -97,16 +107,16 @@ def restore(
     resubmit: bool = False,
     progress: Progress = lambda _: None,
 ) -> Restored:
-    """Make an older state of the database usable. See docs/how-to/operations.md, "Backup and restore".
+    """Make a database usable that was restored from a backup. See docs/how-to/operations.md, "Backup and restore".
 
-    `remembered` and `kept`: the record and the reservations in Redis. `resubmit`: lost reservations that were
-    pending are submitted again.
+    `remembered` and `kept`: the cluster record and the reservations that Redis has. `resubmit`: reservations that only
+    Redis has, and that have no leases there, become pending again; otherwise all of them are cancelled.
     """
     machines, fault = list_machines(ports)
     progress(f"EC2 cannot be reached: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
     _jump(ports, remembered, machines)
     row = ports.store.read_cluster()
-    progress(f"the term jumps to {row.term}, the highest token to {row.token}")
+    progress(f"the leader's term is now {row.term}, the highest fencing token {row.token}")
     lost = _settle_lost(ports, kept, resubmit=resubmit)
     ended, requeued, notified = _settle_known(ports, kept)
     reconciled, fault = _settle_machines(ports, fault)
@@ -147,7 +157,7 @@ def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> 
 
 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
-    """Insert the reservations that the database lacks, as pending or as cancelled.
+    """Insert the reservations that Redis has and the database lacks, as pending or as cancelled.
 
     So their holders and the processes that wait for them get an answer, and their tokens stay known.
     """
@@ -204,7 +214,10 @@ def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
 
 
 def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
-    """Correct the reservations of which Redis has a later state. Returns (ended, requeued, notified)."""
+    """Correct the active reservations of the database of which Redis has a later state.
+
+    Returns the ids of the reservations that were ended, returned to the queue, and notified that their lease is over.
+    """
     ended: list[str] = []
     requeued: list[str] = []
     notified: list[str] = []
@@ -220,7 +233,7 @@ def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[s
                 _settle_one(work, ports, kept[name], (ended, requeued, notified))
             outcome = work.flush()
         announce(ports, outcome, kick=False)
-    # The notice with the present row goes to the channels of reservations whose lease the database lacks.
+    # Reservations with a lease in Redis that the database lacks get a notice with their present row.
     for row in ports.store.find_reservations(ids=notified, limit=len(notified)) if notified else ():
         event = Event(at=row.changed_at, name=f"reservation_{row.phase}", cause="operator", reservation=row.id)
         ports.notifier.notify(row.id, describe_notice(event, row, {}))
@@ -236,7 +249,7 @@ def _settle_one(
         return
     rules = ports.rules()
     if is_over(kept):
-        # Only a tick may move a reservation to `expired`; the cause here is an operator.
+        # Only a tick may move a reservation to `expired`, and the cause of a restore is an operator.
         phase = "cancelled" if kept.phase == "expired" else kept.phase
         end_reservation(work, rules, current, phase, kept.reason or RESTORED)
         ended.append(kept.id)
@@ -249,7 +262,11 @@ def _settle_one(
 
 
 def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None, str | None]:
-    """Empty the slots whose machines are gone; adopt or end the machines that no slot knows, whatever their age."""
+    """Empty the slots whose EC2 machines are gone, and adopt or terminate the machines that no slot has, whatever their
+    age.
+
+    `fault`: why EC2 cannot be reached, if it cannot; then nothing is done.
+    """
     if fault is not None:
         return None, fault
     try:

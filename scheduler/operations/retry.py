@@ -1,4 +1,4 @@
-"""Repeats a transaction as a whole when another one changed its rows first."""
+"""Repeats a whole transaction if another transaction changed its rows first."""
 
 from typing import Final
 
@@ -11,7 +11,9 @@ MOST_TRIES: Final = 5
 repeated_if_overtaken = retry(
     retry=retry_if_exception_type((StaleWriteError, ConflictError)), stop=stop_after_attempt(MOST_TRIES), reraise=True
 )
-"""Decorator for a function that reads everything in the transaction in which it writes.
+"""Decorator for a function that runs one transaction: call it again, at most 5 times in all, if another transaction
+changed its rows.
 
-A lost transaction leaves nothing behind, so the function is called again. The error of the last try is raised.
+The function must read everything that it needs within its transaction. A lost transaction leaves nothing behind. The
+error of the last try is raised.
 """

@@ -1,6 +1,6 @@
 """The unit of work: the rows that one transaction reads and changes.
 
-Every change of state goes through it, is checked against the tables of moves, and appends an event. Nothing is
+Every change of state goes through it, is checked against the tables of legal moves, and appends an event. Nothing is
 written before `flush`.
 """
 
@@ -24,37 +24,37 @@ from scheduler.ports import ConflictError, OutboxMessage, Transaction
 
 @dataclass
 class ChangeSet:
-    """The changes of a transaction: the present rows, deleted rows, events and callbacks to send."""
+    """What a transaction changed: the present rows, deleted rows, events, and callbacks to send."""
 
     rows: list[Row] = field(default_factory=list)
     gone: list[Gone] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     outgoing: list[OutboxMessage] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
-    """The slots that were loaded, changed or not."""
+    """All slots that the transaction loaded, changed or not, by id."""
     hosts: list[Slot] = field(default_factory=list)
-    """The slots of static hosts that changed by more than marks of time."""
+    """The slots of static hosts that changed, by more than time marks such as `last_seen`."""
     spent: dict[str, Levels] = field(default_factory=dict)
-    """What accounts paid for the use of leases."""
+    """By account and level: what accounts paid in this transaction for the use of leases."""
     is_change: bool = False
-    """Whether more than marks of time was written: then a tick should run."""
+    """Whether the transaction wrote more than time marks such as `last_seen`: then a tick should run."""
 
     @property
     def turned_slots(self) -> bool:
-        """Return whether a slot became ready or empty: then a tick should run at once."""
+        """Return whether a slot became ready or empty in this transaction: then a tick should run at once."""
         return any(event.name in {"slot_ready", "slot_empty"} for event in self.events)
 
 
 class UnitOfWork:
-    """The current rows of one transaction, by id. Copies that a plan was made on are never used here."""
+    """The current rows of one transaction and the changes to them. The plan's copies of rows are never used here."""
 
     def __init__(
         self, transaction: Transaction, cause: Cause, term: int | None = None, principal: Principal | None = None
     ) -> None:
-        """`term`: the leader's term, which is added to the events, so that their order of terms can be checked.
+        """Begin a unit of work in this transaction, without rows. `cause`: the cause that the events name.
 
-        `principal`: the sender of the request that is carried out, which is added to the events; None: the request
-        was not signed, or there is none.
+        `term`: the leader's term, which the events get so that their order can be checked. `principal`: the sender of
+        the request that is carried out, which the events name; None: the request was not signed, or there is none.
         """
         self.principal = principal
         self.transaction, self.cause, self._term = transaction, cause, term
@@ -64,14 +64,14 @@ class UnitOfWork:
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
         self.altered: set[str] = set()
-        """Slots whose resources or labels changed since the plan: their hosts registered again meanwhile."""
+        """Slots whose resources or labels changed since the plan was made, because their hosts registered again."""
         self.spent: dict[str, Levels] = {}
-        """What accounts paid in this transaction for the use of leases."""
+        """What accounts paid in this transaction for the use of leases, by account."""
         self.submitted = 0
-        """The newest reservation's number, set by `count_submitted`."""
+        """The `sequence` of the newest reservation, set by `count_submitted`; 0 before."""
         self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
         self._read_slots: set[str] = set()
-        """Slots of which all leases were read."""
+        """Ids of the slots of which all leases were read from the database."""
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
         self._deleted: list[Row] = []
@@ -87,16 +87,15 @@ class UnitOfWork:
         payers: bool = False,
         holders: bool = False,
     ) -> None:
-        """Lock and read these rows and the slots of these reservations' leases. Read all leases on those slots.
+        """Lock and read rows by id: these reservations with the slots of their leases, these slots, and these accounts.
 
-        `parts`: reservations of which only the leases on `slots` change; leases on their other slots are read on
-        demand.
-        `payers`: load the accounts of all these reservations; default: only of those with charged leases.
-        `holders`: load the reservations that have leases on `slots`, too.
-        Raises ConflictError when a lease was given meanwhile.
+        Also reads all leases on these slots. `parts`: reservations of which only the leases on `slots` change; leases
+        on their other slots are read on demand. `payers`: load the accounts of all these reservations; default: only
+        accounts of reservations with charged leases. `holders`: load the reservations that have leases on `slots`, too.
 
         Call it once in a transaction: reservations are locked before slots, and slots before accounts (see
-        Transaction). The slot of a lease cannot change before it is locked, because its reservation is locked.
+        Transaction). The slot of a lease cannot change before it is locked, because its reservation is locked. Raises
+        ConflictError if a lease was given on one of `slots` while the rows were read.
         """
         slots = list(slots)
         if holders:
@@ -111,7 +110,7 @@ class UnitOfWork:
         self.slots.update(self.transaction.load_slots(wanted))
         self._read_leases(near)
         if holders and any(owner not in self.reservations for owner, _ in self._list_leases(slots)):
-            raise ConflictError("a lease was given while the rows of its slot were read")
+            raise ConflictError("another transaction gave a lease on a slot while the rows of the slot were read")
         paying = [
             row
             for row in self.reservations.values()
@@ -122,7 +121,7 @@ class UnitOfWork:
             self.accounts.update(self.transaction.load_accounts(sorted(names)))
 
     def _read_leases(self, slots: Collection[str]) -> None:
-        """Index the leases on these slots. Leases of loaded reservations are indexed already, with their changes."""
+        """Read all leases on these slots. Those of loaded reservations are known already, with their changes."""
         for slot, leases in self.transaction.load_leases(slots).items():
             for owner, lease in leases:
                 if owner not in self.reservations:
@@ -130,23 +129,25 @@ class UnitOfWork:
         self._read_slots.update(slots)
 
     def _find_leases(self, slot: str) -> Mapping[tuple[str, str], Lease]:
-        """Return all leases that name this slot, in any epoch."""
+        """Return all leases that name this slot, in any of its epochs (launches), by (reservation, component)."""
         if slot in self.slots and slot not in self._read_slots:
             self._read_leases([slot])
         return self._leases.get(slot, {})
 
     def _list_leases(self, slots: Sequence[str]) -> list[tuple[str, Lease]]:
-        """Return (reservation, lease) of every lease on these slots."""
+        """Read from the database, without locks, (reservation, lease) of every lease on these slots."""
         return [each for leases in self.transaction.load_leases(slots).values() for each in leases] if slots else []
 
     def count_submitted(self) -> None:
-        """Note the number of the newest reservation. None is submitted until the end. Call it first in
-        the transaction.
+        """Set `submitted` to the newest reservation's number; no reservation is submitted until this transaction ends.
+        Call it first in the transaction.
         """
         self.submitted = self.transaction.last_sequence()
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the present row of the account that pays for this reservation, if it exists and was loaded."""
+        """Return the present row of the account that pays for this reservation; None if no account pays or it is not
+        loaded.
+        """
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def _index(self, owner: str, leases: Iterable[Lease]) -> None:
@@ -154,21 +155,21 @@ class UnitOfWork:
             self._leases.setdefault(lease.slot, {})[owner, lease.component] = lease
 
     def leases_on(self, slot: Slot) -> dict[tuple[str, str], Lease]:
-        """Return the leases of the slot's present epoch, by (reservation, component)."""
+        """Return the leases on a slot's present machine (in its present epoch), by (reservation, component)."""
         found = self._find_leases(slot.id)
         return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
 
     def last_epoch(self, slot: str) -> int:
-        """Return the highest epoch of this slot that any lease names, even if the slot was deleted; 0 if none does."""
+        """Return the highest epoch of a slot (number of its launches) that a lease names; 0 if there is none."""
         return max((lease.epoch for lease in self._find_leases(slot).values()), default=0)
 
     def is_there(self, lease: Lease) -> bool:
-        """Return whether the slot of this lease is still in the lease's epoch and can hold it."""
+        """Return whether the slot of a lease still has the machine that was leased, in a state that can hold leases."""
         slot = self.slots.get(lease.slot)
         return slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
 
     def put(self, row: Row) -> None:
-        """Add a row to the change. Its version will increase."""
+        """Stage a changed row, to be written by `flush` with a higher version."""
         match row:
             case Slot():
                 self.slots[row.id] = row
@@ -182,7 +183,7 @@ class UnitOfWork:
         self._marked.pop((type(row), row.id), None)
 
     def mark(self, row: Slot | Reservation) -> None:
-        """Add marks of time to the change. The version stays, unless the row is changed otherwise as well."""
+        """Stage a row of which only time marks such as `last_seen` changed, so that its version does not increase."""
         if (type(row), row.id) in self._changed:
             self.put(row)
             return
@@ -193,29 +194,30 @@ class UnitOfWork:
         self._marked[type(row), row.id] = row
 
     def delete(self, row: Row) -> None:
-        """Add the deletion of a row to the change."""
+        """Stage the deletion of a row, to be carried out by `flush`."""
         if isinstance(row, Slot):
             self.slots.pop(row.id, None)
         self._deleted.append(row)
 
     def tell(self, event: Event) -> None:
-        """Append an event."""
+        """Stage an event, with the leader's term and the sender of the request if there are any."""
         if self._term is not None:
             event = msgspec.structs.replace(event, detail={**event.detail, "term": self._term})
         self._events.append(self.sign(event))
 
     def sign(self, event: Event) -> Event:
-        """Return the event with the principal that caused it."""
+        """Return the event with the name of the sender of the request that is carried out, if there is a sender."""
         return event if self.principal is None else msgspec.structs.replace(event, principal=self.sender)
 
     @property
     def sender(self) -> str | None:
-        """Return the name of the principal that requested the changes."""
+        """Return the name of the principal that sent the request; None if it was not signed, or there is none."""
         return None if self.principal is None else self.principal.name
 
     def move_slot(self, slot: Slot, to: SlotState, *, cause: Cause | None = None, **changes: Any) -> Slot:
-        """Change the state of a slot by a legal move, and append the event. A slot that becomes empty
-        loses its machine. `cause`: default: that of the unit of work.
+        """Change a slot's state by a legal move; stage row and event. A slot that becomes empty loses its machine.
+
+        `cause`: of the event; default: that of the unit of work. Raises IllegalMoveError if the move is forbidden.
         """
         if to == "empty":
             changes = {**without_machine(slot), **changes}
@@ -225,14 +227,16 @@ class UnitOfWork:
         return moved
 
     def move_reservation(self, reservation: Reservation, to: Phase, **changes: Any) -> Reservation:
-        """Change the phase of a reservation by a legal move, and append the event."""
+        """Change a reservation's phase; stage row and event. Raises IllegalMoveError if the move is forbidden."""
         moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)  # promise: table-of-moves
         self.put(moved)
         self.tell(event)
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:
-        """Increase the versions of a reservation's slots: its leases ended. A slot without leases becomes idle now."""
+        """Increase the versions of the slots of a reservation that lost its leases. A slot without other leases is idle
+        from now on.
+        """
         for slot_id in dict.fromkeys(lease.slot for lease in reservation.leases):
             slot = self.slots.get(slot_id)
             if slot is None:
@@ -242,7 +246,7 @@ class UnitOfWork:
             self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
 
     def free_slot(self, lease: Lease) -> None:
-        """Do what `free_slots` does for one lease that ended while its reservation stays."""
+        """Increase the version of the slot of one lease that ended. A slot without other leases is idle from now on."""
         slot = self.slots.get(lease.slot)
         if slot is not None:
             idle = slot.state in HOLDING and not self.leases_on(slot)
@@ -251,19 +255,19 @@ class UnitOfWork:
     def _put_reservation(self, row: Reservation) -> None:
         known = self.reservations.get(row.id)
         held = () if known is None else known.leases
-        # Unchanged leases are the same objects. Comparing identities is quick also for 10,000 leases.
+        # Unchanged leases are the same objects in both rows. Comparing identities is quick even for 10,000 leases.
         kept = {*map(id, held)} & {*map(id, row.leases)}
         gone = [lease for lease in held if id(lease) not in kept]
         come = {lease.component: lease for lease in row.leases if id(lease) not in kept}
         for lease in gone:
-            # A lease without a follower has ended.
+            # A lease that has no new version in the changed row has ended.
             follower = come.get(lease.component)
             to = "ended" if follower is None else follower.state
             if to != lease.state:
                 check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
         for lease in gone:
             follower = come.get(lease.component)
-            # The account owes the use of a lease that ends, stops or changes its level since the last charge.
+            # If a lease ends, stops or changes its level, its account owes for the use since the last charge.
             account = None if lease.charged_at is None else self.account_of(row)
             # promise: paid-once
             if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
@@ -272,19 +276,18 @@ class UnitOfWork:
             slot = self.slots.get(lease.slot)
             is_hosted = slot is not None and slot.machine is not None
             if slot is not None and is_hosted and follower is not None and _shown(lease) != _shown(follower):
-                # A static host compares versions to learn that it has to ask. A lease that comes or goes increases the
-                # version of its slot in any case.
+                # A static host asks for its leases when its slot has a new version.
                 self.put(slot)
         self.reservations[row.id] = row
         self._index(row.id, come.values())
 
     @property
     def staged(self) -> tuple[list[Row], list[Row]]:
-        """Return the rows to be written and the rows to be deleted."""
+        """Return the rows that `flush` would write with a higher version, and the rows that it would delete."""
         return list(self._changed.values()), list(self._deleted)
 
     def flush(self) -> ChangeSet:
-        """Write all changes with their events and callbacks."""
+        """Write all staged rows, deletions and events, and store the callbacks to send. Return what changed."""
         rows = self.transaction.save(list(self._changed.values())) if self._changed else []
         hosts = [row for row in (*rows, *self._deleted) if isinstance(row, Slot) and row.machine is not None]
         if self._marked:
@@ -316,12 +319,12 @@ class UnitOfWork:
 
 
 def _shown(lease: Lease) -> tuple[object, ...]:
-    """Return the fields of a lease that the host of its slot sees."""
+    """Return the fields of a lease that the host of its slot can see, to detect changes that the host must learn."""
     return lease.slot, lease.token, lease.resources, lease.cores, lease.state, lease.revoke_by
 
 
 def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return the notice of an event.
+    """Return the notice that is published when an event happened to a reservation.
 
     It has `event` without its prefix (`leased`, `revoking`, `released` …), phase, reason and deadline. A leased
     reservation also has its leases with token, slot, instance id, address, type, zone, resources and usable cores.
@@ -340,8 +343,8 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return the row without the hash of the holder's key. Each lease also has instance id, address, type and zone, as
-    long as the slot still has the lease's machine.
+    """Return a reservation as plain data, without its key's hash. Each lease also has instance id, address, type and
+    zone of its machine, as long as the slot still has this machine.
     """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]

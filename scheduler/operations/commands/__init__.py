@@ -1,3 +1,3 @@
-"""Handlers of the requests of producers, holders, hosts and operators: requests are validated, authorised and
-stored.
+"""Handlers of the requests of producers, holders, hosts and operators: each request is validated, its sender's rights
+are checked, and its effect is stored.
 """

@@ -1,5 +1,6 @@
-"""Handlers of commands about quota accounts: create or change one, set its balance to 0, forget it. Source:
-qscheduler.
+"""Handlers of commands about quota accounts: create or change an account, set its balance to 0, or forget it.
+
+Source: qscheduler.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,18 +17,18 @@ from scheduler.operations.unit_of_work import UnitOfWork
 
 
 def set_account(work: UnitOfWork, _rules: Rules, document: AccountDocument) -> Account:
-    """Create a quota account, or change the settings that the request names. The balance stays unless the request has
-    one.
+    """Create a quota account, or change the settings that the command names. The balance stays unless the command has a
+    balance.
     """
     settings = document.model_dump(include=document.model_fields_set - {"account", "balance"})
     return put_account(work, document.account, settings, document.balance)
 
 
 def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balance: Levels | None) -> Account:
-    """Store a quota account with these settings and return it.
+    """Store a quota account with these settings and return it. `balance` None: the present balance stays.
 
-    A new or forgotten account starts at the present time, with a balance of 0 unless one is given. Reservations that
-    were submitted before it was forgotten still have no account.
+    A new or forgotten account starts at the present time with a balance of 0, unless one is given. Reservations that
+    were submitted before the account was forgotten still have no account.
     """
     known = work.accounts.get(name)
     if known is None or known.forgotten:
@@ -53,15 +54,18 @@ def reset_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument
 
 
 def forget_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument) -> Account:
-    """Delete the balance and the rules of a quota account. Its leases continue at their levels without payment. Its
-    pending reservations have no account from now on.
+    """Delete the balance and the settings of a quota account.
+
+    Leases that the account paid for continue at their levels without payment. Pending reservations of the account have
+    no account from now on.
     """
     return drop_account(work, _find(work, document))
 
 
 def drop_account(work: UnitOfWork, known: Account) -> Account:
-    """Mark a quota account as forgotten and delete its balance and rules. The row stays, because it records which
-    reservations were submitted before.
+    """Mark a quota account as forgotten, and delete its balance and settings.
+
+    The row stays, because it records which reservations were submitted before the account was forgotten.
     """
     changed = Account(
         version=known.version,
@@ -91,4 +95,4 @@ ACCOUNT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Account]] = {
     "reset_account": reset_account,
     "forget_account": forget_account,
 }
-"""The handler of each verb about quota accounts."""
+"""By verb: the function that carries out a command about quota accounts."""

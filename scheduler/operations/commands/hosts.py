@@ -1,4 +1,4 @@
-"""Handlers of commands about static hosts: a host registers and leaves, and an operator removes it.
+"""Handlers of commands about static hosts: a host registers and leaves, and an operator removes its slot.
 
 Source: Orchard's registration of workers.
 """
@@ -17,7 +17,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 
 
 def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot:
-    """Register a static host and return its slot. Raise CommandRefused if the pool does not take hosts.
+    """Register a static host and return its slot. Raises CommandRefused if the pool does not take hosts.
 
     A new id gets a new slot, which is ready at once. If the same machine registers again, its resources, labels and
     `last_seen` are updated, and `cordoned` and the leases are kept; a slot that had drained becomes ready again.
@@ -29,7 +29,7 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
         raise CommandRefused("pool", "a pool of static hosts", document.pool)
     current = work.slots.get(document.slot)
     if current is None:
-        # Leases on a slot of this name that was removed may be left, because no tick has ended them yet.
+        # If a slot of this name was removed, leases on it may be left, because no tick has ended them yet.
         # Signed heartbeats of an earlier slot of this name do not count: their counters are times before now.
         # promise: epoch-goes-on
         current = Slot(id=document.slot, pool=document.pool, since=work.now, epoch=work.last_epoch(document.slot))
@@ -43,7 +43,7 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
         "last_seen": work.now,
     }
     if current.state == "empty":
-        # Leases from before its absence are not on the host now: a new epoch begins.
+        # Leases from before the host's absence are not on it now, so a new epoch begins.
         epoch = current.epoch + 1
         return work.move_slot(current, "ready", cause="cloud", epoch=epoch, idle_since=work.now, **fields)
     heard = msgspec.structs.replace(current, last_seen=work.now)
@@ -56,7 +56,9 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
 
 
 def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument) -> None:
-    """Raise CommandRefused and record an event if the slot belongs to another machine or another pool."""
+    """Refuse a host that registers under a slot of another machine or another pool: record an event and raise
+    CommandRefused.
+    """
     fault = None
     if current.pool != document.pool:
         fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
@@ -78,16 +80,16 @@ def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument)
 
 
 def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
-    """Drain the slot of a host that wants to leave. The slot takes no new leases, and becomes empty when its leases
+    """Drain the slot of a static host that wants to leave: it takes no new leases, and becomes empty when its leases
     have ended.
 
-    A repeated command changes nothing. Raise CommandRefused if the slot is unknown or belongs to another machine.
+    A repeated command changes nothing. Raises CommandRefused if the slot is unknown or belongs to another machine.
     """
     return start_draining(work, check_host(find_slot(work, document.slot), document.machine), "leaving", "cloud")
 
 
 def check_host(slot: Slot, machine: str) -> Slot:
-    """Return the slot if it belongs to this machine, else raise CommandRefused."""
+    """Return `slot` if it belongs to the host `machine`. Raises CommandRefused if it belongs to another machine."""
     if slot.machine != machine:
         raise CommandRefused("machine", f"the machine that {slot.id} belongs to", machine)
     return slot
@@ -96,8 +98,8 @@ def check_host(slot: Slot, machine: str) -> Slot:
 def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
     """Delete the slot of a static host that does not come back (a command of operators).
 
-    The next tick fails the reservations that have leases there (`slot_gone`). Any machine may then register under the
-    name. Raise CommandRefused for a slot of an ec2 pool, because its machine would keep running without a slot.
+    The next tick fails the reservations that have leases on the slot (`slot_gone`). Any machine may then register under
+    its name. Raises CommandRefused for a slot of an ec2 pool, because its machine would keep running without a slot.
     """
     slot = find_slot(work, document.slot)
     pool = rules.pools.get(slot.pool)
@@ -113,4 +115,4 @@ HOST_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
     "leave": leave,
     "remove": remove,
 }
-"""The handler of each verb about static hosts."""
+"""By verb: the function that carries out a command about static hosts."""

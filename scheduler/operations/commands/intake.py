@@ -1,7 +1,7 @@
-"""Intake: requests are validated, committed, published and answered, and a tick is requested.
+"""Intake of requests: each request is validated, committed, published and answered, and a tick is requested.
 
 The id of a request and its answer are stored in the same transaction as the change. A repeated request therefore
-changes nothing: it gets the stored answer, and its rows are published again. See docs/reference/consistency.md,
+changes nothing: its sender gets the stored answer, and the rows are published again. See docs/reference/consistency.md,
 "Requests".
 """
 
@@ -71,17 +71,21 @@ COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot 
     **HOST_COMMANDS,
     **ACCOUNT_COMMANDS,
 }
-"""Verb -> function that carries out a document with this verb and returns the changed row. `submit` is not included."""
+"""By verb: the function that carries out a document with this verb and returns the changed row. `submit` is not
+included.
+"""
 MOST_ITEMS = 10_000
 """Maximum number of documents in one request."""
 MOST_LIST_FAULTS = 1000
-"""Approximate maximum number of faults in the answer to a list of documents. Each refused document has at least one."""
+"""Approximate maximum number of faults in the answer to a list of documents. Each refused document has at least one
+fault.
+"""
 TRUSTED = frozenset({"renew", "confirm"})
-"""Verbs whose answer contains `ttl` and `cores`. `ttl` is the number of seconds for which the holder has the lease at
-least, or None if it has no expiry.
+"""Verbs whose answer contains `ttl` and `cores`.
 
-The holder counts these seconds from the time when it sent the command, so its deadline is before the scheduler's.
-`cores` has the number of CPUs of its slot that each component may use.
+`ttl` is the number of seconds for which the holder has the lease at least, or None if the lease does not expire. The
+holder counts these seconds from the sending of the command, so the holder's deadline is before the scheduler's. `cores`
+has, by component, the number of CPUs of the slot that the component may use.
 """
 
 
@@ -97,7 +101,7 @@ def accept(
     only if the same principal sends it.
     """
     answer = _accept(ports, verb, document, operator=operator, principal=principal)
-    # A sender with an unknown name is refused before, so the labels are bounded.
+    # A sender with an unknown name is refused before this, so there are only as many labels as principals.
     results = answer.get("results", [answer])
     accepted = sum(bool(each["ok"]) for each in results)
     role, name = ("unsigned", "") if principal is None else (principal.role, principal.name)
@@ -116,12 +120,13 @@ def _accept(ports: Ports, verb: str, document: object, *, operator: bool, princi
         request, documents = _open_envelope(verb, document)
     except InvalidInputError as error:
         return refuse(error.faults)
-    # Each document of a long list names only some of its faults: finding them takes time, and the answer is stored.
+    # In a long list, only some faults of each document are reported: finding faults takes time, and the answer is
+    # stored.
     most = max(1, min(MOST_FAULTS, MOST_LIST_FAULTS // len(documents)))
     items = [_read(verb, each, most, principal) for each in documents]
     is_single = "items" not in cast("Mapping[str, object]", document)
     if not any(isinstance(item, Document) for item in items):
-        # Each repetition gets the same answer, so it is not stored.
+        # If every document is invalid, each repetition of the request gets the same answer, so it is not stored.
         return _join([refuse_item(item, index) for index, item in enumerate(items)], single=is_single)
     rules = ports.rules()
     misfits: Mapping[str, Reason] = {}
@@ -152,7 +157,7 @@ def _accept(ports: Ports, verb: str, document: object, *, operator: bool, princi
     else:
         if verb == "submit":
             ports.admission.note(change_set.rows)
-        # A host that registers may have been silent, so a tick runs even if only its mark of time changed.
+        # A host that registers may have been silent, so a tick runs even if only its `last_seen` changed.
         announce(ports, change_set, kick=change_set.is_change or verb == "register")
     return answer
 
@@ -162,8 +167,9 @@ def _join(results: list[Answer], *, single: bool) -> Answer:
 
 
 def _repeat(ports: Ports, answer: Answer) -> None:
-    """Publish the rows of an answer and request a tick again: the first process may have ended right after
-    its commit.
+    """Publish the rows that a stored answer names, and request a tick, because the same request arrived again.
+
+    The process that carried out the request first may have ended right after its commit.
     """
     results = answer.get("results", [answer])
     names = [each["reservation"] for each in results if each.get("reservation")]
@@ -176,7 +182,9 @@ def _repeat(ports: Ports, answer: Answer) -> None:
 
 
 def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
-    """Return the request id and the documents of a request. Raise InvalidInputError if either is invalid."""
+    """Return the id of a request and its documents: those under `items`, or its only one. Raises InvalidInputError if
+    the request is malformed.
+    """
     if verb not in SCHEMAS:
         raise InvalidInputError([Fault("verb", f"a known verb{suggest(verb, SCHEMAS)}", show(verb))])
     if not isinstance(document, Mapping):
@@ -193,12 +201,16 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
         raise InvalidInputError([Fault("items", f"a list of 1 to {MOST_ITEMS} documents", got)])
     if content:
         name = next(iter(content))
-        raise fault(name, "nothing beside items", "***" if name in {"key", "key_hash"} else content[name])
+        raise fault(name, "no other field beside items", "***" if name in {"key", "key_hash"} else content[name])
     return request, items
 
 
 def _read(verb: str, item: object, most: int, principal: Principal | None) -> Item:
-    """Return the document of one item of a request, or its faults. A producer may submit for its own accounts only."""
+    """Check one document of a request against the schema of its verb. Return the document, or the error with its
+    faults.
+
+    A producer may submit reservations for its own accounts only.
+    """
     try:
         document = read_document(SCHEMAS[verb], item, most=most)
     except InvalidInputError as error:
@@ -208,7 +220,7 @@ def _read(verb: str, item: object, most: int, principal: Principal | None) -> It
 
 
 def load_rows(work: UnitOfWork, rules: Rules, verb: str, documents: Iterable[Document]) -> None:
-    """Load the rows that these documents of one verb name. Call it once in a transaction."""
+    """Lock and read the rows that these documents of one verb name. Call it once in a transaction."""
     named = list(documents)
     if verb == "forget_account":
         work.count_submitted()
@@ -228,14 +240,17 @@ def _list_named(documents: Iterable[Document], field: str) -> list[str]:
 def carry_out(work: UnitOfWork, rules: Rules, verb: str, document: Document) -> Reservation | Slot | Account | Nobody:
     """Carry out one document whose rows are loaded, and return the row that it changed.
 
-    Raises CommandRefused if the sender may not, or the command cannot be carried out. Then nothing was changed.
+    Raises CommandRefused if the sender has no right to it, or the command cannot be carried out. Then nothing was
+    changed.
     """
     _check_rights(work, document)  # promise: rights-of-principal
     return COMMANDS[verb](work, rules, document)
 
 
 def _check_rights(work: UnitOfWork, document: Document) -> None:
-    """Refuse a sender that may not act on the rows that the document names. Its role is checked before."""
+    """Raise CommandRefused if the sender may not act on the reservation or slot that the document names. The sender's
+    role was checked before.
+    """
     principal, name = work.principal, getattr(document, "reservation", None)
     if principal is None:
         return
@@ -249,7 +264,9 @@ def _check_rights(work: UnitOfWork, document: Document) -> None:
 
 
 def check_question(principal: Principal | None, verb: str, *, slot: str | None = None) -> None:
-    """Raise CommandRefused unless this principal may send this question, about this slot if it names one."""
+    """Raise CommandRefused unless this sender may ask this question (a verb that changes nothing). `slot`: the slot
+    that the question is about, if any.
+    """
     raise_first([find_role_fault(principal, verb), None if slot is None else find_host_fault(principal, slot)])
 
 

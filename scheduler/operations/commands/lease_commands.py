@@ -1,7 +1,7 @@
-"""Handlers of the commands about reservations and slots. Senders are producers, holders, operators and the cloud.
+"""Handlers of commands about reservations and slots. Senders are producers, holders, operators and the cloud.
 
-Each handler changes rows in a unit of work. A handler raises `CommandRefused`, with the field, what was expected and
-what was found, before it has changed anything.
+Each handler changes rows in a unit of work. If a command cannot be carried out, its handler raises `CommandRefused`,
+with the field, what was expected and what was found, before it has changed anything.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,11 +38,15 @@ from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
-"""Name of the event of an interruption notice for a machine. The notice does not change the state of the slot."""
+"""Name of the event of EC2's notice that it will take back a slot's machine. The notice does not change the state of
+the slot.
+"""
 
 
-class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field's word for what is no error of ours)
-    """Raised for a command that is not carried out. `fault` is returned to its sender."""
+class CommandRefused(Exception):  # noqa: N818 (a refused request is not an error of the scheduler)
+    """Raised when a command is not carried out. `fault` (the field, what was expected, what was found) is returned to
+    the sender.
+    """
 
     def __init__(self, path: str, wanted: str, got: object) -> None:
         self.fault = Fault(path, wanted, show(got))
@@ -50,14 +54,16 @@ class CommandRefused(Exception):  # noqa: N818 (a request is refused: the field'
 
     @classmethod
     def of(cls, fault: Fault) -> "CommandRefused":
-        """Return the refusal for an existing fault."""
+        """Make the exception from a fault that exists already, instead of from its field, expected value and value
+        found.
+        """
         refusal = cls(fault.path, fault.expected, None)
         refusal.fault, refusal.args = fault, (str(fault),)
         return refusal
 
 
 def raise_first(faults: Iterable[Fault | None]) -> None:
-    """Raise CommandRefused for the first fault that is not None."""
+    """Raise CommandRefused for the first item of `faults` that is not None. Without such an item do nothing."""
     found = next((each for each in faults if each is not None), None)
     if found is not None:
         raise CommandRefused.of(found)
@@ -71,8 +77,8 @@ def _find(work: UnitOfWork, document: HolderDocument) -> Reservation:
 
 
 def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
-    """Return the reservation of a command. Raise CommandRefused if it has ended, or if the key or the token of the
-    command is wrong.
+    """Return the reservation of a command. Raises CommandRefused if the reservation is unknown or has ended, or if the
+    command's key or token is wrong.
     """
     current = _find(work, document)
     if current.phase in ENDED:
@@ -83,8 +89,9 @@ def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
 
 
 def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reservation, Lease | None]:
-    """Return the reservation of a command, and its elastic lease if the command names one. For an elastic lease, its
-    own token is accepted as well as that of the reservation.
+    """Return the reservation of a command, and its elastic lease if the command names an elastic component.
+
+    For an elastic lease, both the lease's own token and the reservation's token are accepted.
     """
     current = _find(work, document)
     named = [each for each in current.leases if each.component == document.component and each.kind == "elastic"]
@@ -95,10 +102,10 @@ def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reserva
 
 
 def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
-    """Raise CommandRefused unless the sender has the key whose hash was submitted with the reservation. An operator
-    needs no key.
+    """Raise CommandRefused unless the command has the key whose hash was submitted with the reservation.
 
-    The key is checked before the token, so that a sender without the key cannot find out the token by guessing.
+    An operator needs no key. The key is checked before the token, so that a sender without the key cannot find out the
+    token by guessing.
     """
     if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, document.key):
         return
@@ -108,9 +115,9 @@ def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument)
 
 
 def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
-    """Raise CommandRefused if the command has a stale token, or lacks a token that it needs.
+    """Raise CommandRefused if a command has a stale fencing token, or lacks a token that it needs.
 
-    A holder needs the current token for a leased reservation, and none for a pending one. Operators need none. A stale
+    A holder needs the current token of a leased reservation, and none for a pending one. Operators need none. A stale
     token is refused in all cases.
     """
     if document.token is None and (work.cause != "holder" or current.phase == "pending"):
@@ -122,7 +129,7 @@ def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocumen
 
 
 def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """End a reservation because its holder has finished. A second release changes nothing."""
+    """End a reservation because its holder has finished. A repeated release changes nothing."""
     current = _find(work, document)
     if current.phase == "released":
         return current
@@ -132,8 +139,9 @@ def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """End a reservation without a restart. No token is needed, because this is a command of the producer. A second
-    cancel changes nothing.
+    """End a reservation, without a restart, because its producer does not want it any more.
+
+    No token is needed. A repeated cancel changes nothing.
     """
     current = _find(work, document)
     if current.phase == "cancelled":
@@ -145,7 +153,9 @@ def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservat
 
 
 def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """Move the expiry of a reservation to now + ttl. A holder's first renewal also confirms the lease."""
+    """Move the expiry of a reservation to now + ttl. The first renewal by the holder also confirms the lease (its use
+    has begun).
+    """
     current = find_alive(work, document)
     confirmed = current.confirmed_at
     if current.phase == "leased" and confirmed is None:
@@ -159,9 +169,10 @@ def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservati
 
 
 def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """Fail a reservation because an essential component died. The restart policy decides whether it is restarted.
+    """Fail a reservation because an essential component died. The restart policy decides whether the reservation is
+    restarted.
 
-    If the command names an elastic instance, only that instance ends, and a later tick may grant it again.
+    If the command names an elastic instance, only that instance ends, and a later tick may grant it a lease again.
     """
     current, elastic = _find_with_part(work, document)
     _check_component(current, document)
@@ -173,8 +184,9 @@ def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservatio
 
 
 def _check_component(current: Reservation, document: ReasonDocument) -> None:
-    """Raise CommandRefused if the command names a component that is not leased. For a pending reservation, the
-    essential components of the request are allowed.
+    """Raise CommandRefused if the command names a component on which the reservation has no lease.
+
+    For a pending reservation without claims, the essential components of the request are allowed.
     """
     held = {lease.component for lease in current.leases}
     known = held or {each.name for each in list_instances(current.request, "essential")}
@@ -183,11 +195,11 @@ def _check_component(current: Reservation, document: ReasonDocument) -> None:
 
 
 def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """Give revoked leases back before their deadline. The reservation becomes pending again, or stays leased if only
-    elastic instances were revoked.
+    """Give revoked leases back before their deadline. Returns the reservation.
 
-    An elastic instance that the command names is given back even if it is not being revoked. The reservation then gets
-    no further instances of that component.
+    The reservation becomes pending again, or stays leased if only elastic instances were revoked. An elastic instance
+    that the command names is given back even if it is not being revoked; as long as the reservation is leased, it then
+    gets no further instances of that component.
     """
     current, elastic = _find_with_part(work, document)
     _check_component(current, document)
@@ -210,8 +222,9 @@ def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, lease: Leas
 
 
 def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """Give the leases back because the holder cannot use the slots. The reservation keeps its position in the queue and
-    is not placed on these slots in its next assignment.
+    """Give all leases of a reservation back, because the holder cannot use their slots.
+
+    The reservation keeps its position in the queue and is not placed on these slots in its next assignment.
     """
     current = find_alive(work, document)
     if current.phase != "leased":
@@ -221,7 +234,9 @@ def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """Give the leases back and keep the reservation on hold until it is resumed. It keeps its position in the queue."""
+    """Give the leases of a reservation back and keep it on hold until it is resumed. The reservation keeps its position
+    in the queue.
+    """
     current = find_alive(work, document)
     if current.phase == "pending":
         return _set_suspended(work, current, suspended=True)
@@ -229,7 +244,7 @@ def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def resume(work: UnitOfWork, _rules: Rules, document: HolderDocument) -> Reservation:
-    """Undo a suspension, so that the reservation can be placed again."""
+    """End the suspension of a reservation, so that a tick can place it again."""
     return _set_suspended(work, find_alive(work, document), suspended=False)
 
 
@@ -243,8 +258,9 @@ def _set_suspended(work: UnitOfWork, current: Reservation, *, suspended: bool) -
 
 
 def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) -> Reservation:
-    """Change the priority of a reservation from the next tick on. Priority 0 puts a pending reservation on hold and
-    does not affect a leased one.
+    """Change the priority of a reservation from the next tick on.
+
+    Priority 0 puts a pending reservation on hold and does not affect a leased one.
     """
     current = _find(work, document)
     if current.phase in ENDED:
@@ -258,7 +274,7 @@ def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) ->
 
 
 def find_slot(work: UnitOfWork, name: str) -> Slot:
-    """Return the slot with this id. Raise CommandRefused if there is none."""
+    """Return the slot with this id. Raises CommandRefused if there is none."""
     slot = work.slots.get(name)
     if slot is None:
         raise CommandRefused("slot", "a known slot", name)
@@ -266,12 +282,12 @@ def find_slot(work: UnitOfWork, name: str) -> Slot:
 
 
 def cordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Mark a slot so that it takes no new leases. Its present leases continue."""
+    """Mark a slot so that it takes no new leases. Leases that are on the slot continue."""
     return _set_cordon(work, document.slot, cordoned=True)
 
 
 def uncordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Undo a cordon, so that the slot takes new leases."""
+    """End the cordon of a slot, so that it takes new leases again."""
     return _set_cordon(work, document.slot, cordoned=False)
 
 
@@ -284,14 +300,19 @@ def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
 
 
 def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Drain a slot at once if it is ready, or in the next tick if it is in flight. Slots in other states do
+    """Drain a slot (let it end when its leases are over) at the command of an operator.
+
+    A ready slot drains at once. A slot whose machine is not ready yet drains in the next tick. Slots in other states do
     not change.
     """
     return start_draining(work, find_slot(work, document.slot), "requested", "operator")
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """Drain a slot for this reason and cause, at once if it is ready, or in the next tick if it is in flight."""
+    """Drain a slot for this reason: at once if it is ready, or in the next tick if its machine is not ready yet.
+
+    Slots in other states do not change.
+    """
     if slot.state == "ready":
         slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
     elif slot.state in IN_FLIGHT and slot.drain_reason is None:
@@ -301,8 +322,9 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 
 
 def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
-    """Record a spot interruption notice: the machine of the slot will be gone at `gone_at`. A second notice changes
-    nothing.
+    """Record on a slot EC2's notice that it will take the spot machine back at `gone_at`.
+
+    A second notice changes nothing.
     """
     slot = find_slot(work, name)
     if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
@@ -314,8 +336,10 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
 
 
 def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
-    """Handle EC2's recommendation to replace the machine of a slot. If the pool's `rebalance` is `drain`, drain the
-    slot as by a command of an operator. A second recommendation changes nothing.
+    """Handle EC2's recommendation to replace the machine of a slot: drain the slot unless the pool ignores the
+    recommendations.
+
+    A second recommendation changes nothing.
     """
     slot = find_slot(work, name)
     pool = rules.pools.get(slot.pool)
@@ -325,7 +349,9 @@ def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
 
 
 def lose(work: UnitOfWork, name: str) -> Slot:
-    """Make a slot empty because its machine is gone. The next tick fails the reservations that had leases there."""
+    """Make a slot empty because its machine is gone. The next tick fails the reservations that had leases on the
+    slot.
+    """
     slot = find_slot(work, name)
     if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
         slot = work.move_slot(slot, "empty", cause="cloud", reason="lost")
@@ -333,7 +359,7 @@ def lose(work: UnitOfWork, name: str) -> Slot:
 
 
 def hear(work: UnitOfWork, name: str) -> Slot:
-    """Record a heartbeat of a static host with the present cluster time."""
+    """Record a heartbeat of a static host: set `last_seen` of its slot to the present time of the cluster."""
     slot = msgspec.structs.replace(find_slot(work, name), last_seen=work.now)
     work.mark(slot)
     return slot
@@ -353,4 +379,4 @@ LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot]
     "uncordon": uncordon,
     "drain": drain,
 }
-"""The handler of each verb of producers, holders and operators about reservations and slots."""
+"""By verb: the function that carries out a command of a producer, holder or operator about reservations or slots."""

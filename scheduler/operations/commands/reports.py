@@ -1,5 +1,7 @@
-"""Handlers of reports by an observer of the machines: `confirm`, `absent` and `idle`. A report overrides the stored
-state, unless it is older than what is known. Source: qscheduler's notices.
+"""Handlers of reports by an observer of the machines: `confirm` (a reservation runs), `absent` (it does not) and
+`idle`.
+
+A report overrides the stored state, unless the report is older than what is known. Source: qscheduler's notices.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,23 +23,25 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 
 MOVED = "reservation_moved"
-"""Name of the event of a reservation that was confirmed to run on another slot. Its phase does not change."""
+"""Name of the event of a leased reservation that was confirmed to run on another slot than its lease names. Its phase
+does not change.
+"""
 CONTRADICTED = "contradicted"
 
 
 class Nobody(msgspec.Struct, frozen=True):
-    """An unknown reservation that a report names."""
+    """A reservation that a report names and the database does not have."""
 
     id: str
 
 
 def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reservation | Nobody:
-    """Record that a reservation runs. `confirm_timeout` no longer applies to it. If its slot is a static host, the host
-    counts as heard from, because the sender has contact with it (source: Orchard).
+    """Record the report that a reservation runs, so that `confirm_timeout` no longer applies to it.
 
     A reservation that is pending, or leased on another slot, becomes leased on the reported slot. If that slot has no
     capacity for both, the reservation that was assumed to run there becomes pending again. An unknown reservation is
-    never created; the slot then takes no lease until a report `idle`.
+    never created; the slot then takes no lease until a report `idle`. A static host counts as heard from, because the
+    sender has contact with it (source: Orchard).
     """
     at = _instant(work, document)
     if document.slot is not None and document.reservation not in work.reservations:
@@ -52,7 +56,9 @@ def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reserv
 
 
 def _instant(work: UnitOfWork, document: ConfirmDocument | AbsentDocument | IdleDocument) -> float:
-    """Return the time of the report in seconds since the epoch. A time in the future counts as now."""
+    """Return the time that a report describes, in seconds since the epoch; now if the report has none. A time in the
+    future counts as now.
+    """
     return work.now if document.as_of is None else min(document.as_of, work.now)
 
 
@@ -69,13 +75,16 @@ def _confirm_there(
 
 
 def _known_since(current: Reservation) -> float:
-    """Return the time of the last change of phase or of the newest confirmation, whichever is later."""
+    """Return the time of the reservation's last change of phase or of its newest confirmation, whichever is later.
+    Older reports about it are ignored.
+    """
     return current.changed_at if current.confirmed_at is None else max(current.changed_at, current.confirmed_at)
 
 
 def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
-    """Return the time of the latest information about what runs on the slot: a report, a lease that began or ended, a
-    confirmation, or the start of its machine.
+    """Return the time of the latest information about what runs on a slot. Older reports about the slot are ignored.
+
+    It is the latest of: a report, a lease that began or ended there, a confirmation, the start of the machine.
     """
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
     for (owner, _), lease in work.leases_on(slot).items():
@@ -84,7 +93,9 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
 
 
 def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float) -> None:
-    """Set `last_seen` of the slots that belong to static hosts to the time `at`, unless it is later already."""
+    """Set `last_seen` of those of these slots that belong to static hosts to the time `at`, unless their `last_seen` is
+    later.
+    """
     for name in sorted(names):
         slot = work.slots.get(name)
         pool = rules.pools.get(slot.pool) if slot is not None else None
@@ -94,8 +105,10 @@ def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float)
 
 
 def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, at: float) -> Reservation:
-    """Move a reservation to the slot on which it was confirmed to run. It was pending, or leased on another slot. A
-    reservation with several instances is refused, because the report does not identify the instance.
+    """Lease a reservation on the slot where it was confirmed to run: it was pending, or leased on another slot.
+
+    Raises CommandRefused for a reservation with several instances, because the report does not identify the instance,
+    and for a slot that is neither ready nor draining.
     """
     instances = list_instances(current.request, "essential")
     pool = rules.pools.get(slot.pool)
@@ -120,8 +133,10 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
 
 
 def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Placement) -> None:
-    """Lease a pending reservation on the reported slot, at the level that a tick would choose. Its claims are
-    dropped.
+    """Lease a pending reservation on the slot where a report found it, at the level of service that its account can
+    pay.
+
+    Claims of the reservation on other slots are dropped.
     """
     if current.leases:
         current = drop_claims(work, current)
@@ -133,8 +148,9 @@ def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Plac
 
 
 def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
-    """Move the essential lease of a reservation to another slot. Level and cost stay. The lease gets a new token,
-    because a holder with the old token is not on this slot.
+    """Move the essential lease of a reservation to the slot where a report found it. Level and cost stay.
+
+    The lease gets a new fencing token, because a holder with the old token is not on this slot.
     """
     token = work.transaction.next_tokens(1)[0]
     leases = tuple(
@@ -152,10 +168,9 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
 
 
 def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
-    """Return other reservations on the slot to the queue until the component fits.
+    """Return other reservations on a slot to the queue until `component` fits, because `current` is known to run there.
 
-    Reservations without a confirmation are returned first; among them, and then among the others, the latest lease
-    first.
+    Reservations without a confirmation are returned first. Within each group, the latest lease is returned first.
     """
     writer = LeaseWriter(work, rules)
     while others := {key: lease for key, lease in work.leases_on(slot).items() if key[0] != current.id}:
@@ -169,7 +184,9 @@ def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot,
 
 
 def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
-    """Return a reservation to the queue, with its earlier position, because a report contradicts its lease."""
+    """Return a reservation to the queue at its earlier position, or drop its claims if it is pending, because a report
+    contradicts its lease or claim.
+    """
     if other.phase == "pending":
         drop_claims(work, other)
     else:
@@ -192,7 +209,9 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | Nobody:
-    """End a reservation, with its leases, because it neither runs nor waits. An unknown reservation needs no change."""
+    """End a reservation, with its leases, because a report states that it neither runs nor waits. An unknown
+    reservation needs no change.
+    """
     current = work.reservations.get(document.reservation)
     if current is None:
         return Nobody(document.reservation)
@@ -202,10 +221,11 @@ def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservat
 
 
 def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
-    """Record that nothing runs on a slot: end the confirmed reservations there, set the reported labels and let the
-    slot take leases again.
+    """Record the report that nothing runs on a slot: end the confirmed reservations there and let the slot take leases
+    again.
 
-    A lease that is not confirmed yet is kept, because its holder may still start.
+    If no lease is left on the slot, the labels in the report are stored. A lease that is not confirmed yet is kept,
+    because its holder may still start.
     """
     slot = find_slot(work, document.slot)
     at = _instant(work, document)
@@ -227,7 +247,7 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
 
 
 def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
-    """Return the reservations that have a lease on the slot. Claims do not count."""
+    """Return the reservations that have a lease on the slot. Reservations that only claim the slot are not included."""
     owners = dict.fromkeys(owner for (owner, _), lease in work.leases_on(slot).items() if lease.state != "claimed")
     return (work.reservations[owner] for owner in owners)
 
@@ -237,4 +257,4 @@ REPORT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot
     "absent": absent,
     "idle": idle,
 }
-"""The handler of each report. The leases on the reported slots are loaded together with their reservations."""
+"""By verb: the function that carries out a report. The reservations with leases on the reported slot must be loaded."""

@@ -1,4 +1,7 @@
-"""Submissions: test the documents of new reservations, store them, and answer with notes on what has no effect."""
+"""Submissions: test the documents of new reservations, store the reservations, and answer.
+
+The answers contain notes on fields that have no effect.
+"""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,13 +26,15 @@ from scheduler.ports import Store
 
 Answer = dict[str, Any]
 Item = Document | InvalidInputError
-"""One document of a request, or the error for which it is refused."""
+"""One document of a request, or the error for which the document is refused."""
 
 
 def refuse_unservable(item: Item, rules: Rules) -> Item:
-    """Refuse a reservation for an unknown pool or system, or one that exceeds a limit on a single reservation.
+    """Return the error for a reservation that names an unknown pool or system, or exceeds a limit on a single
+    reservation.
 
-    An unknown pool is a typing error. A reservation whose pool is removed later waits.
+    Returns the document if there is no fault. An unknown pool counts as a typing error; a reservation whose pool is
+    removed later waits.
     """
     if not isinstance(item, ReservationDocument):
         return item
@@ -43,8 +48,10 @@ def refuse_unservable(item: Item, rules: Rules) -> Item:
 
 
 def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]) -> dict[str, Reason]:
-    """Return, by reservation id, the reasons why no slot could hold a reservation at present. Only one of several equal
-    requests is tested, because lists may be long.
+    """Return, by reservation id, the waiting code and sentence for each new reservation that no slot could hold at
+    present.
+
+    Of several equal documents only one is tested, because lists may be long.
     """
     good = {item.id: item for item in reversed(items) if isinstance(item, ReservationDocument)}
     alike: dict[Hashable, list[str]] = {}
@@ -64,12 +71,11 @@ def submit(
     misfits: Mapping[str, Reason] | None = None,
     admission: Admission | None = None,
 ) -> tuple[list[Answer], ChangeSet]:
-    """Store new reservations, and return their answers and the changes. A reservation whose id already exists, in any
-    phase, changes nothing.
+    """Store new reservations, and return their answers and the changes.
 
-    `misfits` has, by id, the reasons why no slot could hold a reservation at present; such reservations are stored as
-    well, and their answers contain the reason. `admission` refuses reservations that exceed a limit on pending ones;
-    None: no limit applies.
+    A document whose id exists already changes nothing, in whatever phase that reservation is. `misfits` has, by id, the
+    reasons why no slot could hold a reservation at present; such reservations are stored as well, and their answers
+    contain the reason. `admission` refuses reservations that exceed a limit on pending ones; None: no limit applies.
     """
     good = [item for item in items if isinstance(item, ReservationDocument)]
     rows = {item.id: new_reservation(item, rules, work.now, work.sender) for item in reversed(good)}
@@ -86,7 +92,7 @@ def submit(
     ]
     work.transaction.append_events(events)
     present = {row.id: row for row in inserted}
-    # Of several documents with one id the first one is stored.
+    # Of several documents with the same id the first one is stored.
     first = {id(item) for item in {item.id: item for item in reversed(good)}.values() if item.id in present}
     present |= work.transaction.load_reservations(order.keys() - present.keys())
     alike = {name for name, row in present.items() if row.request == rows[name].request}
@@ -110,9 +116,10 @@ def _answer(
     *,
     is_known: bool,
 ) -> Answer:
-    """Return the answer with the stored row of this id, unless another principal submitted the row.
+    """Return the answer to a submitted document, from the stored reservation with its id.
 
-    `is_known`: the row existed before this document. Where their contents differ, those of the row hold.
+    If another principal submitted that reservation, the document is refused. `is_known`: the reservation existed before
+    this document; notes then name the fields that differ, for which the stored values hold.
     """
     if not owns(work.principal, row):
         return refuse([Fault("id", "an id that no other principal has used", show(item.id))], index)
@@ -126,7 +133,9 @@ def _answer(
 
 
 def new_reservation(item: ReservationDocument, rules: Rules, now: float, principal: str | None = None) -> Reservation:
-    """Return the pending reservation of a document, created now by this principal."""
+    """Return the pending reservation that a submitted document describes, created now by this principal. Stores
+    nothing.
+    """
     request = item.to_request()
     return Reservation(
         id=item.id,
@@ -142,19 +151,25 @@ def new_reservation(item: ReservationDocument, rules: Rules, now: float, princip
 
 
 def note_ignored(rules: Rules, row: Reservation, priority: float, account: str | None) -> dict[str, str]:
-    """Return sentences, by field, about fields of the request that the queue of this reservation ignores."""
+    """Return, by field, a sentence for each field of a request (priority, account) that the order of its queue
+    ignores.
+    """
     queue = rules.settings_of(row.request.pool, row.request.system).queue
     return find_ignored(queue, priority=priority, account=account)
 
 
 def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:
-    """Add `notes` to the answer: what an accepted request does not do, as `path` of the field and `text`."""
+    """Add `notes`, which name fields of an accepted request that have no effect, to its answer, as `path` of the field
+    and `text`.
+    """
     if notes:
         answer["notes"] = [{"path": path, "text": text} for path, text in notes.items()]
 
 
 def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[tuple[str, str]]:
-    """Yield (field, sentence) for each field whose value differs. A missing field has its default value."""
+    """Yield (field, sentence) for each field in which a repeated submission differs from the stored reservation. A
+    missing field counts as its default.
+    """
     asked, first = item.to_request(), row.request
     for name in Request.__struct_fields__:
         if (value := getattr(first, name)) == getattr(asked, name):
@@ -172,7 +187,9 @@ def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[t
 
 
 def _is_plain(components: tuple[Component, ...]) -> bool:
-    """Return whether the components are those of a document without `components`."""
+    """Return whether the components are what a document with `resources` and without `components` gives: one component
+    `main`.
+    """
     return len(components) == 1 and components[0] == Component(name="main", resources=components[0].resources)
 
 
@@ -183,7 +200,7 @@ def _show(value: object) -> str:
 
 
 def describe_answer(row: Reservation | Slot | Account | Nobody) -> Answer:
-    """Return the answer to a command that was carried out: the reservation, slot or account as it is now."""
+    """Return the answer to a command that was carried out, from the present reservation, slot or account."""
     if isinstance(row, Account):
         return {"ok": True, "account": row.id, "balance": row.balance}
     if isinstance(row, Slot):
@@ -201,10 +218,12 @@ def describe_answer(row: Reservation | Slot | Account | Nobody) -> Answer:
 
 
 def refuse_item(item: Item, index: int) -> Answer:
-    """Return the answer that refuses the document at this index of a list, with its faults."""
+    """Return the answer that refuses one document of a list, with its faults. `index`: the position of the document in
+    the list.
+    """
     return refuse(item.faults if isinstance(item, InvalidInputError) else (), index)
 
 
 def refuse(faults: Sequence[Fault], index: int = 0) -> Answer:
-    """Return the answer to a document with these faults."""
+    """Return the answer that refuses a document for these faults. `index`: the position of the document in its list."""
     return {"ok": False, "errors": [{"index": index, **msgspec.to_builtins(each)} for each in faults]}

@@ -1,1 +1,1 @@
-"""Work on EC2 instances: launch, check, terminate, reconcile."""
+"""Work on EC2 instances: launch, check and terminate machines, and compare them with the slots."""

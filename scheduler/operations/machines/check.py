@@ -1,4 +1,6 @@
-"""Checks slots' machines and moves each slot to the state of its machine. A periodic sweep starts the checks."""
+"""Checks the machines of slots and moves each slot to the state of its machine. A periodic sweep starts these
+checks.
+"""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -18,22 +20,25 @@ from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_g
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 
 BATCH = 100
-"""Slots in one message to the health queue: as many as one describe call takes."""
+"""Number of slots in one message that starts checks without probes: as many as one EC2 describe call takes."""
 PROBED_BATCH = 10
-"""Slots in one message when each machine may have to be probed, one after the other, up to its probe's timeout."""
+"""Number of slots in one message that starts checks with probes. The machines are probed one after the other, each up
+to the probe's timeout.
+"""
 YOUNG_SECONDS = 300.0
 MOST_MISSES = 3
-"""A machine that the cloud does not list counts as gone when it was launched YOUNG_SECONDS ago and was missing this
-often in a row.
+"""A machine that EC2 does not list counts as gone when it was launched at least YOUNG_SECONDS ago and was missing in
+this number of checks in a row.
 """
 
 
 def check(ports: Ports, slot_ids: Sequence[str]) -> int:
-    """Move each slot to the state of its machine. Return how many events that made.
+    """Ask EC2 for the machines of these slots, and move each slot to the state of its machine. Return the number of
+    events.
 
-    booting: the machine runs -> binding. binding: the probe succeeds -> ready. terminating: the machine is gone ->
-    empty. Any other state: the machine is gone -> empty, and the next tick fails what it held. A machine that EC2 is
-    taking back counts as interrupted, in case its notice was lost.
+    A booting slot becomes `binding` when its machine runs, and `ready` when the probe succeeds. A slot in any state
+    becomes `empty` when its machine is gone; the next tick then fails the reservations that had leases there. A machine
+    that EC2 is taking back counts as interrupted, in case the interruption notice was lost.
     """
     rules = ports.rules()
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]
@@ -71,8 +76,8 @@ def _serves(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules
 
 
 def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
-    """Return whether a ready machine fails its probe or is reported unhealthy. Without a probe and
-    report it does not.
+    """Return whether a ready slot's running machine fails its probe or, without a probe, is reported unhealthy by the
+    cloud. False if the pool's `unhealthy_after` is 0.
     """
     machine, pool = machines.get(slot.instance_id or ""), rules.pools.get(slot.pool)
     if machine is None or machine.state != "running" or slot.state != "ready" or pool is None:
@@ -85,7 +90,7 @@ def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules)
 
 
 def _note_probe(work: UnitOfWork, name: str, *, failed: bool) -> None:
-    """Count the failed probes in a row. A successful probe sets the count to 0."""
+    """Count the failed probes in a row of a ready slot's machine. A successful probe sets the count to 0."""
     slot = work.slots.get(name)
     count = slot.failed_probes + 1 if slot and failed else 0
     if slot is not None and slot.state == "ready" and slot.failed_probes != count:
@@ -93,7 +98,9 @@ def _note_probe(work: UnitOfWork, name: str, *, failed: bool) -> None:
 
 
 def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, *, serves: bool) -> None:
-    """Move one slot to the state of its machine."""
+    """Move one slot to the state that its machine has in the cloud. `machine` None: the cloud does not list it.
+    `serves`: its probe succeeded.
+    """
     if machine is None:
         _mirror_missing(work, rules, slot)
         return
@@ -117,16 +124,20 @@ def _whereabouts(machine: Machine) -> dict[str, Any]:
 
 
 def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """The machine is gone: make the slot empty. If it never served, count a failed boot."""
+    """Make a slot empty because its machine is gone. If the machine never became ready, count a failed boot of the
+    pool.
+    """
     if slot.state in BOOTING:
         note_failed_boot(work, rules.pools.get(slot.pool), slot, f"lost its machine while {slot.state}")
     work.move_slot(slot, "empty", reason="gone")  # promise: empty-confirmed
 
 
 def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """The cloud does not list the machine: treat it as gone only once it is old enough and was missing often enough.
+    """Count that the cloud does not list a slot's machine; treat it as gone once it is old and was missing often
+    enough.
 
-    This also holds for terminating slots: a machine that is not listed yet may not have received the termination.
+    A machine that was launched a moment ago may not be listed yet. This also holds for terminating slots, because such
+    a machine may not have received the termination.
     """
     missed = slot.missed + 1
     born = slot.since if slot.last_seen is None else slot.last_seen
@@ -137,13 +148,14 @@ def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
 
 
 RESEND_SECONDS = 10.0
-"""Slow work that was sent less than this many seconds ago is not sent again."""
+"""A launch, termination or callback that was sent less than this number of seconds ago is not sent again."""
 
 
 def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
-    """Send due work again that was not sent for a while: launches, terminations, callbacks. Return the number.
+    """Send launches, terminations and callbacks again that are due and were last sent `resend_seconds` ago or earlier.
 
-    A `sent_at` in the future was written before the clock was set back, so that work is due as well.
+    Returns the number of messages sent. A slot whose `sent_at` is in the future was written before the clock was set
+    back, so its launch or termination is due as well.
     """
     now = ports.store.now()
     due = [
@@ -160,7 +172,9 @@ def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
 
 
 def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
-    """Set `sent_at` of the slots that are still due, so that copies of this task do not pile up messages."""
+    """Set `sent_at` to `now` for those slots in `due` that have not changed since they were read, and return them, so
+    that two processes do not send the same work again.
+    """
     if not due:
         return []
     with ports.store.transaction() as transaction:
@@ -176,10 +190,10 @@ def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
 
 
 def sweep(ports: Ports, *, all_machines: bool = False) -> int:
-    """Send checks of slots in batches.
+    """Send messages that start checks of slots, in batches. Return the number of slots.
 
-    Slots that boot, bind or terminate are checked, and interrupted ones. `all_machines`: every slot that has a
-    machine.
+    Slots that boot, bind or terminate are checked, and draining ones that were interrupted. `all_machines`: check every
+    slot that has a machine.
     """
     probed = ports.store.find_slots(states=["booting", "binding", *(["ready"] if all_machines else [])])
     going = ports.store.find_slots(states=["terminating", "draining"])
@@ -189,7 +203,9 @@ def sweep(ports: Ports, *, all_machines: bool = False) -> int:
 
 
 def _send_checks(ports: Ports, slots: Sequence[Slot], size: int) -> int:
-    """Send messages with `size` slots each, for the slots that have a machine. Return the number of slots."""
+    """Send messages that start checks, for `size` slots each. Slots without a machine are skipped. Return the number of
+    slots.
+    """
     names = iter(sorted(slot.id for slot in slots if slot.instance_id))
     sent = 0
     while batch := list(islice(names, size)):
@@ -199,13 +215,16 @@ def _send_checks(ports: Ports, slots: Sequence[Slot], size: int) -> int:
 
 
 MESSAGE_REFUSED = "message_refused"
-"""The event of a refused message: no change of state. Its cause is `holder`, as for every message from a queue."""
+"""Name of the event of a message that was refused because it is malformed or not allowed. Its cause is `holder`, as for
+every message from a queue.
+"""
 
 
 def record_refused(ports: Ports) -> int:
-    """Append an event for each refused message that was kept since the last call. Return their number.
+    """Append an event for each refused message that any process kept since the last call. Return the number of these
+    messages.
 
-    Messages that cannot be written are kept again. Raises StoreUnavailableError.
+    Raises StoreUnavailableError if the database cannot be reached. The messages are then kept for the next call.
     """
     refused = ports.meter.take_refused()
     if not refused:

@@ -1,6 +1,8 @@
-"""Handles the cloud's notices about machines before their end, so that holders get the whole two minutes.
+"""Handles EC2's notices that it will take back or replace machines, in time for holders to use the two minutes'
+warning.
 
-A message is deleted only after its effect is committed. It may arrive twice, and two processes may read at once.
+A message is deleted from the queue only after its effect is committed. A message may arrive twice, and two processes
+may read the queue at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,20 +16,20 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, Message, Notice, NoticeFeed
 
 MOST_BATCHES = 50
-"""Batches that one call reads, so that the task is bounded however long the queue is."""
+"""Maximum number of batches of messages that one call reads, so that the task ends however long the queue is."""
 
 
 @dataclass
 class HandledNotices:
-    """The result of reading messages: how many changed a slot, and how many stay in the queue."""
+    """The result of reading EC2's notices: how many changed a slot, and how many messages stay in the queue."""
 
     changed: int = 0
     left: int = 0
 
 
 class _Meant(NamedTuple):
-    """A notice with the slot that it concerns: found by its machine, or by its launch while the slot has no machine id
-    yet.
+    """A notice with the slot that it concerns. `launch_id`: the launch by which the slot was found, because its row has
+    no machine id yet.
     """
 
     notice: Notice
@@ -37,7 +39,9 @@ class _Meant(NamedTuple):
 
 @dataclass
 class _Sorted:
-    """The notices of a batch whose slot is known, and the messages whose slot cannot be found yet."""
+    """The notices of a batch whose slot is known, and the messages that stay in the queue because their slot cannot be
+    found yet.
+    """
 
     meant: list[_Meant] = field(default_factory=list)
     unplaced: list[Message] = field(default_factory=list)
@@ -45,10 +49,10 @@ class _Sorted:
 
 
 def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> HandledNotices:
-    """Read the feed until it is empty, and change the slots. `wait_seconds`: how long to wait for the first message.
+    """Read EC2's notices from `feed` until it is empty, and record them on the slots of the machines.
 
-    Raises CloudError when the feed cannot be read, or the fleet cannot be asked for a machine whose launch is not
-    settled. Messages that were not handled are delivered again.
+    `wait_seconds`: how long to wait for the first message. Raises CloudError if the feed cannot be read, or if EC2
+    cannot be asked for the launch of an unknown machine. Messages that were not handled are delivered again.
     """
     heeded = HandledNotices()
     for number in range(MOST_BATCHES):
@@ -66,10 +70,12 @@ def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> H
 
 
 def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
-    """Find the slot of each machine by its instance id or, while the answer to its launch has not arrived, by the
-    launch id in its tags. Machines that belong to no slot are ignored.
+    """Find the slot of each machine that a notice names: by its instance id, else by the launch id in the machine's
+    tags.
+
+    The launch id is needed while the answer to a launch has not arrived. Machines that belong to no slot are ignored.
     """
-    # Read launching slots before machines: a launch that settles in between is found by both queries, never by none.
+    # Launching slots are read before slots with machines: if a launch is answered in between, both queries find it.
     coming = {slot.launch_id: slot.id for slot in ports.store.find_slots(states=["launching"])}
     notices = {message.notice.machine for message in messages if message.notice}
     slots = {slot.instance_id: slot.id for slot in ports.store.find_slots_of_machines(sorted(notices))}
@@ -87,9 +93,9 @@ def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
 def _sort_by_launch(
     ports: Ports, messages: Iterable[Message], coming: Mapping[str | None, str], found: _Sorted
 ) -> None:
-    """Ask the cloud for the launches of these machines.
+    """Ask EC2 for machines that no slot has, and match them to launching slots by their launch ids.
 
-    A machine that the cloud does not list yet may belong to a launching slot: until the interruption its message
+    A machine that EC2 does not list yet may belong to a launching slot: until the time of its interruption, its message
     stays in the queue and is delivered again.
     """
     notices = {each: each.notice for each in messages if each.notice}
@@ -108,7 +114,9 @@ def _sort_by_launch(
 
 
 def _heed(ports: Ports, meant: Sequence[_Meant]) -> int:
-    """Write these notices on their slots, announce the change, and count them. Return how many changed a slot."""
+    """Record notices on their slots in one transaction, announce the changes, and count the notices. Return how many
+    changed a slot.
+    """
     if not meant:
         return 0
     rules = ports.rules()
@@ -124,8 +132,8 @@ def _heed(ports: Ports, meant: Sequence[_Meant]) -> int:
 
 
 def _write(work: UnitOfWork, rules: Rules, meant: _Meant) -> bool:
-    """Write a notice on its slot. Return whether that changed it; False if the slot has another machine now or was
-    deleted.
+    """Record an interruption or rebalance notice on its slot. Return whether the slot changed; False if it has another
+    machine now or was deleted.
     """
     current, notice = work.slots.get(meant.slot), meant.notice
     if current is None or not (

@@ -1,4 +1,4 @@
-"""Launch: carry out one slot's launch.
+"""Launch: request the EC2 machine of one slot.
 
 The request is stored before it is sent, so a task that runs twice or dies at any point gets the same machine, not
 another one.
@@ -19,20 +19,26 @@ from scheduler.policy.scaling.launch_limits import list_choices
 from scheduler.ports import Category, CloudError, ClusterRow, LaunchOrder
 
 MOST_ATTEMPTS = 5
-"""Attempts at a launch whose outcome is unknown. After that it counts as misconfigured."""
+"""Maximum number of attempts at a launch whose outcome is unknown. After the last one the launch counts as
+misconfigured.
+"""
 MOST_DELAY = 60.0
 REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
-"""Definite refusals: nothing was launched."""
+"""Categories of EC2 errors after which it is certain that the request launched no machine."""
 UNHEARD: frozenset[Category] = frozenset({"throttled", "auth"})
-"""Refusals that EC2 returns before it looks at the request. As the answer to a repeated request they do not show
-whether the first one launched a machine.
+"""Categories of refusals that EC2 returns before it looks at the request. As the answer to a repeated request, they do
+not show whether the first one launched a machine.
 """
 REPEATED = "repeated"
-"""The result of a second copy of the task, which did nothing. It does not count as an attempt."""
+"""Result of a copy of the launch task that found the machine on its slot already and changed nothing. It is not counted
+in the metrics.
+"""
 
 
 def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
-    """Request the machine of this launch from the cloud. Return the outcome as one word, for logs and metrics."""
+    """Request the machine of this slot's launch from EC2 and store it on the slot. Return the outcome as one word, for
+    logs and metrics.
+    """
     rules = ports.rules()
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
     if slot is None or not _is_wanted(slot, launch_id):
@@ -57,10 +63,10 @@ def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
 
 
 def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | None:
-    """Store the whole request and count the attempt. Return None when this launch is not wanted any more, or not yet
-    due.
+    """Store the whole launch request on the slot and count the attempt, before the request is sent to EC2.
 
-    Raises CloudError when the rules lack something that a request needs.
+    Returns the slot, or None if this launch is no longer wanted or not due yet. Raises CloudError if the rules lack
+    something that the request needs.
     """
     cluster = ports.store.read_cluster()
     with ports.store.transaction() as transaction:
@@ -75,14 +81,17 @@ def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | 
 
 
 def is_put_off(slot: Slot, now: float) -> bool:
-    """Return whether the slot's slow work is not due yet. A delay longer than `MOST_DELAY` was written before the clock
-    was set back, and is ignored.
+    """Return whether the next attempt at a slot's launch or termination is not due yet.
+
+    A delay longer than `MOST_DELAY` was written before the clock was set back, and is ignored.
     """
     return 0 < slot.not_before - now <= MOST_DELAY
 
 
 def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
-    """Return the facts of this slot's launch. `cluster`: the owner of the machine."""
+    """Return what a launch of this slot must contain, such as pool, launch id and offering. `cluster`: the cluster that
+    the machine will be tagged with.
+    """
     return LaunchOrder(
         slot=slot.id,
         pool=slot.pool,
@@ -95,10 +104,12 @@ def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
 
 
 def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
-    """Put the machine on the slot, which then boots. If the launch is not wanted any more, terminate the machine.
+    """Store a launched machine on its slot, which is then booting. If the launch is no longer wanted, terminate the
+    machine.
 
-    A second call (a copy of the task, or the sweep after a lost answer) finds the machine on the slot already and
-    keeps it. If the cloud refuses the termination (CloudError), the orphan sweep ends the machine.
+    If another copy of the task, or the sweep for lost answers, stored this machine before, the slot keeps it. If EC2
+    refuses the termination, CloudError is raised, and the sweep for machines without a slot terminates the machine
+    later.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -128,7 +139,9 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
 
 
 def _forget_holds(work: UnitOfWork, slot: Slot) -> None:
-    """Delete the holds that earlier refusals of this kind of launch caused: this launch succeeded."""
+    """Delete the launch back-offs that earlier refusals of this pool, market or offering caused, because the slot's
+    launch succeeded.
+    """
     subject, market = slot.offering or "", slot.market or ""
     names = [
         hold_id(slot.pool, "throttled"),
@@ -145,10 +158,10 @@ def _forget_holds(work: UnitOfWork, slot: Slot) -> None:
 
 @repeated_if_overtaken
 def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> str:
-    """Handle a failed launch. Return the category for the metrics.
+    """Record a failed launch on its slot. Return the error's category for the metrics.
 
-    A definite refusal moves the slot to `empty` or `error` and puts a hold on the offering, market or pool. After an
-    unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times.
+    A definite refusal moves the slot to `empty` or `error` and pauses further launches of the offering, market or pool.
+    After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -158,7 +171,7 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
         category = error.category
         is_unclear = category not in REFUSALS or (category in UNHEARD and current.attempts > 1)
         if is_unclear and current.attempts < MOST_ATTEMPTS:
-            # The next attempt comes 1, 2, 4, 8 s from now. `recover` sends it.
+            # The next attempt is due in 1, 2, 4 or 8 s. The periodic task `recover` sends it.
             delay = min(MOST_DELAY, 2.0 ** max(0, current.attempts - 1))
             work.put(msgspec.structs.replace(current, not_before=work.now + delay, sent_at=0.0))
             if category not in UNHEARD:
@@ -185,10 +198,11 @@ def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, erro
 
 
 def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True) -> None:
-    """Write the hold that keeps launches back. Equal refusals of launches of one tick count as one.
+    """Write the launch back-off (a row called hold) that pauses launches after EC2 refused one.
 
-    `is_definite`: the launch is not sent again. Any answer other than `throttled` sets the pool's back-off to 0.
-    Source: Arvados' holds. All holds are locked in one call, because locking one by one could use a wrong order.
+    Equal refusals of launches that one tick decided count as one. `is_definite`: this launch is not sent again. Any
+    answer other than `throttled` deletes the pool's back-off for throttling. All holds are locked in one call, so that
+    transactions lock them in the same order. Source: Arvados' holds.
     """
     name = slot.pool
     own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]
@@ -214,7 +228,7 @@ def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *
 
 
 def _find_subject(slot: Slot, category: Category) -> str:
-    """Return the part of the pool that a refusal holds back: an offering, a market, or "" for the whole pool."""
+    """Return the part of the pool whose launches a refusal pauses: an offering, a market, or "" for the whole pool."""
     subjects = {"capacity": slot.offering, "misconfigured": slot.offering, "quota": slot.market}
     return subjects.get(category) or ""
 
@@ -226,7 +240,7 @@ def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: floa
     same = known is not None and known.decided_at == slot.since
     delay = seconds
     if kind == "throttled":
-        # 1, 2.5, 4.75, 8.125, … at most 60 s. Equal refusals of one tick count as one.
+        # Delays: 1, 2.5, 4.75, 8.125, … at most 60 s. Equal refusals of launches of one tick count as one.
         delay = known.delay if known else 0.0
         delay = delay if same else min(MOST_DELAY, delay * 1.5 + 1)
     active = count_others(work, slot) if kind == "quota" else 0
@@ -248,19 +262,24 @@ def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: floa
 
 
 def list_quota_holds(name: str, pool: Pool) -> list[str]:
-    """Return the ids of the quota holds that a pool may have: one for each market of its offerings."""
+    """Return the ids of the launch back-offs that EC2 quotas can cause in a pool: one for each market of its
+    offerings.
+    """
     return sorted({hold_id(name, "quota", choice.market) for choice in list_choices(pool)})
 
 
 def list_quota_holds_of(rules: Rules, pools: Iterable[str]) -> list[str]:
-    """Return the ids of the quota holds of those of these pools that the rules list."""
+    """Return the ids of the launch back-offs that EC2 quotas can cause in these pools. Pools that the rules do not list
+    are skipped.
+    """
     names = sorted(set(pools) & rules.pools.keys())
     return [each for name in names for each in list_quota_holds(name, rules.pools[name])]
 
 
 def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
-    """End each of these holds if fewer slots are active now than at its refusal. Call it before more
-    slots become active.
+    """End each launch back-off for an EC2 quota if the pool has fewer active slots now than at the refusal.
+
+    Call it before more slots become active.
     """
     lasting = [hold for hold in holds.values() if hold.kind == "quota" and hold.active and work.now < hold.until]
     active = {name: work.transaction.count_active(name) for name in {hold.pool for hold in lasting}}
@@ -270,12 +289,13 @@ def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
 
 
 def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold]) -> None:
-    """Leave a refused launch out of the counts of other holds from refusals at the same time: it does not free quota.
+    """Take a refused launch out of the numbers of active slots in quota back-offs that began at the same time.
 
-    `own`: the hold that this refusal caused.
+    Otherwise its slot, which is no longer active, would look like freed EC2 quota and end these back-offs. `own`: the
+    id of the back-off that this refusal caused itself, which does not change.
     """
     others = [hold for hold in holds if hold.kind == "quota" and hold.id != own]
-    # A hold of the same time has a refusal at the same instant, or of a launch that the same tick decided.
+    # Back-offs that began at the same time: refused at this instant, or for launches that the same tick decided.
     alike = [hold for hold in others if hold.refused_at == work.now or hold.decided_at == refused.since]
     active = count_others(work, refused) if alike else 0
     for hold in alike:
@@ -284,13 +304,13 @@ def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collectio
 
 
 def count_others(work: UnitOfWork, refused: Slot) -> int:
-    """Return the number of the pool's active slots without the refused one."""
+    """Return the number of active slots in the pool of the slot `refused`, without this slot."""
     active = work.transaction.count_active(refused.pool)
     return active - (refused.state not in INACTIVE)
 
 
 def is_probe(hold: Hold, slot: Slot) -> bool:
-    """Return whether the hold was over when the launch was decided. Only such a launch shows that the
-    quota allows more.
+    """Return whether a launch back-off was over when the slot's launch was decided. Only the success of such a launch
+    shows that the EC2 quota allows more.
     """
     return hold.until <= slot.since

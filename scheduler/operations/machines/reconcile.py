@@ -1,9 +1,9 @@
-"""Reconcile: compare the machines in the cloud with the slots in SQL, so that no machine is leaked.
+"""Reconcile: compare the machines in EC2 with the slots in SQL, so that no machine is left running without a slot.
 
-The cloud is listed first and SQL is read second. A launch is stored before it is sent to the cloud, so each listed
-machine had its row by then, and a launch that settles in between is never taken for an orphan. Every step may run
-twice or in two processes at once: rows are locked and tested again before they change, and terminating a machine
-that is gone changes nothing. Source: Arvados (restart of the scheduler).
+EC2 is listed first and SQL is read second. A launch is stored before it is sent to EC2, so each listed machine had its
+row by then, and a machine whose launch is answered in between is never taken for one without a slot. Every step may run
+twice or in two processes at once: rows are locked and tested again before they change, and terminating a machine that
+is gone changes nothing. Source: Arvados (restart of the scheduler).
 """
 
 from collections import Counter
@@ -26,42 +26,43 @@ from scheduler.policy.scaling.launch_limits import list_choices
 from scheduler.ports import CloudError
 
 ORPHAN_SECONDS = 300.0
-"""A machine without a slot is left alone until it is this old: the answer to its launch may still arrive."""
+"""A machine without a slot is not terminated before it is this old in seconds, because the answer to its launch may
+still arrive.
+"""
 STRANGER_SECONDS = 180.0
-"""Seconds for which machines without a slot count towards `max_slots`. Each sweep that sees them starts it again."""
+"""Seconds for which machines without a slot count towards `max_slots` after the last sweep that saw them."""
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one sweep, as numbers of machines."""
+    """The result of one comparison of EC2 with the slots, as numbers of machines."""
 
     settled: int = 0
-    """Machines of launches whose answers had been lost."""
+    """Machines that were stored on their slots, because the answers to their launches had been lost."""
     adopted: int = 0
     ended: int = 0
-    """Terminated machines: orphans that are old enough, and second machines of one launch."""
+    """Terminated machines: those without a slot that are old enough, and second machines of one launch."""
     strangers: int = 0
     """Machines without a slot at the end of the sweep, including terminated orphans."""
 
 
 class _Sorted(msgspec.Struct):
-    """The machines that are not the known machine of a slot."""
+    """Machines that EC2 lists and that no slot has, sorted by what to do with them."""
 
     lost: list[tuple[Slot, Machine]] = []
-    """Slots whose launch has no answer yet, each with the machine of that launch."""
+    """Slots whose launch has no answer yet, each with the machine that EC2 lists for that launch."""
     extra: list[Machine] = []
-    """Second machines of a launch whose slot has its machine."""
+    """Further machines of a launch whose slot has a machine already; they are terminated at once."""
     strangers: list[Machine] = []
 
 
 def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconciled:
-    """Settle launches whose answer was lost, adopt or terminate machines without a slot, and count those that still
-    run.
+    """Store machines whose launch answer was lost, and adopt or terminate machines without a slot. Return the numbers.
 
-    A machine is adopted by the slot whose id it is tagged with, if that slot is empty. The others are terminated
+    A machine is adopted by the slot whose id it is tagged with, if that slot is empty. Other machines are terminated
     once they are older than `orphan_seconds`; a second machine of one launch is terminated at once.
 
-    Without any rules (a new database) nothing is touched. Machines of another cluster are left alone and reported by
-    the error at the end. Raises CloudError and ForeignMachineError.
+    Without any rules (a new database) nothing is touched. Machines of another cluster are left alone, and
+    ForeignMachineError is raised at the end if there are any. Raises CloudError if EC2 refuses a call.
     """
     if not ports.store.rules_version():
         return Reconciled()
@@ -76,8 +77,8 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
 def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, orphan_seconds: float) -> Reconciled:
     rules = ports.rules()
     slots = ports.store.find_slots()
-    # An older version launched machines without an identity. Without the permission they stay as they are, and count
-    # as this cluster's nevertheless.
+    # Older versions launched machines without a tag for the cluster's identity. Such a machine counts as this
+    # cluster's, and is tagged now if the permission to tag is there.
     launches = {slot.launch_id for slot in slots if slot.launch_id}
     unnamed = [each.id for each in machines if each.cluster_id is None and each.launch_id in launches]
     if unnamed:
@@ -94,7 +95,9 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
-    """Sort the machines that no slot has. The first running machine of a launch is its machine; others are extra."""
+    """Sort the listed machines that no slot has. The first running machine of a launch belongs to its slot; further
+    ones are extra.
+    """
     in_place = {slot.instance_id for slot in slots}
     by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
     found = _Sorted([], [], [])
@@ -116,9 +119,10 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
 
 
 def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
-    """Return these machines as they are now, without those that are gone.
+    """Ask EC2 again for these machines without a slot, and return those that are not gone.
 
-    Listing takes a while. A slot whose machine ended meanwhile is empty now, and must not get that machine back.
+    Listing all machines takes a while. A slot whose machine ended meanwhile is empty now, and must not get that machine
+    back.
     """
     present = ports.fleet.describe([machine.id for machine in strangers]) if strangers else {}
     found = (present.get(machine.id, machine) for machine in strangers)
@@ -128,9 +132,10 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
 def _adopt(
     ports: Ports, rules: Rules, strangers: Sequence[Machine], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
-    """Adopt machines and store how many are left, in one transaction.
+    """Let empty slots adopt the machines tagged with their ids, and store how many machines have no slot, in one
+    transaction.
 
-    Returns (number adopted, machines left, those of them that are old enough to be terminated).
+    Returns (number adopted, machines without a slot, those of them that are old enough to be terminated).
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -140,7 +145,7 @@ def _adopt(
         )
         left = [machine for machine in strangers if not _take_in(work, rules, wanted, machine)]
         is_fewer = _count_strangers(work, rules, left)
-        # A machine of unknown age counts as old enough.
+        # A machine of unknown age counts as old enough to be terminated.
         orphans = [each for each in left if each.launched_at is None or work.now - each.launched_at >= orphan_seconds]
         for machine in orphans:
             if machine.state != "stopping":
@@ -156,8 +161,8 @@ def _adopt(
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
-    """Put the machine on its slot if that is empty. Return whether it is on the slot now, also by a
-    copy of this task.
+    """Put a machine on the slot that it is tagged with, if the slot is empty. Return whether the slot has the machine
+    now, even if another process put it there.
     """
     current = work.slots.get(machine.slot or "")
     if current is None:
@@ -185,8 +190,8 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
 
 
 def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
-    """Return the fields of the slot that its offering gives. If the offering is no longer configured,
-    the pool gives them.
+    """Return the fields that a slot gets from the offering of the machine it adopts. If the offering is no longer
+    configured, resources and labels are the pool's.
     """
     key = machine.offering or _find_offering(pool, machine)
     choice = next((each for each in list_choices(pool) if each.key == key), None)
@@ -201,7 +206,9 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
 
 
 def _find_offering(pool: Pool, machine: Machine) -> str | None:
-    """Return the key of the offering with the machine's type, market and zone; if there is none, the machine's type."""
+    """Return the key of the pool's offering with the machine's type, market and zone, else the machine's type. None if
+    the pool has no offerings.
+    """
     if not pool.offerings:
         return None
     alike = (
@@ -217,7 +224,7 @@ def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) ->
     """Store the number of machines without a slot in each pool, for the launch limits. Return whether a pool has fewer
     now.
 
-    Quota holds that have ended are marked so before adopted machines count as active.
+    Launch back-offs for EC2 quotas that are over are ended first, before adopted machines count as active.
     """
     counts = Counter(machine.pool or "" for machine in left)
     pools = {hold_id(name, "strangers"): name for name in {*rules.pools, *counts}}

@@ -1,4 +1,4 @@
-"""Terminate: end the machine of one slot, in the requested epoch and no other."""
+"""Terminate: end the machine of one slot, if the slot still has the epoch of the request."""
 
 import msgspec
 
@@ -10,12 +10,12 @@ from scheduler.ports import Category, CloudError
 
 
 def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
-    """Terminate the machine. The slot becomes empty only when the cloud reports that the machine is gone.
+    """Terminate the machine of a slot. The slot becomes empty only when EC2 reports that the machine is gone.
 
-    A slot without an instance id may have a launch under way. The machine is searched by its launch id. If none is
-    found (it may be too young to be listed), the stored request is sent again, and only that answer decides. If the
-    cloud refuses, `recover` repeats this with growing delays, without end, because a machine that is left running
-    costs money.
+    If the slot has no instance id, its launch may be under way. The machine is searched by its launch id. If none is
+    found (it may be too young to be listed), the stored launch request is sent again, and only that answer decides. If
+    EC2 refuses, `recover` repeats this with growing delays, without end, because a machine that is left running costs
+    money.
     """
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
     if slot is None or slot.state != "terminating" or slot.epoch != epoch:  # promise: epoch-of-termination
@@ -38,7 +38,9 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
 
 
 def _put_off(ports: Ports, slot: Slot) -> None:
-    """Delay the next attempt: 1, 2, 4, … 60 s from now. `recover` sends it."""
+    """Delay the next attempt to terminate a slot's machine: 1, 2, 4, … at most 60 s. The periodic task `recover` sends
+    it.
+    """
     with ports.store.transaction() as transaction:
         current = transaction.load_slots([slot.id]).get(slot.id)
         if current is not None and _is_meant(current, slot):
@@ -50,17 +52,19 @@ def _put_off(ports: Ports, slot: Slot) -> None:
 
 
 NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
-"""Answers to a repeated launch request which show that the first request launched nothing either.
+"""Categories of answers to a repeated launch request which show that the first request launched nothing either.
 
 EC2 does not look at a request that is throttled or not permitted, so those answers show nothing about the first.
 """
 
 
 def _find_launched(ports: Ports, slot: Slot) -> list[str]:
-    """Return the machines of this slot's launch. Raises CloudError while the outcome is unknown.
+    """Return the ids of the machines that a slot's launch made. Raises CloudError while the launch's outcome is
+    unknown.
 
-    An answer that cannot be interpreted (the client token was used for another request) is tried at most
-    `MOST_ATTEMPTS` times. Then only the machines found by their tags count, and the orphan sweep ends later ones.
+    If EC2 answers a repeated request with an unknown error (its client token was used for another request), it is sent
+    at most `MOST_ATTEMPTS` times. After that no machine counts as launched, and the sweep for machines without a slot
+    terminates one that appears later.
     """
     if slot.launch_id is None or slot.launch_request is None:
         return []
@@ -81,7 +85,9 @@ def _is_meant(current: Slot | None, slot: Slot) -> bool:
 
 
 def _write(ports: Ports, slot: Slot, *, instance_id: str | None) -> None:
-    """Write the machine that was found on the slot. None: no machine was ever launched, so make the slot empty."""
+    """Store the machine of a terminating slot that was found by its launch. `instance_id` None: no machine was ever
+    launched, so make the slot empty.
+    """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         current = transaction.load_slots([slot.id]).get(slot.id)

@@ -1,1 +1,1 @@
-"""One tick: load, plan, commit, publish."""
+"""One tick (scheduling cycle): load the view, plan, commit the decisions, publish the changes."""

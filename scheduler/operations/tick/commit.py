@@ -1,9 +1,9 @@
-"""The commit: each decision of a plan is tested again on the current rows, and then written or skipped.
+"""The commit step of a tick: each decision of the plan is tested again on the current rows, then written or skipped.
 
-Decisions are committed in chunks of about 1,000. Each chunk is one transaction that checks the leader's term first;
-the first chunk charges the accounts before anything else. A unit is a decision, or a preemption with the assignment
-that it makes capacity for. Its rules are tested on the *current* rows, and only then are these changed. A unit that
-no longer holds changes nothing and is returned as `Skipped(reason)`; the rest of the chunk continues.
+Decisions are committed in chunks of about 1,000. Each chunk is one transaction, which first checks that this process
+still has the leader's term; the first chunk charges the accounts before anything else. Decisions that are written
+together or not at all form a unit, for example a preemption and the assignment that it makes capacity for. A decision
+that no longer holds changes nothing and is returned as `Skipped(reason)`; the rest of the chunk continues.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,10 +45,14 @@ CHUNK = 1000
 NOTHING_SEEN: Final[Mapping[str, Slot]] = MappingProxyType({})
 Done = tuple[list[Skipped], ChangeSet]
 Part = Grant | Revoke | Cores
-"""Decisions that concern only the leases of a reservation on one slot. It may have 10,000 others, which stay."""
+"""A decision that changes leases of a reservation on one slot only; the reservation's leases on other slots stay as
+they are.
+"""
 Unit = tuple[Decision, ...]
-"""Decisions that are written together or not at all. Several grants, revokes or limits of a reservation form a unit,
-but each of them is written or skipped by itself.
+"""Decisions of one plan that are written together or not at all.
+
+Exception: several grants, revokes or cpu limits of one reservation form a unit for speed, and each of them is written
+or skipped by itself.
 """
 
 
@@ -62,10 +66,12 @@ def commit(
     charged: Sequence[str] = (),
     seen: Mapping[str, Slot] = NOTHING_SEEN,
 ) -> Iterator[Done]:
-    """Charge these accounts up to the time of the plan, then write the decisions in chunks, a transaction each.
+    """Charge the accounts in `charged` up to `planned_at`, then write a plan's decisions in chunks, one transaction
+    each.
 
-    Yield after each chunk the skipped decisions and the changes. Each chunk notes the tick. `seen`: the slots by id, as
-    the plan saw them. Raises DeposedError as soon as another leader has the term; earlier chunks stay written.
+    Yields after each chunk the skipped decisions and the changes. Each chunk stores `planned_at` as the time of the
+    last tick. `seen`: the slots by id, as the plan saw them. Raises DeposedError as soon as another process has taken
+    over as leader; chunks that were committed before stay written.
     """
     for chunk in _cut(decisions) or ([[]] if charged else []):
         each = [decision for unit in chunk for decision in unit]
@@ -82,7 +88,8 @@ def commit(
                 accounts=charged,
                 payers=rules.has_quota,
             )
-            # The plan chose slots by their resources and labels. Source: Orchard.
+            # Slots whose resources or labels changed since the plan chose them get no lease in this transaction.
+            # Source: Orchard.
             work.altered = {
                 name
                 for name, slot in work.slots.items()
@@ -102,7 +109,9 @@ def commit(
 
 
 def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
-    """Return the units in chunks of about CHUNK decisions."""
+    """Group decisions into units, which are written together or not at all, and the units into chunks of about CHUNK
+    decisions.
+    """
     chunks: list[list[Unit]] = []
     left = 0
     for unit in _list_units(decisions):
@@ -115,12 +124,12 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 
 
 def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
-    """Group the decisions into units.
+    """Group consecutive decisions of a plan into units, which are written together or not at all.
 
-    A preemption without a grace period, and revokes of elastic instances that make capacity for a reservation, form
-    a unit with the assignment or claim that follows them. Other grants, revokes or limits of cpus of one reservation
-    form a unit by kind, although each of these is written or skipped by itself: each change of a reservation copies
-    all its leases, and each transaction reads them. Every other decision is a unit of its own.
+    A preemption without a grace period, and revokes of elastic instances that make capacity for a reservation, form a
+    unit with the assignment or claim that follows them. Other grants, revokes or cpu limits of one reservation form a
+    unit by kind, although each of these is written or skipped by itself: copying and reading all leases of a
+    reservation once for each decision would be slow. Every other decision is a unit of its own.
     """
     units: list[list[Decision]] = []
     for decision in decisions:
@@ -132,7 +141,9 @@ def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
 
 
 def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
-    """Return whether a decision belongs to the unit before it."""
+    """Return whether `decision` belongs to `unit`, the decisions just before it that are written together or not at
+    all.
+    """
     last = unit[-1]
     if isinstance(last, Grant | Cores | Revoke) and _find_beneficiary(last) is None:
         is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
@@ -142,7 +153,9 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
 
 
 def _find_beneficiary(decision: Decision) -> str | None:
-    """Return the reservation whose assignment or claim must follow in the same unit."""
+    """Return the reservation for which a preemption or revoke makes capacity and whose assignment or claim must follow
+    it; None for other decisions.
+    """
     match decision:
         case Preempt(revoke_by=None):
             return decision.reservation
@@ -153,7 +166,9 @@ def _find_beneficiary(decision: Decision) -> str | None:
 
 
 def _find_newcomer(decision: Decision) -> str | None:
-    """Return the reservation whose unit this decision continues."""
+    """Return the reservation that an assignment, a claim, or a revoke that makes capacity for a reservation serves;
+    None for other decisions.
+    """
     match decision:
         case Assign() | Claim():
             return decision.reservation
@@ -164,7 +179,7 @@ def _find_newcomer(decision: Decision) -> str | None:
 
 
 def reservations_of(decision: Decision) -> Iterator[str]:
-    """Yield the reservations whose rows a decision is tested on."""
+    """Yield the ids of the reservations whose rows must be loaded to test this decision again before it is written."""
     if not isinstance(decision, Launch | Drain | Terminate | Reset):
         yield decision.reservation
     if isinstance(decision, Preempt):
@@ -172,7 +187,7 @@ def reservations_of(decision: Decision) -> Iterator[str]:
 
 
 def slots_of(decision: Decision) -> list[str]:
-    """Return the slots whose rows a decision is tested on."""
+    """Return the ids of the slots whose rows must be loaded to test this decision again before it is written."""
     match decision:
         case Assign() | Claim():
             return [placement.slot for placement in decision.leases]
@@ -185,7 +200,7 @@ def slots_of(decision: Decision) -> list[str]:
 
 
 class _Writer:
-    """Passes each decision to the writer of its kind."""
+    """Writes the decisions of a plan: passes each one to the writer for reservations, slots or quota accounts."""
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         leases = LeaseWriter(work, rules)
@@ -193,10 +208,10 @@ class _Writer:
         self._slots = SlotWriter(work, rules, new_id)
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
-        """Write a unit; return the decisions that were skipped, each with the reason.
+        """Write the decisions of one unit; return those that were skipped, each with the reason.
 
-        A transition that no table allows is a bug. It is found before anything of the unit is staged, and only this
-        unit is skipped, so that one row never stops the whole fleet.
+        A state transition that the tables of moves forbid is a bug. It is found before any row of the unit changes, and
+        only this unit is skipped, so that one row never stops the whole fleet.
         """
         try:
             if isinstance(unit[0], Grant):
@@ -232,7 +247,7 @@ class _Writer:
             case Claim():
                 return "no revokes make room for the claim"
             case Grant() | Cores() | Revoke():
-                raise AssertionError("write_unit writes these with the others of their reservation")
+                raise AssertionError("write_unit writes all grants, revokes or cpu limits of one reservation together")
             case Relevel():
                 return self._quota.relevel(decision)
             case Preempt():

@@ -1,7 +1,8 @@
 """Reads the heartbeats of static hosts, and answers hosts that ask for their leases.
 
 Heartbeats do not pass through a queue (see `Heartbeats`), so neither a full queue nor a stopped worker makes a host
-look lost. The scheduler's clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
+look lost. A heartbeat is stored with its age, never with the host's own time, so only the scheduler's clock counts.
+Source: Orchard's workers.
 """
 
 import random
@@ -26,22 +27,25 @@ from scheduler.policy.lifecycle.timeouts import is_silent
 from scheduler.ports import Heard, LeaderTerm
 
 MOST_HINTS = 100
-"""Hosts that get a hint in one run because their heartbeats name an old version. All of them ask at once."""
+"""Maximum number of hosts that get a hint in one run because their heartbeats name an old version of their slot. Hosts
+with a hint all ask for their leases at once.
+"""
 
 HOSTS_A_TRANSACTION = 250
 
 
 def hear_hosts(ports: Ports) -> int:
-    """Move `last_seen` of every host to its last heartbeat. Return how many were moved.
+    """Set `last_seen` of every static host to the time of its last heartbeat. Return the number of hosts that had a
+    newer one.
 
-    A host that was silent and sends heartbeats again requests a tick. Hosts whose heartbeats name an old version of
-    their slot get a hint.
+    A tick is requested if a host that was silent sends heartbeats again. Hosts whose heartbeats name an old version of
+    their slot get a hint that they should ask for their leases.
     """
     rules = ports.rules()
     pools = _static_pools(rules)
     if not pools:
         return 0
-    # Only the static pools: reading a large EC2 fleet every two seconds would be slow.
+    # Only the slots of static pools: reading a large EC2 fleet every two seconds would be slow.
     hosts = ports.store.find_slots(states=sorted(HOLDING), pools=sorted(pools))
     heard = _listen(ports, hosts)
     moved = _note(ports, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts, heard)
@@ -51,7 +55,10 @@ def hear_hosts(ports: Ports) -> int:
 
 
 def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
-    """Return the hosts that are alive and know an old version of their slot: a hint was lost, or they will ask soon."""
+    """Return the hosts that send heartbeats but know an old version of their slot.
+
+    Such a host missed a hint to ask for its leases, or has not reacted to the hint yet.
+    """
     return [
         slot
         for slot in hosts
@@ -62,18 +69,19 @@ def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]
 
 
 def choose_hints(behind: Sequence[Slot], now: float) -> Sequence[Slot]:
-    """Choose at most MOST_HINTS of these hosts at random, so that hosts which never react do not delay the others for
-    long.
+    """Choose at most MOST_HINTS of the hosts in `behind`, which know an old version of their slot, to get a hint now.
+
+    The choice is random, so that hosts which never react do not delay the hints to other hosts for long.
     """
     chance = random.Random(now)  # noqa: S311 - no secret
     return chance.sample(behind, min(len(behind), MOST_HINTS))
 
 
 def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
-    """Read the heartbeats of the hosts that are silent in this view, before a plan treats them as lost.
+    """Read the heartbeats of the hosts that are silent in the view, before a plan treats these hosts as lost.
 
-    If Redis lost its heartbeats (flushed, restarted), a host that was not silent at the last tick counts as heard
-    when Redis began to keep heartbeats again. So it gets one more timeout, once.
+    If Redis lost its heartbeats (flushed, restarted), a host that was not silent at the last tick counts as heard at
+    the time when Redis began to keep heartbeats again. So such a host gets one more offline timeout, once.
     """
     if not _static_pools(rules):
         return
@@ -91,9 +99,9 @@ def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: Lea
 
 
 def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
-    """Return the slot of a host and the leases on it, as the database has them.
+    """Return the slot `name` of a static host and the leases on it, as the database has them.
 
-    Raises CommandRefused for an unknown slot, or one that belongs to another machine.
+    Raises CommandRefused for an unknown slot, or one that belongs to another machine than `machine`.
     """
     with ports.store.transaction() as transaction:
         slot = transaction.load_slots([name]).get(name)
@@ -117,18 +125,19 @@ def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
 
 
 def name_version(slot: Slot, offline_timeout: float | None) -> str:
-    """Return the version of the facts that the host of this slot gets from `describe_host`. Each change gives another
-    one.
+    """Return a version string of what the host of this slot gets from `describe_host`; it differs after every change.
 
-    Each change of the slot and of its leases increases the slot's version; the timeout is a rule of the pool. The
-    epoch distinguishes the slot from an earlier one of the same name.
+    The string has the slot's epoch, which distinguishes the slot from an earlier one of the same name, the slot's
+    version, which increases with each change of the slot or its leases, and the pool's offline timeout.
     """
     timeout = "-" if offline_timeout is None else f"{offline_timeout:g}"
     return f"{slot.epoch}:{slot.version}:{timeout}"
 
 
 def _listen(ports: Ports, hosts: Sequence[Slot]) -> Heard:
-    """Return the heartbeats that count as signs of life of these hosts."""
+    """Return the heartbeats of the static hosts in `hosts`, without those that do not count because of a wrong
+    signature or counter.
+    """
     heard = ports.heartbeats.listen({slot.id: slot.machine for slot in hosts if slot.machine is not None})
     return judge_heartbeats(ports.host_keys, ports.store, ports.meter, hosts, heard)
 
@@ -142,9 +151,10 @@ def _heard_ago(slot: Slot, heard: Heard) -> float:
 
 
 def _note(ports: Ports, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot], heard: Heard) -> list[Row]:
-    """Move `last_seen` and the counter of the hosts with newer heartbeats. Without any, nothing is written.
+    """Write `last_seen` and the heartbeat counter of those hosts that sent newer heartbeats. Return the changed slots.
 
-    Thousands of hosts take several transactions, so that intake and ticks can write in between.
+    If no host did, nothing is written. Thousands of hosts take several transactions, so that ticks and requests can
+    write in between.
     """
     now = ports.store.now()
     counters = {name: beat.counter or 0 for name, beat in heard.signed.items()}
@@ -178,7 +188,9 @@ def _note_some(
 
 
 def _is_news(slot: Slot, at: float, counter: int | None) -> bool:
-    """Return whether a heartbeat is new: a signed one if its counter is higher, any other if it arrived later."""
+    """Return whether a host's heartbeat is newer than what its slot records: a signed one by its counter, an unsigned
+    one by its arrival time `at`.
+    """
     if counter is not None and counter <= slot.heartbeat:
         return False
     return slot.last_seen is None or counter is not None or at > slot.last_seen + SAME_BEAT_SECONDS
@@ -198,11 +210,11 @@ def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
 
 
 def forgive_outage(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
-    """Give everything that fell due while no scheduler ran one more period, once: reservations their ttl, silent hosts
-    their offline timeout. Sources: the autoscaler's tick, Orchard.
+    """After an outage of the scheduler, start once more the periods that ran out during the outage.
 
-    The tick is noted in the same transaction, so a plan that fails afterwards does not make this outage count twice.
-    The error is DeposedError when another process leads.
+    The ttl of a reservation starts again, and so does the offline timeout of a silent host. The time of the tick is
+    stored in the same transaction, so that an outage does not count twice if planning fails afterwards. Raises
+    DeposedError if another process leads. Sources: the autoscaler's tick, Orchard.
     """
     overdue = [each.id for each in view.reservations.values() if _is_overdue(each, now)]
     silent = [each.id for each in view.slots.values() if _fell_silent(each, rules, leader_term, now)]
@@ -231,7 +243,9 @@ def _is_overdue(reservation: Reservation, now: float) -> bool:
 
 
 def _fell_silent(slot: Slot, rules: Rules, leader_term: LeaderTerm, now: float) -> bool:
-    """Return whether a host is silent now and was not at the last tick: a host lost before the outage stays lost."""
+    """Return whether a static host is silent now and was not at the last tick. A host that was lost before the outage
+    stays lost.
+    """
     pool = rules.pools.get(slot.pool)
     # promise: outage-fails-no-host
     return is_silent(slot, pool, now) and not is_silent(slot, pool, leader_term.ticked_at)

@@ -1,5 +1,6 @@
-"""The tick: load the view, plan, commit, publish and dispatch. Only the leader with the lock and the term ticks.
+"""The tick (one scheduling cycle): load the view, plan, commit, publish and dispatch. Only the leader ticks.
 
+The leader is the scheduler process that has the lock in Redis and the newest term in the database.
 docs/reference/consistency.md, "Decisions" and "Belief", explains the failure that each line prevents.
 """
 
@@ -30,18 +31,22 @@ from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderTerm, ViewUnavailableError
 
 TRUSTED_SHARE = 0.4
-"""A plan is discarded when less than this share of the lock's time is left."""
+"""A plan is discarded when less than this share of the leader lock's time is left after planning."""
 LOAD_PAUSES = (0.1, 0.3, 1.0)
-"""Seconds before each further try to load the view. After the last one the tick fails."""
+"""Seconds of the pauses between tries to load the view from Redis. If the try after the last pause fails, the tick
+fails.
+"""
 LOAD_FAILURES = "leasehold_view_load_failures_total"
 NOT_A_WAIT: Final = frozenset({"booting", "on_hold"})
-"""Codes of reservations that have a slot in flight, or were put on hold."""
+"""Waiting codes of pending reservations that do not count for the longest wait: their slot is being launched, or they
+are on hold.
+"""
 LEVELS: Final = range(FREE + 1)
-"""The paid levels and the free one."""
+"""All levels of service of a quota account: the paid ones and the free one."""
 
 
 class PlanTooLateError(Exception):
-    """The plan took so long that the lock may have run out. Nothing of it was written."""
+    """Planning took so long that the leader lock may have run out. Nothing of the plan was written."""
 
 
 @dataclass
@@ -52,31 +57,34 @@ class Leader:
     interval: float = 5.0
     lock_seconds: float = 15.0
     audit_seconds: float = 60.0
-    """Seconds between two comparisons of the whole view's counts and versions with SQL."""
+    """Seconds between two audits, which compare counts and versions of the whole view with SQL."""
     pause: Callable[[float], None] = sleep
-    """Waits for a number of seconds."""
+    """Function that waits for a number of seconds."""
     process: str = ""
-    """The name of this process in reports: `host:pid`."""
+    """The name of this scheduler process in reports: `host:pid`."""
     leader_term: LeaderTerm | None = None
     looked_at: float = 0.0
-    """When rows that the view may lack were last read."""
+    """Time when this process last looked in SQL for recently written rows that the view lacks; 0 if it never did."""
     audited_at: float = 0.0
     lag: float = 0.0
-    """`RepairResult.lag` of the last look or audit."""
+    """Age in seconds of the oldest committed change that the view lacked when it was last compared with SQL."""
     plan_cache: PlanCache = field(default_factory=PlanCache)
     lost: set[tuple[str, int]] = field(default_factory=set)
-    """(row id, version) of the rows of decisions that were skipped in the last tick. They cause no second kick.
-    Version 0: the row was deleted."""
+    """(row id, version) of the rows of the decisions that the last tick skipped. If the next tick skips decisions
+    because of the same rows, it requests no further tick. Version 0: the row was deleted.
+    """
 
     @property
     def patience(self) -> float:
-        """Return the seconds without a tick after which an outage of the scheduler is assumed."""
+        """Return the number of seconds without a tick after which the scheduler is assumed to have had an outage."""
         return self.lock_seconds + 2 * self.interval
 
 
 @dataclass
 class Ticked:
-    """The result of one tick: the plan, skipped decisions, changes, and the duration in seconds."""
+    """The result of one tick: the plan, the decisions that were skipped, the changes written, and the duration in
+    seconds.
+    """
 
     plan: Plan
     rules: Rules
@@ -87,15 +95,16 @@ class Ticked:
     outcomes: list[ChangeSet] = field(default_factory=list)
     seconds: float = 0.0
     mended: list[RepairResult] = field(default_factory=list)
-    """The results of the look and the audit, if this tick made them."""
+    """The results of the comparisons of the view with SQL that this tick made; empty if none was due."""
 
 
 def tick(
     ports: Ports, leader: Leader, keep_lock: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> list[Ticked]:
-    """Tick once, and once more for every mark that other processes left meanwhile. Do nothing while another one leads.
+    """Run one tick, and another one for every request for a tick that arrived meanwhile. Do nothing while another
+    process has the leader lock.
 
-    `keep_lock` returns the block within which the lock is renewed in the background, one for each tick.
+    `keep_lock` returns a context manager, entered once for each tick, that renews the lock in the background.
     """
     repair_keys(ports)
     done: list[Ticked] = []
@@ -108,7 +117,7 @@ def tick(
         finally:
             again = ports.lock.release()
     if not done:
-        # A tick at the end of the other process's lock replaces a leader that died.
+        # Another process has the lock. A tick when its lock ends replaces it if it died.
         now = ports.store.now()
         ports.dispatcher.wake_at(now + ports.lock.seconds_until_free(), now)  # promise: dead-leader-followed
     return done
@@ -122,7 +131,9 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     keep_record(ports, cluster)
     ticked = decide(ports, leader, leader_term)
     if not _is_trusted(ports, leader):
-        raise PlanTooLateError(f"the plan of term {leader_term.term} took too long")  # promise: late-plan-dropped
+        raise PlanTooLateError(  # promise: late-plan-dropped
+            f"the plan of term {leader_term.term} took so long that the leader lock may have run out; it was discarded"
+        )
     carry_out(ports, leader, leader_term, ticked)
     ticked.seconds = monotonic() - started
     _audit_in_time(ports, leader, ticked)
@@ -131,13 +142,15 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
 
 
 def _is_trusted(ports: Ports, leader: Leader) -> bool:
-    """Return whether enough of the lock's time is left since its last renewal began."""
+    """Return whether enough of the leader lock's time is left to commit a plan safely. The time counts from the start
+    of the last renewal.
+    """
     return ports.lock.seconds_left() >= leader.lock_seconds * TRUSTED_SHARE
 
 
 def take_leader_term(ports: Ports, leader: Leader) -> LeaderTerm:
-    """Return the term under which this process may write: its last one if no other process led since,
-    else a new one.
+    """Return the leader's term under which this process may write: its previous one if no other process led since, else
+    a new, higher one.
     """
     present = ports.store.load_leader_term()
     mine = leader.leader_term
@@ -149,10 +162,10 @@ def take_leader_term(ports: Ports, leader: Leader) -> LeaderTerm:
 
 
 def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
-    """Bring the view up to date and plan on it, outside any transaction.
+    """Bring the view (the copy of the rows in Redis) up to date and plan on it, outside any transaction.
 
-    If there was no tick for longer than the lock's time and two intervals, the scheduler had an outage: everything
-    that fell due meanwhile gets one more period, once.
+    If there was no tick for longer than `leader.patience`, the scheduler had an outage: ttls and offline timeouts that
+    ran out during the outage start again, once.
     """
     view = load_view(ports, leader)
     now = ports.store.now()
@@ -168,10 +181,11 @@ def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
 
 
 def load_view(ports: Ports, leader: Leader) -> View:
-    """Return the process's own copy brought up to date, or a copy of the whole view, or one rebuilt from SQL if there
-    is no valid view.
+    """Return the current view: this process's own copy brought up to date, else the whole view loaded from Redis, else
+    one rebuilt from SQL.
 
-    A failure is counted and tried again with growing pauses, as long as the lock is certain to be this process's.
+    If Redis cannot be read, the failure is counted and loading is tried again after growing pauses, as long as this
+    process certainly still has the leader lock. Raises ViewUnavailableError after the last try.
     """
     for pause in LOAD_PAUSES:
         try:
@@ -190,8 +204,10 @@ def _load_once(ports: Ports) -> View:
 
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
-    """Once in an interval, repair rows that changed since shortly before the last look. A clock that was set back makes
-    a look due.
+    """Publish rows that were recently written in SQL and that the view lacks, if `leader.interval` has passed since the
+    last time.
+
+    If the clock was set back, it is done as well.
     """
     if 0 <= now - leader.looked_at < leader.interval:
         return []
@@ -202,8 +218,8 @@ def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[
 
 
 def _audit_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Once in `audit_seconds`, audit the view. This comes after the plan is carried out, so that no
-    lease waits for it.
+    """Compare the whole view with SQL and repair it, if `leader.audit_seconds` have passed since the last audit. This
+    comes after the plan is carried out, so that no lease waits for it.
     """
     now = ports.store.now()
     if 0 <= now - leader.audited_at < leader.audit_seconds:
@@ -214,10 +230,11 @@ def _audit_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
 
 
 def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Ticked) -> None:
-    """Commit the plan in chunks. After each chunk publish and dispatch its changes.
+    """Commit a tick's plan in chunks. After each chunk publish its changes to the view and send its slow work and
+    notices.
 
-    The current rows of skipped decisions are published and requested to be planned again by a kick, but not twice
-    for the same versions.
+    If decisions were skipped, publish their current rows and request another tick, but not twice for the same versions
+    of these rows.
     """
     decisions, now = ticked.plan.decisions, ticked.now
     charged, seen = ticked.plan.charged, ticked.view.slots
@@ -235,10 +252,10 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
 
 
 def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Publish the present rows that skipped decisions concern, and request another tick.
+    """Publish the current rows that the tick's skipped decisions concern, and request another tick.
 
-    Rows that were deleted are published as gone. Reservations with leases on the decisions' slots are published,
-    too. No tick is requested if all rows are the same as after the last tick: then the periodic tick plans again.
+    Rows that were deleted are published as gone. Reservations with leases on the decisions' slots are published, too.
+    If all these rows are the same as after the last tick, no tick is requested: the periodic tick plans again.
     """
     if not ticked.skipped:
         leader.lost = set()
@@ -260,7 +277,9 @@ def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
 
 
 def _find_holders(ports: Ports, slots: set[str]) -> set[str]:
-    """Return the reservations with leases on these slots. A view that has only the slots would take them for free."""
+    """Return the ids of the reservations with leases on these slots, so that they are published with the slots.
+    Otherwise the view would show the slots as free.
+    """
     if not slots:
         return set()
     with ports.store.transaction() as transaction:
@@ -269,9 +288,10 @@ def _find_holders(ports: Ports, slots: set[str]) -> set[str]:
 
 
 def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Store the report of this tick: waiting reservations with codes, the next due time, durations.
+    """Store the report of a tick in Redis: waiting reservations with their codes, the next due time, durations.
 
-    `view_lag`: the age of the oldest committed change that the view lacked at the last look or audit, in seconds.
+    In the report, `view_lag` is the age in seconds of the oldest committed change that the view lacked when it was last
+    compared with SQL.
     """
     ports.view_cache.write_report(
         {
@@ -291,10 +311,10 @@ def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
 
 
 def describe_waits(plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """Return the numbers of waiting reservations.
+    """Return figures about the waiting reservations of a plan.
 
-    `codes`: number by code. `longest_wait`: seconds since the oldest submit, without reservations in NOT_A_WAIT.
-    `at_quota`: pools whose launches an EC2 quota holds back.
+    `codes`: the number of reservations by waiting code. `longest_wait`: seconds since the oldest submission, without
+    reservations whose code is in NOT_A_WAIT. `at_quota`: pools whose launches an EC2 quota holds back.
     """
     begun = (
         row.created_at
@@ -317,14 +337,15 @@ def _is_at_quota(view: View, pool: str, now: float) -> bool:
 
 
 def describe_account_waits(plan: Plan, view: View) -> Mapping[str, list[int]]:
-    """Return for each account how many waiting reservations would be placed at each level, the free one last.
+    """Return for each account the number of its waiting reservations by level of service, the free level last.
 
-    The level follows from the account's present balance. Accounts without waiting reservations are missing.
+    The level is the one at which the account could pay now, by its present balance. Accounts without waiting
+    reservations are missing.
     """
     accounts, rows = view.accounts, view.reservations
     if not accounts:
         return {}
-    # Find the level once for each account: a hundred thousand reservations of ten accounts may wait.
+    # The level is found once for each account: a hundred thousand reservations of ten accounts may wait.
     counted = Counter(
         account.id
         for name in plan.waiting.names

@@ -1,7 +1,8 @@
-"""Repairs the view by comparing it with the database: a look in every periodic tick, an audit every minute.
+"""Repairs the view (the copy of the rows in Redis) by comparing it with the database.
 
-A process that dies between its commit and its publish leaves the view behind. The look finds recently written rows,
-the audit everything else. Both publish what the view lacks and remove rows that SQL does not have.
+A process that dies between its commit and its publish leaves the view behind. A look, in every periodic tick, finds
+recently written rows; an audit, every minute, finds all other differences. Both publish the rows that the view lacks
+and remove rows that SQL does not have.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,13 +15,17 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import RowVersion, SetAside
 
 LOOK_BACK_SECONDS = 35.0
-"""Seconds that a look reads back: longer than any transaction, as rows are committed in another order than marked."""
+"""Each search for recently written rows goes back this number of seconds before the previous search. A row's time mark
+is set before its commit, so this is longer than any transaction.
+"""
 UNDER_WAY_SECONDS = 2.0
-"""A younger change may still be on its way from its commit to the view, so publishing it does not count as a repair."""
+"""A committed change younger than this may still be on its way to the view, so publishing it does not count as a
+repair.
+"""
 FEW_ROWS = 1000
-"""Up to this many differing rows are published one by one, however small the view is."""
+"""Up to this number of rows that differ between view and SQL are published one by one, even if the view is small."""
 MUCH_SHARE = 0.1
-"""When more than this share of the view differs, it is rebuilt instead."""
+"""When more than this share of the view's rows differ from SQL, the whole view is rebuilt."""
 REPAIRS = "leasehold_view_repairs_total"
 
 Names = dict[Kind, set[str]]
@@ -28,9 +33,10 @@ Names = dict[Kind, set[str]]
 
 @dataclass
 class RepairResult:
-    """What was wrong with the view: the number of changes that it lacked for too long, and whether it was rebuilt.
+    """What a comparison of the view with SQL found: the number of changes that the view lacked for too long, and
+    whether it was rebuilt.
 
-    `lag`: age in seconds of the oldest committed change that it lacked, 0 if none.
+    `lag`: age in seconds of the oldest committed change that the view lacked, 0 if none.
     """
 
     repairs: int = 0
@@ -39,20 +45,21 @@ class RepairResult:
 
 
 def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
-    """Publish the rows that were written at or after `since` and that the view lacks."""
+    """Publish the rows that were written in SQL at or after `since` and that the view lacks. Return what was found."""
     changed = ports.store.read_changed_since(since)
     newer = [row for row in changed if is_newer(row, view.find(row))]
-    # The view rightly lacks reservations that ended.
+    # Reservations that ended are not kept in the view, so they are not missing there.
     missing = [row for row in newer if view.find(row) or not (isinstance(row, Reservation) and is_over(row))]
     _lay_over(ports, view, missing)
     return _sum_up(ports, "look", [now - row.marked_at for row in missing])
 
 
 def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
-    """Compare counts and versions of the view with SQL. Publish what differs, or rebuild the view if that is much.
+    """Compare the counts and versions of all rows of the view with SQL. Publish the rows that differ, or rebuild the
+    view if many do.
 
-    Returns the view, which is another object after a rebuild. The view is brought up to date before SQL is read, so
-    it is never newer than SQL, unless the database went back to an older state.
+    Returns the view, which is another object after a rebuild, and what was repaired. The view is brought up to date
+    before SQL is read, so it is never newer than SQL, unless the database went back to an older state.
     """
     is_whole = ports.view_cache.matches_copy()
     differing = compare(view, ports.store.read_stamps())  # promise: publish-audited
@@ -72,7 +79,9 @@ def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
 
 @dataclass
 class Differing:
-    """The rows that differ: their names, the time marks of those in SQL, and whether one is newer than in SQL."""
+    """The rows that differ between view and SQL: their ids by kind, their time marks, and whether the view has a newer
+    version of one than SQL.
+    """
 
     names: Names = field(default_factory=lambda: {kind: set() for kind in ROW_TYPES})
     marks: list[float] = field(default_factory=list)
@@ -80,13 +89,13 @@ class Differing:
 
     @property
     def count(self) -> int:
-        """Return the number of rows."""
+        """Return the number of rows that differ between view and SQL."""
         return sum(map(len, self.names.values()))
 
 
 def compare(view: View, truth: Iterable[RowVersion]) -> Differing:
-    """Return the rows of which the view has another version than the database, that it lacks, or that
-    only the view has.
+    """Return the rows that the view has in another version than the database, that the view lacks, or that only the
+    view has.
     """
     found = Differing()
     unknown: Names = {kind: set(view.rows(kind)) for kind in ROW_TYPES}
@@ -105,7 +114,9 @@ def compare(view: View, truth: Iterable[RowVersion]) -> Differing:
 
 
 def read_fresh(ports: Ports, view: View, names: Mapping[Kind, Iterable[str]]) -> list[Change]:
-    """Return the rows of these names as SQL has them now. A row that only the view has is returned as Gone."""
+    """Read the rows with these ids from SQL and return them as changes for the view. A row that only the view has is
+    returned as Gone.
+    """
     store = ports.store
     wanted = {kind: sorted(names.get(kind, ())) for kind in ROW_TYPES}
     rows: list[Row] = []
@@ -142,15 +153,18 @@ def _sum_up(ports: Ports, found: str, ages: list[float]) -> RepairResult:
 
 
 SET_ASIDE = "key_set_aside"
-"""The event of a key that had a wrong type or unreadable contents: it was renamed, and is written again."""
+"""Name of the event that records a key of Redis with a wrong type or unreadable contents. The key was renamed, and is
+written again under its old name.
+"""
 SET_ASIDE_KEYS = "leasehold_set_aside_keys_total"
 
 
 def repair_keys(ports: Ports) -> list[SetAside]:
-    """Rename the keys of the view that cannot be used. Record and count all keys that were renamed since the last call.
+    """Rename keys of the view in Redis that have a wrong type or unreadable contents. Return all keys renamed since the
+    last call.
 
-    Other processes rename keys, too. Each event is committed at least once, because the list in Redis is shortened
-    after the commit.
+    An event is recorded and counted for each key, including those that other processes renamed. An event may be
+    recorded twice but never lost, because the list of renamed keys in Redis is shortened only after the commit.
     """
     ports.view_cache.set_aside_wrong_keys()
     found = ports.view_cache.list_set_aside()

@@ -1,1 +1,1 @@
-"""Commit, table by table: each decision is checked again on fresh rows and written."""
+"""Writers of a plan's decisions, by table: each decision is tested again on the current rows, then written."""

@@ -1,4 +1,4 @@
-"""Tests placements on the current rows, and writes the leases."""
+"""Tests the placements that a plan chose against the current rows of a transaction, and writes the leases."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,8 +36,9 @@ _OBSTACLES: Mapping[Obstacle, str] = {"leases": "is taken", "uses": "is used up"
 
 
 class _Run(NamedTuple):
-    """Instances of one component that are placed on one slot, with their amounts. The component is None if the request
-    has no such instance.
+    """Consecutive placements of instances of one component on one slot, with the resources of each instance.
+
+    `component` is None if the request has no such instance.
     """
 
     slot: str
@@ -48,7 +49,7 @@ class _Run(NamedTuple):
 
 @dataclass(slots=True)
 class _SlotUsage:
-    """What leases take of a slot, and the number of leases that its machine may still take."""
+    """The resources that leases take of a slot, and the number of leases that the slot's machine may still take."""
 
     usage: Usage
     uses: float
@@ -59,14 +60,16 @@ class _SlotUsage:
 
 
 class LeaseWriter:
-    """Tests placements on current rows, and writes leases."""
+    """Tests a plan's placements against the current rows of a transaction, and writes leases and claims."""
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
         self._instances: dict[tuple[str, ComponentKind], dict[str, Instance]] = {}
 
     def _find_instances(self, current: Reservation, kind: ComponentKind) -> dict[str, Instance]:
-        """Return the instances of a reservation by name. A request never changes, so they are listed once a chunk."""
+        """Return the instances of a reservation by name. A request never changes, so its instances are listed once in a
+        transaction.
+        """
         key = current.id, kind
         if key not in self._instances:
             self._instances[key] = {each.name: each for each in list_instances(current.request, kind)}
@@ -81,11 +84,11 @@ class LeaseWriter:
         parting: Collection[tuple[str, str]] = (),
         is_claim: bool = False,
     ) -> str | None:
-        """Return why these placements do not fit the current rows; None if they do.
+        """Return why a pending reservation cannot get these placements, by the current rows; None if it can.
 
-        The reservation's own claims do not count against it. `leaving`: reservations that end for it. `parting`:
-        (reservation, component) of single leases that end for it. `is_claim`: it begins when the revoking leases have
-        ended, so these do not count.
+        The reservation's own claims do not count against it. `leaving`: reservations whose leases end to make capacity
+        for it. `parting`: (reservation, component) of single leases that end for it. `is_claim`: the placements become
+        a claim, which begins when the leases that are being revoked have ended, so those leases do not count.
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
@@ -99,11 +102,11 @@ class LeaseWriter:
                 return "the rules have changed" if run.component is None else reason
             if slot.id not in occupied:
                 is_redeemed = (slot.id, slot.epoch) in {(each.slot, each.epoch) for each in current.leases}
-                # A claim begins when the revoking leases have ended. It was tested beside other claims when it was
-                # made, so its lease must fit beside the present leases alone.
+                # A claim begins `later`, when the leases that are being revoked have ended. A claim that becomes a
+                # lease `now` was tested beside other claims when it was made, so only the present leases count.
                 moment: Moment = "later" if is_claim else "now" if is_redeemed else "always"
                 occupied[slot.id] = self._measure(slot, self._list_others(slot, absent, parting), moment)
-            # The instances of a run are alike: if the last one fits, all fit.
+            # All instances of a run need the same resources: if the last one fits, all fit.
             for amounts in run.given[:-1]:
                 occupied[slot.id].add(amounts)
             reason = self._object_to_instance(slot, occupied[slot.id], current.request, run.component)
@@ -113,7 +116,9 @@ class LeaseWriter:
         return None
 
     def _list_runs(self, current: Reservation, placements: Iterable[Placement]) -> Iterator[_Run]:
-        """Group equal placements on one slot. Speed: a gang is tested slot by slot, not instance by instance."""
+        """Group consecutive placements of equal instances on one slot, so that a gang is tested slot by slot and not
+        instance by instance.
+        """
         instances = self._find_instances(current, "essential")
 
         def tell_apart(each: Placement) -> tuple[str, int, Component | None]:
@@ -124,7 +129,9 @@ class LeaseWriter:
             yield _Run(slot, epoch, component, [each.resources for each in run])
 
     def _object_to_waiter(self, current: Reservation) -> str | None:
-        """Return why a reservation may get no lease on any slot."""
+        """Return why a reservation may not get a lease on any slot now: it is not pending, on hold or past its expiry.
+        None: it may.
+        """
         if current.phase != "pending":
             return f"it is {current.phase}"
         if current.suspended or current.priority == 0:
@@ -134,10 +141,11 @@ class LeaseWriter:
         return None
 
     def object_to_instances(self, current: Reservation, placements: Sequence[Placement]) -> list[str | None]:
-        """Return for each of these elastic instances of a leased reservation why it cannot be granted; None if it can.
+        """Return for each of these placements of elastic instances why the leased reservation cannot get it; None if it
+        can.
 
-        An instance that can be granted takes its capacity from later ones. The cost of one does not grow with the
-        number of leases of the reservation or the slot.
+        A placement that can be granted takes its capacity from the later ones. The cost of testing one placement does
+        not grow with the number of leases of the reservation or the slot.
         """
         if current.phase != "leased":
             return [f"it is {current.phase}"] * len(placements)
@@ -155,7 +163,10 @@ class LeaseWriter:
     def _object_to_grant(
         self, current: Reservation, placement: Placement, occupied: dict[str, _SlotUsage]
     ) -> str | None:
-        """Return why an elastic instance cannot be granted. `occupied`: by slot, measured at its first grant."""
+        """Return why one elastic instance cannot be placed as the plan chose; None if it can.
+
+        `occupied`: the usage of each slot, measured when the first placement on the slot is tested.
+        """
         slot = self.work.slots.get(placement.slot)
         instance = self._find_instances(current, "elastic").get(placement.component)
         if slot is None:
@@ -173,7 +184,7 @@ class LeaseWriter:
         return [lease for key, lease in there if key[0] not in besides and key not in parting]
 
     def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
-        """Return why a slot takes no leases at all, whatever its capacity."""
+        """Return why a slot takes no leases at all, whatever capacity it has left; None if it takes leases."""
         pool = self.rules.pools.get(slot.pool)
         if pool is None:
             return "the rules have changed"
@@ -185,26 +196,34 @@ class LeaseWriter:
         return None
 
     def has_room(self, slot: Slot, there: Collection[Lease], component: Component) -> bool:
-        """Return whether an instance of a component fits on a slot beside the given leases, now and later."""
+        """Return whether one more instance of `component` fits on a slot beside the leases `there`, now and when claims
+        become leases.
+        """
         return self._find_obstacle(slot, _SlotUsage(measure(there), inf), component) is None
 
     def _measure(self, slot: Slot, others: Collection[Lease], moment: Moment) -> _SlotUsage:
-        """Add up the leases of other reservations on a slot."""
-        # A claim uses the machine once, and its use is counted here until it becomes a lease. `now` is the moment when
-        # a claim becomes a lease: its use was checked when the claim was made, so no limit applies.
+        """Return what the leases `others` use of a slot at `moment`, and how many leases the slot's machine may still
+        take.
+        """
+        # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
+        # a claim becomes a lease: the limit of uses was tested when the claim was made, so it is not tested again.
         claims = sum(lease.state == "claimed" for lease in others)
         uses = inf if moment == "now" else count_uses_left(slot, self.rules.pools[slot.pool], claims)
         return _SlotUsage(measure(others, moment), uses)
 
     def _find_obstacle(self, slot: Slot, there: _SlotUsage, component: Component) -> Obstacle | None:
-        """Return why one more instance of a component does not fit on a slot."""
+        """Return which limit of a slot one more instance of `component` would exceed: leases, uses or resources. None:
+        it fits.
+        """
         pool = self.rules.pools[slot.pool]
         capacity = capacity_of(slot, pool)
         free = None if capacity is None else subtract(capacity, there.usage.amounts)
         return find_obstacle(given_to(component, pool), free, pool.lease_limit - there.usage.count, there.uses)
 
     def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:
-        """Return why one more instance of a component cannot be leased on a slot."""
+        """Return why one more instance of a component cannot be leased on a slot: no capacity, or other labels. None:
+        it can be.
+        """
         if (obstacle := self._find_obstacle(slot, there, component)) is not None:
             return f"{slot.id} {_OBSTACLES[obstacle]}"
         if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, component.labels):
@@ -212,7 +231,9 @@ class LeaseWriter:
         return f"{slot.id} was registered again" if slot.id in self.work.altered else None
 
     def is_lost(self, lease: Lease, reason: str) -> bool:
-        """Return whether the slot of a lease is still lost for this reason."""
+        """Return whether the slot of a lease is still lost for `reason` (gone, interrupted, offline or drained for too
+        long), by the current rows.
+        """
         slot = self.work.slots.get(lease.slot)
         if slot is None or not self.work.is_there(lease):
             return reason == "slot_gone"
@@ -235,10 +256,10 @@ class LeaseWriter:
         cost: Levels = NOTHING,
         told: Mapping[str, Any] | None = None,
     ) -> None:
-        """Lease these placements to a reservation, under a new token.
+        """Lease these placements to a reservation, under a new fencing token.
 
-        Leases that were claimed keep their level, cost and `charged_at`. The first of new ones starts with `cost`.
-        `told`: additional fields of the event.
+        A placement that the reservation had claimed keeps the level, cost and `charged_at` of the claim. If the first
+        placement was not claimed, its lease starts with `cost`. `told`: additional fields of the event.
         """
         token = self.work.transaction.next_tokens(1)[0]  # promise: new-token
         claimed = {(lease.component, lease.slot, lease.epoch): lease for lease in current.leases}
@@ -262,7 +283,9 @@ class LeaseWriter:
         self._use_slots(leases)
 
     def grant(self, current: Reservation, placements: Sequence[Placement]) -> list[Lease]:
-        """Add leases of elastic instances, each under a token of its own, at the level of the other leases."""
+        """Add leases of elastic instances to a leased reservation, each with its own fencing token, at the level that
+        its present leases pay.
+        """
         paying = next((lease for lease in current.leases if lease.charged_at is not None), None)
         level = None if paying is None else paying.level
         tokens = self.work.transaction.next_tokens(len(placements))
@@ -275,7 +298,7 @@ class LeaseWriter:
         return leases
 
     def _use_slots(self, leases: Iterable[Lease]) -> None:
-        """Count the leases as uses of their slots' machines."""
+        """Add new leases to the counts of uses of their slots' machines, and mark these slots as not idle."""
         for slot_id, count in Counter(lease.slot for lease in leases).items():
             slot = self.work.slots[slot_id]
             self.work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
@@ -283,7 +306,9 @@ class LeaseWriter:
     def claim(
         self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING
     ) -> Reservation:
-        """Let a reservation claim these placements: it stays pending, and pays from now on."""
+        """Promise these placements to a pending reservation until the present leases on the slots have ended. It stays
+        pending, and pays for them from now on.
+        """
         leases = tuple(
             msgspec.structs.replace(
                 self._make_lease(current, each, level, cost if index == 0 else NOTHING, 0), state="claimed"
@@ -314,7 +339,9 @@ class LeaseWriter:
         )
 
     def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot | None) -> float:
-        """Return what a lease with these amounts of a slot costs per second; 1 if slot or pool no longer exist."""
+        """Return what a lease of `given` resources of a slot costs its account per second; 1 if the slot or its pool no
+        longer exists.
+        """
         pool = None if slot is None else self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)
         return 1.0 if slot is None or pool is None else weigh(given, slot, pool, settings)

@@ -1,4 +1,4 @@
-"""Writes charges, preemptions and changes of level, after testing each on the current rows.
+"""Writes charges of quota accounts, preemptions and changes of level, after testing each on the current rows.
 
 Sources: qscheduler's charge, preempt and relevel.
 """
@@ -19,14 +19,18 @@ from scheduler.policy.quota.accounting import charge, settle, stop
 
 PREEMPTED = "preempted"
 CLAIMED = "reservation_claimed"
-"""The event of a claim after a preemption with a grace; the phase of the reservation does not change."""
+"""Name of the event of a reservation that claims a slot, because the preempted leases there have a grace period. The
+reservation stays pending.
+"""
 RELEVELLED = "reservation_relevelled"
 
 
 def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
-    """Let these accounts earn and pay up to now, the time of the plan, by the current rows of their leases.
+    """Let the quota accounts `names` earn and pay up to `now`, the time of the plan, by the current rows of their
+    leases.
 
-    The accounts are locked: a transaction that ends a lease at the same time has committed or waits for this one.
+    The accounts are locked: a transaction that ends one of their leases at the same time has committed already, or
+    waits for this one.
     """
     running = work.transaction.sum_running(now)
     before = [account for name in names if (account := work.accounts.get(name)) and not account.forgotten]
@@ -39,13 +43,17 @@ def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
 
 
 class QuotaWriter:
-    """One method for each kind of decision: it returns None if the decision was written, else why it was skipped."""
+    """Writes preemptions and changes of level in a transaction. Each method returns why the decision was skipped, or
+    None if it was written.
+    """
 
     def __init__(self, leases: LeaseWriter) -> None:
         self.work, self.rules, self.now, self._leases = leases.work, leases.rules, leases.now, leases
 
     def relevel(self, decision: Relevel) -> str | None:
-        """Let the leases of a reservation pay at another level from now on; cost and balances stay."""
+        """Let the leases of a reservation pay at the level `decision.to` from now on. What they cost so far and the
+        account's balance stay. Returns why it was skipped, or None.
+        """
         current = self.work.reservations.get(decision.reservation)
         if current is None or not current.leases or current.phase == "revoking":
             return "it does not run"
@@ -67,10 +75,12 @@ class QuotaWriter:
         return None
 
     def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
-        """Write a preemption and its assignment (with a grace: the claim), or nothing.
+        """Write a preemption with the newcomer's assignment, or with its claim if the victims get a grace period; or
+        nothing.
 
-        The victims' accounts get back what the victims have used, the account of the newcomer pays it, and the
-        newcomer's lease starts with that cost.
+        The newcomer is the reservation that gets the slot. The victims' accounts get back what the victims have used,
+        the newcomer's account pays it, and the newcomer's lease starts with that cost. Returns why the preemption was
+        skipped, or None.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
@@ -90,7 +100,7 @@ class QuotaWriter:
         cost = _sum_costs(present, self.now)
         if (payer := self.work.account_of(current)) is None:
             return "its account is gone"
-        # Balances are compared from level 0 on. An equal balance is too little.
+        # Balances are compared level by level, from level 0 on. A balance equal to the cost is too little.
         if not cost < payer.balance:
             return f"{payer.id} has too little left for {', '.join(victim.id for victim in present)}"
         self._pay(payer, present, cost)
@@ -100,7 +110,9 @@ class QuotaWriter:
         return None
 
     def _object_to_victims(self, current: Reservation, victims: Sequence[Reservation], decision: Preempt) -> str | None:
-        """Return why one of the victims may not be preempted, on the current rows."""
+        """Return why one of the reservations `victims` may not be preempted for `current`, by the current rows; None if
+        all may.
+        """
         account = self.work.account_of(current)
         for victim in victims:
             there = [each for each in victim.leases if each.slot == decision.slot and self.work.is_there(each)]
@@ -118,7 +130,9 @@ class QuotaWriter:
         return None
 
     def _pay(self, payer: Account, victims: Sequence[Reservation], cost: Levels) -> None:
-        """Move the cost between the accounts. The sum of the balances stays, except for victims without an account."""
+        """Move `cost` from `payer`, the account of the reservation that gets the slot, to the accounts of the preempted
+        ones. What victims without an account have used is paid to no account.
+        """
         for victim in victims:
             if (account := self.work.account_of(victim)) is not None:
                 balance = add(account.balance, _sum_costs([victim], self.now))
@@ -126,7 +140,9 @@ class QuotaWriter:
         self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
     def _take_back(self, victim: Reservation, decision: Preempt) -> None:
-        """Revoke the leases of a victim, at once or by a deadline; it is not charged any more."""
+        """Return a preempted reservation to the queue at once, or revoke its leases with a deadline. It is not charged
+        from now on.
+        """
         newcomer = self.work.reservations[decision.reservation]
         told = {
             "by": newcomer.id,
@@ -170,7 +186,9 @@ class QuotaWriter:
 
 
 def _sum_costs(reservations: Iterable[Reservation], now: float) -> Levels:
-    """Return what all leases of these reservations have used up to now, with what they inherited."""
+    """Return what all leases of these reservations have cost up to `now`, including costs taken over from reservations
+    that they preempted.
+    """
     total = NOTHING
     for reservation in reservations:
         for lease in reservation.leases:

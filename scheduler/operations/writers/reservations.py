@@ -1,7 +1,7 @@
 """Writes decisions about reservations and their leases, after testing each on the current rows.
 
-An elastic instance is granted or revoked by itself. A newcomer and the revokes that make capacity for it are written
-together or not at all. Limits of cpus are computed again on the current rows.
+An elastic instance is granted or revoked by itself. A reservation that is placed, and the revokes that make capacity
+for it, are written together or not at all. Limits of cpus are computed again on the current rows.
 """
 
 from collections.abc import Sequence
@@ -44,22 +44,28 @@ from scheduler.policy.placement.cpu_bursting import find_spare, is_same, list_us
 from scheduler.policy.quota.accounting import stop
 
 GRANTED = "reservation_granted"
-"""The event of a grant; the phase of the reservation does not change."""
+"""Name of the event of an elastic instance that got a lease. The phase of its reservation does not change."""
 DEATHS: Final = frozenset({"slot_gone", "slot_offline"})
-"""For these reasons an instance is lost without notice, unless it was revoked before."""
+"""Reasons for which a lease ends without notice to its holder, so that its instance counts as died, unless the lease
+was being revoked before.
+"""
 
 CORES = "reservation_cores"
-"""The event of a lease whose limit of cpus changed: no change of phase."""
+"""Name of the event of a lease whose limit of cpus changed. The phase of its reservation does not change."""
 
 
 class ReservationWriter:
-    """Methods for decisions about one reservation. They return what was skipped, with the reason."""
+    """Writes a plan's decisions about reservations in a transaction. Its methods return what was skipped, with the
+    reason.
+    """
 
     def __init__(self, leases: LeaseWriter) -> None:
         self.work, self.rules, self.now, self._leases = leases.work, leases.rules, leases.now, leases
 
     def write(self, decision: Expire | Fail | Requeue | Restart | Assign) -> str | None:
-        """Test one decision on the current rows and write it; return why it was skipped, or None."""
+        """Test one decision about a reservation on the current rows and write it. Return why it was skipped, or None if
+        it was written.
+        """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
             return "the reservation is gone"
@@ -95,7 +101,9 @@ class ReservationWriter:
         return None
 
     def _has_lost(self, current: Reservation, reason: str) -> bool:
-        """Return whether an essential slot is still lost for this reason."""
+        """Return whether a reservation has an essential lease whose slot is lost for `reason` by the current rows; for
+        `unconfirmed`: whether no holder confirmed it.
+        """
         if reason == "unconfirmed":
             return current.confirmed_at is None
         return any(lease.kind == "essential" and self._leases.is_lost(lease, reason) for lease in current.leases)
@@ -104,7 +112,7 @@ class ReservationWriter:
         if current.phase == "pending" and current.leases:
             if all(self._may_come_free(lease) for lease in current.leases):
                 return "the slot that it claims is there"
-            # A claimed slot is lost or takes no leases. The reservation stays in the queue without its claims.
+            # A claimed slot is lost or will take no leases. The reservation stays in the queue without its claims.
             drop_claims(self.work, current)
             return None
         if current.phase not in {"leased", "revoking"}:
@@ -132,7 +140,9 @@ class ReservationWriter:
         return not is_leaving and not is_silent(slot, self.rules.pools.get(slot.pool), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return why a leased reservation is not requeued."""
+        """Return why a leased reservation must not be requeued as `decision` wants, by the current rows; None if it
+        must be.
+        """
         if decision.reason != "unconfirmed":
             return None if self._has_lost(current, decision.reason) else "its slots are there"
         if current.confirmed_at is not None:
@@ -142,7 +152,7 @@ class ReservationWriter:
         return "it has time to be confirmed" if self.now < due else None
 
     def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return why a revoking reservation does not return to the queue yet."""
+        """Return why a reservation whose leases are being revoked does not return to the queue yet; None if it does."""
         if decision.revoke_by is not None:
             return "it is revoking"
         over = current.revoke_by is None or self.now >= current.revoke_by or self._has_lost(current, "slot_gone")
@@ -175,7 +185,10 @@ class ReservationWriter:
         return None
 
     def grant(self, decisions: Sequence[Grant]) -> list[tuple[Grant, str]]:
-        """Lease these instances of one reservation, each under a token of its own; the reservation's token stays."""
+        """Lease elastic instances of one reservation, each with its own fencing token; the reservation's token stays.
+
+        Returns the decisions that were skipped, each with the reason.
+        """
         current = self.work.reservations.get(decisions[0].reservation)
         if current is None:
             return [(each, "the reservation is gone") for each in decisions]
@@ -189,7 +202,7 @@ class ReservationWriter:
         return [(decision, objection) for decision, _, objection in judged if objection is not None]
 
     def revoke(self, decisions: Sequence[Revoke]) -> list[tuple[Decision, str]]:
-        """Revoke these leases of one reservation."""
+        """Revoke elastic leases of one reservation. Return the decisions that were skipped, each with the reason."""
         current = self.work.reservations.get(decisions[0].reservation)
         held = _Held(current)
         lost: list[tuple[Decision, str]] = []
@@ -207,7 +220,10 @@ class ReservationWriter:
         return lost
 
     def make_way(self, revokes: Sequence[Revoke], newcomer: Assign | Claim) -> str | None:
-        """Write a newcomer and the revokes that make room for it, or nothing; return why not."""
+        """Write the assignment or claim `newcomer` and the revokes that make capacity for it, or nothing at all.
+
+        Returns why nothing was written, or None.
+        """
         current = self.work.reservations.get(newcomer.reservation)
         if current is None:
             return "the reservation is gone"
@@ -221,7 +237,7 @@ class ReservationWriter:
             objection = self._object_to_revoke(holder, lease, decision)
             if objection is not None:
                 return objection
-            # Under quota the newcomer pays for the slot from its claim on.
+            # If accounts pay, the newcomer's account pays for the slot from the claim on; the old lease stops paying.
             partings.append((stop(lease, self.now) if isinstance(newcomer, Claim) else lease, decision))
         parting = {(each.reservation, each.component) for each in revokes}
         is_claim = isinstance(newcomer, Claim)
@@ -239,7 +255,7 @@ class ReservationWriter:
         return None
 
     def _object_to_revoke(self, current: Reservation, lease: Lease, decision: Revoke) -> str | None:
-        """Return why a lease may not be revoked, on the current rows."""
+        """Return why an elastic lease may not be revoked as `decision` wants, by the current rows; None: it may be."""
         if current.phase != "leased":
             return f"it is {current.phase}"
         if decision.reason == "reclaimed":
@@ -257,7 +273,10 @@ class ReservationWriter:
         take_back_instances(self.work, self.rules, current, found, died)
 
     def write_cores(self, decisions: Sequence[Cores]) -> list[tuple[Cores, str]]:
-        """Write the limits of one reservation that are still right; return the others, each with the reason."""
+        """Write new cpu limits of leases of one reservation, if they are still right by the current rows.
+
+        Returns the decisions that were skipped, each with the reason.
+        """
         name = decisions[0].reservation
         current = self.work.reservations.get(name)
         held = {lease.component: lease for lease in current.leases} if current is not None else {}
@@ -273,14 +292,16 @@ class ReservationWriter:
             for decision in good.values():
                 slot = self.work.slots[decision.slot]
                 if slot.machine is not None:
-                    # A change of the slot's row reaches its host, which then sets the limit.
+                    # The version of the slot's row increases, so the host asks for its leases and sets the new limit.
                     self.work.put(slot)
                 detail: dict[str, Any] = {"component": decision.component, "slot": slot.id, "cpus": decision.cpus}
                 self.work.tell(Event(at=self.now, name=CORES, cause=self.work.cause, reservation=name, detail=detail))
         return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
 
     def _find_spare(self, name: str) -> float | None:
-        """Return the cores that each lease of this slot may use in addition to its own, on the current rows."""
+        """Return the cores of the slot `name` that each lease there may use in addition to its own, by the current
+        rows. None if the slot is gone, or has no `cpus` or no leases.
+        """
         slot = self.work.slots.get(name)
         if slot is None:
             return None
@@ -298,12 +319,16 @@ class ReservationWriter:
 
 
 class _Held:
-    """The elastic leases of a reservation, by component, slot and epoch; each may be revoked once."""
+    """The elastic leases that one reservation holds, by component, slot and epoch. `pop` removes one, so that no lease
+    is revoked twice.
+    """
 
     def __init__(self, current: Reservation | None) -> None:
         leases = () if current is None else current.leases
         self._leases = {(each.component, each.slot, each.epoch): each for each in leases if each.kind == "elastic"}
 
     def pop(self, decision: Revoke) -> Lease | None:
-        """Return the lease that the plan saw, if it is still held."""
+        """Return and remove the elastic lease that `decision` names; None if the reservation does not hold it or it was
+        returned before.
+        """
         return self._leases.pop((decision.component, decision.slot, decision.epoch), None)

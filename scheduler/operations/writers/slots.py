@@ -1,6 +1,6 @@
-"""Writes decisions about slots, after testing each on the current row, and counts failed boots in a row.
+"""Writes a plan's decisions about slots, after testing each on the current row, and counts failed boots of a pool.
 
-Enough failed boots in a row pause the launches of their pool.
+Enough failed boots in a row pause the launches of the pool.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,27 @@ from scheduler.policy.scaling.launch_limits import list_choices
 
 BOOTING: Final = frozenset({"booting", "binding"})
 ASKED_AGAIN = "slot_asked_again"
-"""The event of a termination that is requested once more: no change of state."""
+"""Name of the event of a machine's termination that is requested once more, because the first request had no effect.
+The state of the slot does not change.
+"""
 _ADJECTIVES = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
-"""By reason: the adjective in "SLOT is not ...", if it differs from the reason."""
+"""By the reason of a drain: the words after "SLOT is not" in the message that the drain was skipped, if they differ
+from the reason.
+"""
 
 
 class SlotWriter:
-    """One method for each kind of decision: it returns None if the decision was written, else why it was skipped."""
+    """Writes a plan's decisions about slots in a transaction. Each method returns why the decision was skipped, or None
+    if it was written.
+    """
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
 
     def write(self, decision: Launch | Drain | Terminate | Reset) -> str | None:
-        """Test one decision on the current row and write it; return why it was skipped, or None."""
+        """Test one decision about a slot on the current row and write it. Return why it was skipped, or None if it was
+        written.
+        """
         current = self.work.slots.get(decision.slot)
         if current is None:
             return "the slot is gone"
@@ -87,7 +95,7 @@ class SlotWriter:
         return None
 
     def _is_to_go(self, current: Slot, reason: SlotReason) -> bool:
-        """Return whether the given reason to drain a slot holds for its current row."""
+        """Return whether `reason`, for which the plan drains a slot, still holds for the slot's current row."""
         pool = self.rules.pools.get(current.pool)
         is_free = not self.work.leases_on(current) and current.stranger is None
         match reason:
@@ -120,7 +128,7 @@ class SlotWriter:
             note_failed_boot(self.work, pool, current, f"timed out while {current.state}")
         slow_work: dict[str, Any] = {"attempts": 0, "not_before": self.now, "sent_at": self.now}
         if current.state == "terminating":
-            # The request had no effect. It is sent again, and its timeout starts again.
+            # The termination request had no effect. It is sent again, and its timeout starts again.
             self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
             self.work.tell(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
         else:
@@ -131,9 +139,11 @@ class SlotWriter:
 
 
 def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happened: str) -> None:
-    """Count a failed boot of this pool. From `unhealthy_after` in a row on, pause its launches for `error_cooldown`.
+    """Count a failed boot of a machine of this pool. After `unhealthy_after` of them in a row, pause launches for
+    `error_cooldown`.
 
-    A boot that was interrupted or drained does not count. `what_happened` follows the slot's name in the hold.
+    A boot that was interrupted or drained does not count. `what_happened` is stored after the slot's name as the
+    subject of the pause.
     """
     if pool is None or not pool.unhealthy_after or slot.interrupted_at is not None or slot.drain_reason:
         return
@@ -155,13 +165,13 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
 
 
 def note_good_boot(work: UnitOfWork, slot: Slot) -> None:
-    """A machine of this pool became ready: set the count of failed boots in a row to 0."""
+    """Set the count of failed boots in a row of the slot's pool to 0, because a machine of the pool became ready."""
     known = _find_hold(work, slot.pool)
     if known is not None and known.streak:
         work.put(msgspec.structs.replace(known, streak=0, until=work.now))
 
 
 def _find_hold(work: UnitOfWork, pool: str) -> Hold | None:
-    """Return the pool's hold as this transaction has it, with its own changes."""
+    """Return the record of a pool's failed boots as changed in this transaction, else as stored; None without one."""
     name = hold_id(pool, "unhealthy")
     return work.holds.get(name) or work.transaction.load_holds([name]).get(name)
