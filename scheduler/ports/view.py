@@ -122,14 +122,14 @@ class LeaderLock(Protocol):
     """
 
     def take(self) -> bool:
-        """Take the leader lock for its whole time. False: a process has it already, and a mark (`again`) is left.
+        """Take the leader lock for its full duration. False: a process has it already, and a mark (`again`) is left.
 
         The process that has the lock sees the mark at its release, and ticks once more. Taking the lock deletes the
         mark: the tick that begins now is the one that was requested.
         """
 
     def renew(self) -> bool:
-        """Extend the leader lock to its whole time. False: this process does not have the lock any more."""
+        """Extend the leader lock to its full duration. False: this process does not have the lock any more."""
 
     def release(self) -> bool:
         """Release the leader lock if this process has it. True: another `take` left a mark meanwhile, so tick once
