@@ -97,7 +97,7 @@ class SimulatedCloud:
         self.calls += 1
         verdict = self.verdicts.pop(request["launch_id"], None)
         if verdict is not None:
-            raise CloudError(verdict, verdict, "refused by the scenario")
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch")
         now = self._event_queue.now
         name = f"i-{request['launch_id']}"
         runs_at = now + self.delays.boot

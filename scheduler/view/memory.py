@@ -202,7 +202,7 @@ class MemoryViewCache:
 
     def _valid_rows(self, kind: str) -> dict[str, Row]:
         if self.redis.generation is None:
-            raise ViewUnavailableError("there is no valid view")
+            raise ViewUnavailableError("the view (copy of the database) is not valid: the next tick rebuilds it")
         return self.redis.rows[kind]
 
     def _copy(self) -> View:

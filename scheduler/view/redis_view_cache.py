@@ -238,7 +238,7 @@ class RedisViewCache:
                 self._read_rows([self._keys.generation, self._keys.rows(kind)], batch),
             )
             if isinstance(bodies, int):
-                raise ViewUnavailableError("there is no valid view: the next tick rebuilds it")
+                raise ViewUnavailableError("Redis has no valid view (copy of the database): the next tick rebuilds it")
             found |= {id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None}
         return found
 
@@ -260,12 +260,12 @@ def _decode(type_: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.DecodeError as error:
-        raise ViewUnavailableError(f"the view was written by another version: {error}") from error
+        raise ViewUnavailableError(f"the view in Redis was written by another version of Leasehold: {error}") from error
 
 
 def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis
     if not is_ours:
-        raise ViewUnavailableError("another process began to rebuild the view, or Redis restarted meanwhile")
+        raise ViewUnavailableError("rebuild of the view given up: another process began one, or Redis restarted")
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
