@@ -1,4 +1,4 @@
-"""Snapshot: the live state as a scenario for `leasehold simulate`, to try changes from now on."""
+"""Snapshot: the live state of the cluster as a scenario for `leasehold simulate`, to try changes from now on."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -15,22 +15,28 @@ from scheduler.policy.quota.accounting import charge, settle, sum_running
 from scheduler.simulation.initial_state import RESERVATION_HISTORY, SLOT_HISTORY
 
 _DIGITS: Final = 6
-"""Decimals of seconds. Times are floats, whose precision at the present distance from the epoch is limited."""
+"""Decimals of seconds in a snapshot. Times are floats, whose precision at the present distance from the epoch is
+limited.
+"""
 _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
 _OF_REQUESTS: Final = tuple(name for name in PublicRequest.__struct_fields__ if name != "components")
 _OF_ACCOUNTS: Final = (*AccountKeys.model_fields, "balance")
 _OF_MACHINES: Final = ("market", "price")
-"""Fields of the launch. The slot's offering may have changed since then, or not exist any more."""
+"""Fields of a slot that its launch set. The rules of the slot's offering may have changed since, or the offering may be
+gone.
+"""
 _UNSEEN: Final = ("ec2", "probe")
-"""Keys of pools that a simulation does not read. They are removed because they may be confidential."""
+"""Keys of pools that a simulation does not read. A snapshot does not contain them, because they may be confidential."""
 
 
 def make_snapshot(
     rows: Iterable[Row], document: Mapping[str, Any], rules: Rules, cloud: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Return a scenario of these rows under these rules (`document` as it was applied), whose time 0 is `now`.
+    """Return a scenario that starts with these database rows and rules (`document` as it was applied), and whose time 0
+    is `now`.
 
-    It has no ended reservations, no empty slots without other facts, no callbacks and no fencing tokens.
+    Ended reservations, callbacks and fencing tokens are not in the scenario. Empty slots of elastic pools are not in it
+    either, unless they are cordoned.
     """
     view = View(rows)
     live = sorted((each for each in view.reservations.values() if not is_over(each)), key=lambda each: each.sequence)
@@ -79,7 +85,9 @@ def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
 
 
 def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
-    """Return its level and cost, and its state and deadline unless it is simply held."""
+    """Return the fields of a lease about quota: level, cost and start. If the lease is being revoked or claimed, also
+    the state and deadline.
+    """
     state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)} if lease.state != "held" else {}
     cost = list(settle(lease, now).cost)
     return {"level": lease.level, "cost": cost, "assigned_at": _since(lease.assigned_at, now), **state}
@@ -104,7 +112,7 @@ def _present(view: View, slot: Slot) -> list[Any]:
 
 
 def _field(row: Slot | Reservation, name: str, now: float) -> Any:
-    """Return a field of a row. Times are relative to now."""
+    """Return a field of a slot or reservation for the snapshot, a time as seconds from `now`."""
     value = getattr(row, name)
     is_time = name.endswith("_at") or name in {"interrupted_by", "revoke_by", "last_seen"}
     return _since(value, now) if is_time else list(value) if isinstance(value, tuple) else value
