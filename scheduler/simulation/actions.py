@@ -1,6 +1,4 @@
-"""The actions in a scenario's timeline: their names, the documents of their values, and the commands that carry them
-out.
-"""
+"""The actions in a scenario's timeline: their names, the documents of their values, and their commands."""
 
 from typing import Any
 
@@ -18,9 +16,7 @@ class InterruptAction(Document):
 
 
 class PartAction(Document):
-    """Timeline actions `fail` and `surrender`: a reservation or one of its components died, or its holder gives it
-    back.
-    """
+    """Timeline actions `fail` (a reservation or a component of it died) and `surrender` (its holder gives it back)."""
 
     reservation: Name
     component: Name | None = None

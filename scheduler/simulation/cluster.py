@@ -188,9 +188,7 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
 
 
 def put_reservations(cluster: SimulatedCluster, given: Iterable[ReservationRecord]) -> None:
-    """Insert the reservations that the scenario has at the start, each in its given phase, in the order of the
-    scenario.
-    """
+    """Insert the reservations that a scenario has at the start, in their given phases and order."""
     rules, now = cluster.ports.rules(), cluster.event_queue.now
     rows = []
     for document in given:
@@ -224,7 +222,7 @@ def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocumen
 def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
     """Create or replace the slot of a slot record, with its machine and leases.
 
-    If the slot is between two states (`launching`, `booting` and others), its next changes of state are scheduled.
+    If the slot is between two states (`booting`, `terminating`, ...), its next changes of state are scheduled.
     """
     now = cluster.event_queue.now
     with cluster.store.transaction() as transaction:
@@ -352,9 +350,7 @@ def _make_lease(
 
 
 def _go_on(cluster: SimulatedCluster, slot: Slot) -> None:
-    """Schedule the next changes of a slot between two states (`booting`, `terminating` and others), from its `since`
-    on.
-    """
+    """Schedule the next changes of a slot that is between two states (`booting`, ...), counted from its `since`."""
     delays = cluster.cloud.delays
     if slot.launch_id is None:
         return

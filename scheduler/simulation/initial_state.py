@@ -53,8 +53,7 @@ class SlotRecord(Document):
     leases: tuple[LeaseRecord, ...] = ()
     offering: Name | None = None
     market: Market | None = None
-    """The market (`spot` or `on-demand`) of the slot's machine. If it is given, the rules need not have the offering.
-    """
+    """The market (`spot` or `on-demand`) of the slot's machine. If given, the rules need not have the offering."""
     price: Amount | None = None
     """The price of the slot's machine per hour; default: the price of its offering."""
     machine: Text | None = None

@@ -43,7 +43,7 @@ class EventLoop:
         return min(self._cluster.event_queue.next_at, inf if wake is None else wake)
 
     def run_due(self) -> None:
-        """Run the changes of machines that are due now, and the reactions of holders to them, until nothing is due."""
+        """Run the callbacks that are due now (machines, holders) and handle their events, until nothing is due."""
         self._cluster.event_queue.run_due()
         while self._process_events():
             self._cluster.event_queue.run_due()
@@ -51,7 +51,7 @@ class EventLoop:
     def tick_until_quiet(self, *, is_due: bool = False) -> None:
         """Run a tick if one is due or requested now, and further ticks until none is requested.
 
-        Raises InvalidInputError after MOST_TICKS ticks at one virtual time.
+        Raises InvalidInputError if that takes more than MOST_TICKS ticks at one virtual time.
         """
         wanted, before = is_due or self._is_rung(), self.ticks
         while wanted:

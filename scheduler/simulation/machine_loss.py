@@ -53,9 +53,7 @@ class Interruptions:
         self._rate, self._seed = delays.interruption_rate, delays.seed
 
     def note_machine(self, slot: Slot) -> None:
-        """Schedule the interruption of a slot's launched machine. The time of it depends only on the seed, the slot and
-        the slot's epoch.
-        """
+        """Schedule the interruption of a slot's launched machine. Its time depends only on the seed, slot and epoch."""
         if not self._rate or slot.market == "on-demand":
             return
         # Not for secrets: the result must be the same each time.

@@ -121,7 +121,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """The data of a plot of a simulated trace: curves over the virtual clock, and the sorted waits of jobs in seconds."""
+    """The data of a plot of a simulated trace: curves over the virtual clock, and the sorted job waits in seconds."""
 
     waiting_jobs: Curve
     leased: Curve

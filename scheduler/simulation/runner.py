@@ -132,7 +132,7 @@ class Runner:
         decisions = []
         for decision in ticked.plan.decisions:
             if isinstance(decision, Claim):
-                continue  # Only its revokes are printed, and later its assignment.
+                continue  # Of a claim only the revokes are printed, and later the assignment.
             line = describe_decision(decision)
             if id(decision) in reasons:
                 line["skipped"] = reasons[id(decision)]

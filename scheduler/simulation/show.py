@@ -49,7 +49,7 @@ def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
         change = f"; smallest change: {found['change']['text']}" if found["change"] else ""
         yield f"{row.id} waits: {why}{change}"
     if len(waiting) > MOST_EXPLAINED:
-        yield "and others wait"
+        yield "and other reservations wait"
 
 
 def tidy(value: Any, decimals: int | None = None) -> Any:

@@ -22,9 +22,7 @@ _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
 _OF_REQUESTS: Final = tuple(name for name in PublicRequest.__struct_fields__ if name != "components")
 _OF_ACCOUNTS: Final = (*AccountKeys.model_fields, "balance")
 _OF_MACHINES: Final = ("market", "price")
-"""Fields of a slot that its launch set. The rules of the slot's offering may have changed since, or the offering may be
-gone.
-"""
+"""Fields of a slot that were set at its launch. The rules of its offering may have changed since then."""
 _UNSEEN: Final = ("ec2", "probe")
 """Keys of pools that a simulation does not read. A snapshot does not contain them, because they may be confidential."""
 
@@ -122,7 +120,7 @@ def _describe_reservation(row: Reservation, view: View, now: float) -> dict[str,
     request = row.request
     fields = {name: getattr(request, name) for name in _OF_REQUESTS}
     if request.account in view.accounts and view.account_of(row) is None:
-        # Its account was forgotten after the submit, so it has none, even if there is an account of that name again.
+        # The account was forgotten after the submit, so the reservation has none, even if the name exists again.
         fields["account"] = None
     return {
         "id": row.id,

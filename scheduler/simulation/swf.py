@@ -86,7 +86,7 @@ def read_jobs(
             found += 1
             numbers = _parse(place, line)
             run_seconds, status = numbers[3], numbers[10]
-            # Such a job was cancelled while it waited.
+            # A cancelled job without a run time was cancelled while it waited.
             never_ran = status == CANCELLED and run_seconds <= 0
             job = None if never_ran else _make_job(place, numbers, most_processors)
         except StopIteration:

@@ -25,8 +25,7 @@ from scheduler.simulation.metrics import Picture, RunMetrics, Summary
 from scheduler.simulation.workload import Workload, list_submissions
 
 ENDED_KEPT: Final = 1000
-"""Number of stored events at which a trace run deletes events and ended rows, so that reading does not become slower.
-"""
+"""Number of stored events at which a trace run deletes events and ended rows, so that reading stays fast."""
 
 MOST_SETBACKS: Final = 1000
 """How often one job may lose its leases, and its work with them, before the trace is assumed never to end. A job that
@@ -51,8 +50,9 @@ class Setbacks:
         """Number of the last tick at which a job had a lease, or no job was waiting."""
 
     def note(self, event: Event) -> None:
-        """Count an event of a job: a return to the queue, which may be one too many, or the end, which resets the job's
-        count.
+        """Count an event of a job: each return to the queue is a setback, and the end of the job clears its count.
+
+        Raises InvalidInputError if the job has had too many setbacks.
         """
         job = event.reservation or ""
         if event.name == "reservation_released":
@@ -86,8 +86,8 @@ class TracePlay:
     def __init__(
         self, workload: Workload, fleet: Fleet, elastic_share: float = 0.0, setbacks: Setbacks | None = None
     ) -> None:
-        """Prepare the run of `workload` on `fleet`. `setbacks`: when to give up; default: the limits MOST_SETBACKS and
-        MOST_IDLE_TICKS.
+        """Prepare the run of `workload` on `fleet`. `setbacks` counts events that bring no job forward; default: with
+        the usual limits.
         """
         self._workload = workload
         self.cluster = build_cluster(fleet.document, fleet.cloud)

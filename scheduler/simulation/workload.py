@@ -32,7 +32,7 @@ class Workload:
 
 
 def read_workload(path: Path, most_processors: int, *, limit: int | None = None, skip_bad: bool = False) -> Workload:
-    """Read the jobs of a log, at most `limit` including the skipped ones.
+    """Read the first `limit` jobs of a log. Jobs that are skipped count too.
 
     A job that was cancelled before it ran is skipped. A broken line, or a job with more than `most_processors` (the
     most that the fleet could ever have), raises TraceError, or is skipped with `skip_bad`.

@@ -31,8 +31,7 @@ ENTRIES_A_CALL = 100
 """Most entries that one call reads from the view's stream of changes. Each contains up to CHANGES_A_CALL changes."""
 ROWS_A_CALL = 1000
 LOADS_TRIED = 3
-"""Number of attempts at loading the whole view. A load is repeated if more changes arrive meanwhile than Redis keeps.
-"""
+"""Number of attempts at loading the whole view. A load is repeated if Redis dropped changes made meanwhile."""
 
 T = TypeVar("T")
 
@@ -134,7 +133,7 @@ class RedisViewCache:
     @redis_errors()
     def set_aside_wrong_keys(self) -> list[SetAside]:
         """Rename the keys that have a wrong type or unreadable contents, and return the renamed keys. See ViewCache."""
-        # Repair this key first, so that the records can be written.
+        # Repair the list of renamed keys first, so that it can be written.
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
         found = set_aside(self._client, self._prefix, types)
