@@ -77,7 +77,7 @@ class Fleet(Protocol):
 
 
 class Probe(Protocol):
-    """The check whether a machine is ready to serve."""
+    """The check whether a launched machine is ready to serve leases."""
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
         """Return whether the machine of this slot passes the readiness probe of its pool. Bounded in time; never

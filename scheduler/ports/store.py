@@ -29,7 +29,7 @@ class StoreUnavailableError(Exception):
 
 
 class NotPermittedError(StoreUnavailableError):
-    """The database works, but its user lacks a permission for this statement."""
+    """The database works, but the database user of this process lacks a permission for a statement."""
 
 
 class ForeignClusterError(StoreUnavailableError):
@@ -287,7 +287,7 @@ class Transaction(Protocol):
         """Store answers to requests. Raises StaleWriteError for a request id that has a stored answer already."""
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert or replace callbacks in the outbox."""
+        """Insert or replace callbacks in the outbox, from which they are sent to the broker."""
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
         """Delete the callbacks with these ids from the outbox, because the broker accepted them."""
@@ -296,10 +296,10 @@ class Transaction(Protocol):
         """Lock and return every principal, by name. Call it before any other row is locked."""
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """Insert or replace principals, and raise `ClusterRow.principals_version`. Call `load_principals` first."""
+        """Insert or replace principals, and increase `ClusterRow.principals_version`. Call `load_principals` first."""
 
     def delete_principals(self, names: Iterable[str]) -> None:
-        """Delete principals, and raise `ClusterRow.principals_version`. Call `load_principals` first."""
+        """Delete principals, and increase `ClusterRow.principals_version`. Call `load_principals` first."""
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """Store balances of accounts at a time, for the history. A second one of the same time replaces the first."""
@@ -312,7 +312,7 @@ class Transaction(Protocol):
 
 
 class Store(Protocol):
-    """The database with the authoritative rows, in SQL, or in memory for the simulator.
+    """The port to the database with the authoritative rows, in SQL, or in memory for the simulator.
 
     Every driver error is raised as StoreUnavailableError, StaleWriteError or DeposedError.
     """

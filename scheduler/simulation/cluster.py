@@ -1,4 +1,4 @@
-"""The simulated cluster: the operations of production on memory adapters, a virtual clock and a simulated cloud."""
+"""The simulated cluster: the operations of production with ports in memory, a virtual clock and a simulated cloud."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -257,7 +257,7 @@ def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None,
     since = now if given.since is None else given.since
     epoch = 0
     if known:
-        # The record may name another host than before: leases on the old one are not on the new one.
+        # The record may name another host than before; leases on the old host do not move to the new host.
         is_another = known.machine is not None and given.machine is not None and known.machine != given.machine
         epoch = known.epoch + is_another
     has_machine = given.state not in INACTIVE and pool.is_elastic

@@ -92,7 +92,9 @@ def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
 
 
 def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """Return the accounts with their present balances, charged up to now, in place of those in the rules."""
+    """Return the table of accounts for the snapshot, with the present balances, charged up to now, in place of the
+    accounts in the rules.
+    """
     tables = {}
     for account in sorted(view.accounts.values(), key=lambda each: each.id):
         if account.forgotten:
