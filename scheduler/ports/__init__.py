@@ -1,7 +1,7 @@
-"""The interfaces between operations and adapters, as Protocols. The docstrings are the contract for implementers.
+"""The interfaces between operations and adapters, as Protocols. Their docstrings are the contract for adapters.
 
-One test suite for each port runs on all its implementations. Times are seconds since the epoch unless a name states
-otherwise.
+One test suite for each port runs on all adapters that implement it. Times are seconds since the epoch unless a name
+states otherwise.
 """
 
 from scheduler.ports.fleet import (

@@ -1,4 +1,4 @@
-"""The port to the database, which has the authoritative rows. Implementations use SQL or memory."""
+"""The port to the database with the authoritative rows (slots, reservations, holds, accounts), in SQL or memory."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,11 +17,11 @@ from scheduler.model.view import Gone, Kind, Row
 
 
 class StaleWriteError(Exception):
-    """A row's version is not the one that the write was conditional on. The transaction is rolled back."""
+    """A row has another version than the one on which a write was conditional. The transaction is rolled back."""
 
 
 class DeposedError(Exception):
-    """The term in the database belongs to another leader. The plan must not be written."""
+    """The leader term in the database belongs to another process, so this process must not write its plan."""
 
 
 class StoreUnavailableError(Exception):
@@ -29,7 +29,7 @@ class StoreUnavailableError(Exception):
 
 
 class NotPermittedError(StoreUnavailableError):
-    """The database works, but its user lacks a permission for this statement."""
+    """The database works, but the database user of this process lacks a permission for a statement."""
 
 
 class ForeignClusterError(StoreUnavailableError):
@@ -37,19 +37,19 @@ class ForeignClusterError(StoreUnavailableError):
 
 
 class ForeignMachineError(ForeignClusterError):
-    """EC2 runs machines of another cluster under the same `leasehold:cluster` tag. They are left alone."""
+    """EC2 runs machines of another cluster under the same `leasehold:cluster` tag. They are not changed."""
 
 
 class DatabaseWentBackError(StoreUnavailableError):
-    """The database has an older state than one that was seen before, or a restore is under way."""
+    """The database has an older state than this cluster has seen before, or a restore of a backup is under way."""
 
 
 class ConflictError(StoreUnavailableError):
-    """The database rolled this transaction back because of another one. Repeat the whole transaction."""
+    """The database rolled a transaction back because of a concurrent one. Repeat the whole transaction."""
 
 
 class LeaderTerm(msgspec.Struct, frozen=True):
-    """One leadership. `term` only grows; `ticked_at` is when the last tick was committed (0 = never)."""
+    """The leadership of one process. `term` only grows; `ticked_at` is when the last tick was committed (0 = never)."""
 
     term: int
     holder: str
@@ -57,22 +57,22 @@ class LeaderTerm(msgspec.Struct, frozen=True):
 
 
 class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The row that holds for the whole cluster, read in one statement together with cluster time."""
+    """The one row about the whole cluster, read in one statement together with cluster time."""
 
     now: float
     """Cluster time in seconds since the epoch."""
     identity: str
     term: int
     token: int
-    """The highest fencing token that was given out."""
+    """The highest fencing token that was given to a lease."""
     restores: int
     """Number of backups that were restored into this database."""
     principals_version: int
     reference_offset: float = 0.0
-    """Cluster time minus the database's own clock: the sum of the jumps that were corrected."""
+    """Cluster time minus the database's own clock: the sum of this clock's jumps that were corrected."""
 
     def refuse_older(self, term: int, token: int, source: str) -> None:
-        """Raise DatabaseWentBackError if `source` knows a higher term or token than this row has."""
+        """Raise DatabaseWentBackError if this row has a lower term or token than `source` has seen."""
         if self.term < term or self.token < token:
             raise DatabaseWentBackError(
                 f"the database of cluster {self.identity} is an older state: it has term {self.term} and token"
@@ -81,24 +81,24 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredAnswer(msgspec.Struct, frozen=True):
-    """The answer to a request that was carried out. A repetition of the request gets the same answer."""
+    """The stored answer to a request that was carried out. A repetition of the request gets the same answer."""
 
     id: str
     at: float
     answer: dict[str, Any]
     principal: str | None = None
-    """The principal that sent the request; only this one gets the stored answer. None: it was not signed."""
+    """The principal that signed the request; only it gets the stored answer again. None: an unsigned request."""
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """A number of pending reservations, and the number of instances that they request."""
+    """The number of pending reservations of a principal or an account, and of the instances that they request."""
 
     reservations: int = 0
     instances: int = 0
 
 
 class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A callback that is sent until the broker accepts it (at least once)."""
+    """A callback in the outbox: it is sent to the broker until the broker accepts it (at least once)."""
 
     id: str
     callback: Callback
@@ -109,7 +109,7 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
-    """A principal with its key, as text. `previous_key` is also accepted until `previous_until`."""
+    """A principal (a signing client) with its key, as text. `previous_key` is also valid until `previous_until`."""
 
     name: str
     role: Role
@@ -120,22 +120,22 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
     previous_until: float | None = None
 
     def __repr__(self) -> str:
-        """Return the representation without the keys."""
+        """Return the representation of the principal without its keys."""
         return f"StoredPrincipal(name={self.name!r}, role={self.role!r}, accounts={self.accounts!r})"
 
     @property
     def principal(self) -> Principal:
-        """Return the principal without keys and times."""
+        """Return the principal's name, role and accounts, without keys and times."""
         return Principal(name=self.name, role=self.role, accounts=self.accounts)
 
     def list_keys(self, now: float) -> list[str]:
-        """Return the keys that are valid at `now`."""
+        """Return the keys of this principal that are valid at `now`."""
         is_previous_valid = self.previous_until is not None and now < self.previous_until
         return [self.key, *([self.previous_key] if self.previous_key is not None and is_previous_valid else [])]
 
 
 class RowVersion(msgspec.Struct, frozen=True, gc=False):
-    """The version and time mark of a row, to compare a copy of it with the database."""
+    """The version of a row and the time of its last write, to compare a copy of the row with the database."""
 
     kind: Kind
     id: str
@@ -144,7 +144,7 @@ class RowVersion(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredRules(msgspec.Struct, frozen=True):
-    """The rules in force. `version` counts the changes; 0 = none were ever applied."""
+    """The scheduling rules in force. `version` counts the applied changes; 0 = no rules were ever applied."""
 
     version: int
     document: dict[str, Any]
@@ -152,7 +152,7 @@ class StoredRules(msgspec.Struct, frozen=True):
 
 
 class AppliedRules(msgspec.Struct, frozen=True):
-    """One version of the rules: the document, and when it was applied."""
+    """One version of the rules in the history: its document, and when it was applied."""
 
     version: int
     applied_at: float
@@ -167,7 +167,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     slot: str | None = None
     name: str | None = None
     newest: bool = False
-    """True: the last `limit` of the matching events (still oldest first)."""
+    """True: read the last `limit` of the matching events (still oldest first); False: the first `limit`."""
     limit: int = 1000
 
 
@@ -189,75 +189,75 @@ class Transaction(Protocol):
         """Return cluster time at the begin of the transaction; virtual time in memory (consistency.md, "Time")."""
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """Lock the term row. Raises DeposedError unless its term and holder are the given ones."""
+        """Lock the row of the leader term. Raises DeposedError unless it has the given term and holder."""
 
     def take_term(self, holder: str) -> LeaderTerm:
-        """Increase the term by one for `holder`. Return the new leader term, with `ticked_at` unchanged."""
+        """Make `holder` the leader: raise the stored term by one. Return the new term; `ticked_at` is unchanged."""
 
     def jump(self, term: int, token: int) -> None:
-        """Set term and highest token to these values and count a restore. Call it first in the transaction.
+        """Set the leader term and highest fencing token to these values, and count a restore.
 
-        No process leads afterwards, and all time until now counts as an outage.
+        Call it first in the transaction. No process leads afterwards, and all time until now counts as an outage.
         """
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """Store `now` as the time of this leader term's last tick. Raises DeposedError when the term is over."""
+        """Store `now` as the time of this leader term's last tick. Raises DeposedError if another term began."""
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Lock and return the rows of these ids with their leases. Unknown ids are missing."""
+        """Lock and return the reservations with these ids, with their leases. Unknown ids are missing."""
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Lock and return the rows of these ids. Unknown ids are missing."""
+        """Lock and return the slots with these ids. Unknown ids are missing in the result."""
 
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
-        """Lock and return the rows of these ids. Unknown ids are missing."""
+        """Lock and return the launch back-offs (holds) with these ids. Unknown ids are missing in the result."""
 
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """Lock and return the rows of these ids, forgotten accounts too. Unknown ids are missing."""
+        """Lock and return the accounts with these ids, forgotten ones too. Unknown ids are missing."""
 
     def load_all_accounts(self) -> list[Account]:
         """Lock and return every account, forgotten ones too, in the order of their ids."""
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return for each account what its leases have used up to `now` since its last charge. Locks nothing.
+        """Return per account what its running leases have used from its last charge to `now`. Locks nothing.
 
-        Leases that ended since then are not included: their amount is in `Account.due`. Accounts without running
-        leases are missing. The rule is `policy.quota.accounting.sum_running`.
+        Leases that ended since then are not included: their amount is in `Account.due`. Accounts without running leases
+        are missing. The rule is `policy.quota.accounting.sum_running`.
         """
 
     def last_sequence(self) -> int:
-        """Return the `sequence` of the newest reservation. No reservation is inserted until this transaction ends. Call
-        it before any row is locked.
+        """Return the `sequence` of the newest reservation, and block inserts of reservations until the transaction
+        ends. Call it before any row is locked.
         """
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Return the pending reservations of this principal; None: those of unsigned requests. Locks nothing."""
+        """Count the pending reservations of this principal; None: those of unsigned requests. Locks nothing."""
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """Return the pending reservations of this account. Locks nothing."""
+        """Count the pending reservations of this account. Locks nothing."""
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id.
 
-        The reservations are not locked. The set of leases on a locked slot cannot change, because each transaction
-        that gives or ends a lease locks its slot. Leases of one reservation keep its order.
+        The reservations are not locked. The set of leases on a locked slot cannot change, because each transaction that
+        gives or ends a lease locks its slot. Leases of one reservation keep its order.
         """
 
     def load_all_slots(self) -> list[Slot]:
-        """Lock and return every slot. Only for changed rules."""
+        """Lock and return every slot. Only for a change of the rules."""
 
     def count_active(self, pool: str) -> int:
         """Return the number of slots of this pool that are neither `empty` nor `error`. Locks nothing."""
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """Store new reservations in this order and return them with their `sequence`, `version` 1 and `marked_at`.
+        """Store new reservations in this order. Return them with their `sequence`, `version` 1 and `marked_at`.
 
-        A row whose id exists already is locked, not changed, and missing in the result.
+        A reservation whose id exists already is locked, not changed, and missing in the result.
         """
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write rows whose `version` is the one that they were read with. Return them with the version increased by one
-        and `marked_at` set to now.
+        """Write rows at the versions that they were read with. Return them with the version increased by one and
+        `marked_at` now.
 
         Slots, holds and accounts with version 0 are inserted, with a version above that of any deleted row of the id
         (the view keeps tombstones, which win over older rows). A reservation is written with all its leases, without
@@ -265,60 +265,60 @@ class Transaction(Protocol):
         """
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """Write only the fields that are no change of state (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`,
-        `sent_at`, `not_before`, `attempts`). The version stays, `marked_at` becomes now. Return the rows.
+        """Write only the fields of rows that change no state (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`,
+        `sent_at`, `not_before`, `attempts`), and set `marked_at` to now. The version stays. Return the rows.
 
         Raises StaleWriteError for a row that was deleted or has another version.
         """
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete rows at the version that they were read with. Return what the view has to learn of it."""
+        """Delete rows at the versions that they were read with. Return the tombstones that delete them in the view."""
 
     def next_tokens(self, count: int) -> range:
         """Return `count` fencing tokens that were never used before, ascending."""
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """Append these events to the history, in this order."""
+        """Append these events to the stored history of events, in this order."""
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """Return the stored answers to these requests. Requests without one are missing."""
+        """Return the stored answers to the requests with these ids. Requests without an answer are missing."""
 
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
-        """Store answers. Raises StaleWriteError for an id that is stored already."""
+        """Store answers to requests. Raises StaleWriteError for a request id that has a stored answer already."""
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert or replace callbacks in the outbox."""
+        """Insert or replace callbacks in the outbox, from which they are sent to the broker."""
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """Delete callbacks that the broker accepted."""
+        """Delete the callbacks with these ids from the outbox, because the broker accepted them."""
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """Lock and return every principal by name. Call it before any other row is locked."""
+        """Lock and return every principal, by name. Call it before any other row is locked."""
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """Insert or replace principals, and raise `ClusterRow.principals_version`. Call `load_principals` first."""
+        """Insert or replace principals, and increase `ClusterRow.principals_version`. Call `load_principals` first."""
 
     def delete_principals(self, names: Iterable[str]) -> None:
-        """Delete principals, and raise `ClusterRow.principals_version`. Call `load_principals` first."""
+        """Delete principals, and increase `ClusterRow.principals_version`. Call `load_principals` first."""
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
-        """Store samples of accounts' balances for the history. A second sample of the same time replaces the first."""
+        """Store balances of accounts at a time, for the history. A second one of the same time replaces the first."""
 
     def load_rules(self) -> StoredRules:
-        """Return the rules in force."""
+        """Return the scheduling rules in force, as this transaction sees them."""
 
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
-        """Make this document the rules in force if `version` is still the version in force. Return the new version."""
+        """Put this rules document in force if the version in force is still `version`. Return the new version."""
 
 
 class Store(Protocol):
-    """The database with the authoritative rows, in SQL, or in memory for the simulator.
+    """The port to the database with the authoritative rows, in SQL, or in memory for the simulator.
 
     Every driver error is raised as StoreUnavailableError, StaleWriteError or DeposedError.
     """
 
     def close(self) -> None:
-        """Close all connections of this process. The next use opens new ones."""
+        """Close all database connections of this process. The next use of the store opens new ones."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Begin a transaction. It is committed at the end of the block, and rolled back if the block raises."""
@@ -334,39 +334,39 @@ class Store(Protocol):
         """
 
     def rules_version(self) -> int:
-        """Return the version of the rules in force. Cheap."""
+        """Return the version of the scheduling rules in force, with one cheap query."""
 
     def load_rules(self) -> StoredRules:
-        """Return the rules in force."""
+        """Return the scheduling rules in force."""
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` versions of the rules, or only this one; oldest first. None is ever deleted."""
+        """Return the newest `limit` versions of the rules, oldest first, or only `version`. None is ever deleted."""
 
     def find_principals(self) -> list[StoredPrincipal]:
         """Return every principal, sorted by name, without locking."""
 
     def load_leader_term(self) -> LeaderTerm:
-        """Return the present leadership; term 0 before the first."""
+        """Return the term and holder of the present leadership; term 0 before the first leader."""
 
     def read_rows(self) -> Iterator[Row]:
-        """Return every slot, hold and account, and every reservation that did not end more than 10 minutes ago.
+        """Yield every slot, hold and account, and each reservation except those that ended over 10 minutes ago.
 
         All rows are of the moment when the first one is requested. Locks nothing.
         """
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Return the versions of every slot, hold and account, and of every reservation that has not ended.
+        """Yield the versions of every slot, hold and account, and of every reservation that has not ended.
 
-        All are of one moment, which is not before the first one is requested. Locks nothing.
+        All versions are of one moment, which is not before the first one is requested. Locks nothing.
         """
 
     def read_changed_since(self, since: float) -> list[Row]:
-        """Return the rows (of any phase) that were written at or after `since`."""
+        """Return the rows of every kind, ended reservations too, that were written at or after `since`."""
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the matching reservations in order of submission, without locking."""
+        """Return the reservations that match all given conditions, in order of submission, without locking."""
 
     def find_slots(
         self,
@@ -378,22 +378,22 @@ class Store(Protocol):
         """Return the slots that match all given conditions, in any order, without locking."""
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
-        """Return the slots whose `instance_id` is one of these, in any order, without locking."""
+        """Return the slots whose `instance_id` is one of `machines`, in any order, without locking."""
 
     def find_accounts(self) -> list[Account]:
         """Return every account, forgotten ones too, in the order of their ids, without locking."""
 
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
-        """Return the samples of this account's balances at or after `since`, oldest first."""
+        """Return the stored balances of this account at or after `since`, oldest first."""
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return the callbacks in the outbox that were last sent before `sent_before`."""
+        """Return up to `limit` callbacks in the outbox that were last sent before `sent_before`."""
 
     def count_phases(self) -> dict[str, int]:
-        """Return the number of reservations in each phase, zeros included."""
+        """Return the number of reservations in each phase; phases without any are included as 0."""
 
     def read_events(self, which: EventFilter) -> list[Event]:
-        """Return the matching events in the order in which they were appended."""
+        """Return the events that match the filter, in the order in which they were appended."""
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete old events and balance samples, answers and ended reservations. Return the number of deleted rows."""
+        """Delete old events, balances, answers and ended reservations. Return the number of deleted rows."""

@@ -1,1 +1,1 @@
-"""The same plan and operations on a virtual clock and a simulated cloud."""
+"""The simulation: the operations of production on a virtual clock and a simulated cloud."""

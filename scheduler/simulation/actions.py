@@ -1,4 +1,4 @@
-"""The actions of a timeline: their names, the documents of those whose value is more than an id, and their commands."""
+"""The actions in a scenario's timeline: their names, the documents of their values, and their commands."""
 
 from typing import Any
 
@@ -9,47 +9,49 @@ from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument
 
 
 class InterruptAction(Document):
-    """A spot interruption notice: the slot's machine is gone in `deadline` seconds."""
+    """Timeline action `interrupt`: EC2 announces that it ends the machine of this spot slot in `deadline` seconds."""
 
     slot: Name
     deadline: Seconds = 120.0
 
 
 class PartAction(Document):
-    """A reservation or one of its components died (`fail`), or its holder gives it back (`surrender`)."""
+    """Timeline actions `fail` (a reservation or a component of it died) and `surrender` (its holder gives it back)."""
 
     reservation: Name
     component: Name | None = None
 
 
 class PriorityAction(Document):
-    """A new priority."""
+    """Timeline action `priority`: give a reservation a new priority."""
 
     reservation: Name
     priority: Amount
 
 
 class ConfirmAction(Document):
-    """The holder confirms that the reservation runs on the slot."""
+    """Timeline action `confirm`: the holder confirms that the reservation runs on the slot."""
 
     reservation: Name
     slot: Name
     as_of: Signed | None = None
-    """When that was observed, in seconds from the start; default: now. `absent` and `idle` have it, too."""
+    """When the holder observed that the reservation runs, in seconds from the start of the scenario; default: now."""
 
 
 class AccountAction(AccountKeys):
-    """Create an account, or change the given settings of it. The balance stays unless one is given."""
+    """Timeline action `account`: create an account, or change the given settings of it. The balance stays unless one is
+    given.
+    """
 
     id: Name
     balance: SignedLevels | None = None
 
 
 MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "absent", "idle", "seen"})
-"""Actions whose ids need not be known."""
+"""Timeline actions whose ids of slots or reservations need not be declared earlier in the scenario."""
 
 ABOUT_SLOTS = frozenset({"remove", "seen", "rebalance", "lose", "cordon", "uncordon", "drain"})
-"""Actions whose value is the id of a slot. Other ids are those of reservations or accounts."""
+"""Timeline actions whose value is the id of a slot. An id in another action is that of a reservation or account."""
 
 ACTIONS: dict[str, type[Document] | None] = {
     "tick": None,
@@ -83,11 +85,11 @@ ACTIONS: dict[str, type[Document] | None] = {
     "drain": None,
     "outage": OutageDocument,
 }
-"""The actions, and the document of each; None = an id, or a special method reads it."""
+"""Timeline action -> the document that checks its value. None: the value is an id, or a method of its own reads it."""
 
 
 def make_document(action: str, value: Any) -> Document:
-    """Return the command document that a client would send for this action with this checked value."""
+    """Return the command document that a client would send for this timeline action with this checked value."""
     schema = SCHEMAS[action]
     match value:
         case AccountAction():

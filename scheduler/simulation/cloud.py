@@ -1,4 +1,4 @@
-"""The virtual clock, and the simulated cloud: machines with delays, and refusals, behind the same ports as EC2."""
+"""The virtual clock, and the simulated cloud: machines with delays and refused launches behind the ports of EC2."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,13 @@ from scheduler.ports import Category, CloudError, LaunchOrder
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 
 SHOWN_SECONDS = 3600.0
-"""Seconds for which EC2 lists a terminated machine, approximately. Then it does not know it any more."""
+"""Seconds for which EC2, approximately, still lists a terminated machine; later requests do not find it."""
 
 
 class EventQueue:
-    """The virtual clock, with callbacks by time. Callbacks of one time run in the order in which they were added."""
+    """The virtual clock of a simulation, with callbacks by time. Callbacks of one time run in the order in which they
+    were added.
+    """
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -27,23 +29,23 @@ class EventQueue:
         self._numbers = count()
 
     def note(self, at: float, callback: Callable[[], object]) -> None:
-        """Schedule `callback` for that time. A past time means now."""
+        """Schedule `callback` for the time `at` on the virtual clock. A past time means now."""
         heappush(self._due, (max(at, self.now), next(self._numbers), callback))
 
     @property
     def next_at(self) -> float:
-        """Return the time of the next callback; infinity when there is none."""
+        """Return the time of the next scheduled callback; infinity when there is none."""
         return self._due[0][0] if self._due else inf
 
     def run_due(self) -> None:
-        """Run all callbacks that are due, including those that they add."""
+        """Run all callbacks whose time has come, also those that the callbacks themselves add for now."""
         while self._due and self._due[0][0] <= self.now:
             heappop(self._due)[2]()
 
 
 @dataclass
 class _Machine:
-    """A machine with the times when it runs, serves and is gone (seconds on the virtual clock)."""
+    """A simulated machine with the times when it runs, serves and is gone (seconds on the virtual clock)."""
 
     slot: str
     launch_id: str
@@ -55,21 +57,21 @@ class _Machine:
 
 
 class SimulatedCloud:
-    """The Fleet and Probe ports on the virtual clock."""
+    """The Fleet and Probe ports in a simulation: machines that exist only on the virtual clock."""
 
     def __init__(self, event_queue: EventQueue, delays: CloudDocument) -> None:
         self._event_queue, self.delays = event_queue, delays
         self._machines: dict[str, _Machine] = {}
         self._launched: dict[str, str] = {}
-        """By launch id: the machine of that launch."""
+        """Launch id -> the machine that this launch created."""
         self._strangers = count(1)
         self.verdicts: dict[str, Category] = {}
-        """By launch id: why a launch under way will be refused."""
+        """Launch id of a launch under way -> the reason for which the simulated cloud will refuse the launch."""
         self.outages: list[OutageDocument] = list(delays.outages)
         self.calls = 0
 
     def judge(self, slots: Sequence[Slot], machines: int) -> None:
-        """Decide now which of these launches are refused. `machines`: the number of machines without these launches."""
+        """Decide which launches of these slots are refused. `machines`: number of machines before these launches."""
         for slot in slots:
             verdict = self._find_outage(slot)
             if verdict is None and self.delays.quota is not None and machines + 1 > self.delays.quota:
@@ -88,16 +90,16 @@ class SimulatedCloud:
         return None
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete request to the cloud as JSON values. See Fleet."""
+        """Return the complete launch request for this order as JSON values. See Fleet."""
         assert order.pool in rules.pools, "a launch is decided for a pool of the rules"  # noqa: S101
         return msgspec.to_builtins(order)  # type: ignore[no-any-return]
 
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Send a request that `freeze` returned. See Fleet."""
+        """Carry out a launch request that `freeze` returned; raise CloudError if it is refused. See Fleet."""
         self.calls += 1
         verdict = self.verdicts.pop(request["launch_id"], None)
         if verdict is not None:
-            raise CloudError(verdict, verdict, "refused by the scenario")
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch")
         now = self._event_queue.now
         name = f"i-{request['launch_id']}"
         runs_at = now + self.delays.boot
@@ -105,12 +107,12 @@ class SimulatedCloud:
         return self._describe(name)
 
     def put(self, name: str, slot: str, launch_id: str, runs_at: float, serves_at: float) -> None:
-        """Create a machine."""
+        """Create a machine with these ids, which runs from `runs_at` and serves from `serves_at`."""
         self._machines[name] = _Machine(slot, launch_id, runs_at, serves_at)
         self._launched[launch_id] = name
 
     def find(self, pool: str, slot: str, offering: str | None) -> None:
-        """Create a machine with the cluster's tags that no slot launched."""
+        """Create a machine with the cluster's tags that no slot has launched (a stranger)."""
         runs_at = self._event_queue.now + self.delays.boot
         name = f"found-{next(self._strangers)}"
         self.put(f"i-{name}", slot, name, runs_at, runs_at + self.delays.bind)
@@ -118,7 +120,7 @@ class SimulatedCloud:
         machine.pool, machine.offering = pool, offering
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """Return the machines with these ids. See Fleet."""
+        """Return the machines with these ids. Unknown ids are missing in the result. See Fleet."""
         return {name: self._describe(name) for name in machines if name in self._machines}
 
     def _describe(self, name: str) -> Machine:
@@ -134,26 +136,26 @@ class SimulatedCloud:
         )
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return the machines that are tagged with this launch id, without terminated ones. See Fleet."""
+        """Return the machines whose tag has this launch id, except terminated ones. See Fleet."""
         name = self._launched.get(launch_id)
         found = self._describe(name) if name is not None else None
         return [found] if found is not None and found.state != "terminated" else []
 
     def sweep(self) -> Iterator[Machine]:
-        """Return every machine with the cluster's tags, without terminated ones, page by page. See Fleet."""
+        """Yield every machine with the cluster's tags, except terminated ones. See Fleet."""
         return (found for name in self._machines if (found := self._describe(name)).state != "terminated")
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Write the cluster's identity on these machines. There is one cluster in a simulation. See Fleet."""
+        """Do nothing: a simulation has one cluster, so machines need no tag with its identity. See Fleet."""
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate these machines. See Fleet."""
+        """Terminate these machines after the simulated delay. Unknown ids are ignored. See Fleet."""
         for name in machines:
             if name in self._machines:
                 self.end(name, self._event_queue.now + self.delays.terminate)
 
     def end(self, name: str, gone_at: float) -> None:
-        """End the machine at that time, or earlier if it was ended before."""
+        """End the machine at the time `gone_at`, unless its end is set to an earlier time already."""
         machine = self._machines.get(name)
         if machine is not None and gone_at < machine.gone_at:
             machine.gone_at = gone_at
@@ -166,11 +168,13 @@ class SimulatedCloud:
             self._launched.pop(machine.launch_id, None)
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """Return whether the machine of this slot passes its pool's probe. See Probe."""
+        """Return whether the simulated machine of this slot serves by now. See Probe."""
         return slot.pool in rules.pools and self._event_queue.now >= self._machines[machine.id].serves_at
 
     def next_turns(self, name: str) -> list[float]:
-        """Return the future times at which the machine changes its state."""
+        """Return the future times at which the machine runs, serves or is gone; [now] if all are past; [] if it is
+        unknown.
+        """
         machine = self._machines.get(name)
         if machine is None:
             return []

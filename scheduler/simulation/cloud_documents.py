@@ -1,4 +1,4 @@
-"""The documents that describe the simulated cloud: its delays, its refusals, and machines without a slot."""
+"""The documents about the simulated cloud: delays of machines, refused launches, and machines without a slot."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from scheduler.model.validation import Amount, Count, Document, Name, Seconds, S
 
 
 class OutageDocument(Document):
-    """Launches of this pool (or of only one offering) fail until that time."""
+    """An outage of the simulated cloud: launches of this pool (or of one of its offerings) fail until a time."""
 
     pool: Name
     """The pool."""
@@ -50,7 +50,7 @@ class CloudDocument(Document):
 
 
 class FoundDocument(Document):
-    """A machine with the cluster's tags that the database does not know."""
+    """Timeline action `found`: EC2 has a machine with the cluster's tags that the database does not know."""
 
     pool: Name
     slot: Name
@@ -58,7 +58,9 @@ class FoundDocument(Document):
 
 
 def read_simulated_cloud(document: object, rules: Rules) -> CloudDocument:
-    """Return the simulated cloud for these rules' pools. Raises InvalidInputError."""
+    """Return the settings of the simulated cloud. Raises InvalidInputError if `document` has a fault or names a pool
+    that the rules do not have.
+    """
     cloud = read_document(CloudDocument, document, "cloud")
     for number, outage in enumerate(cloud.outages):
         check_offering(outage, rules, f"cloud.outages[{number}]")
@@ -66,8 +68,9 @@ def read_simulated_cloud(document: object, rules: Rules) -> CloudDocument:
 
 
 def check_offering(named: OutageDocument | FoundDocument, rules: Rules, path: str) -> None:
-    """Check that the pool is configured, and its offering if one is named. An outage may name all
-    offerings of one name.
+    """Raise InvalidInputError unless the rules have the named pool, and the offering if one is named.
+
+    An outage may name all offerings of one name at once, whatever their market and zone.
     """
     pool = rules.pools.get(named.pool)
     if pool is None:

@@ -1,4 +1,4 @@
-"""The simulated cluster: the operations of production on memory adapters, a virtual clock and a simulated cloud."""
+"""The simulated cluster: the operations of production with ports in memory, a virtual clock and a simulated cloud."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -44,7 +44,10 @@ from scheduler.view.memory import (
 
 
 class SimulatedDispatcher:
-    """Runs the slow tasks, each at its own time of the virtual clock. `ports`: set before the first task."""
+    """Runs the slow tasks of workers in a simulation, each at its own time of the virtual clock.
+
+    `ports` must be set before the first task runs.
+    """
 
     ports: Ports
 
@@ -53,23 +56,24 @@ class SimulatedDispatcher:
         self.due: float | None = None
 
     def launch(self, slot_id: str, launch_id: str) -> object:
-        """Carry out a launch, as a worker does in production."""
+        """Carry out the launch of this slot's machine, as a worker does in production."""
         return launch(self.ports, slot_id, launch_id)
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Send the launches of these slots to the launch queue. Refusals are decided now; the answers arrive `launch`
-        seconds later. See Dispatcher.
+        """Start the launches of these slots. See Dispatcher.
+
+        Whether the simulated cloud refuses a launch is decided now; the answer arrives `launch` seconds later.
         """
         for slot in self._judge(slots):
             self._note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
 
     def go_on_launching(self, slot: Slot) -> None:
-        """Decide now whether this launch, which began at `since`, is refused, and schedule its answer."""
+        """Decide whether the launch of this slot, which began at `slot.since`, is refused, and schedule the answer."""
         self._judge([slot])
         self._note_launch(slot, slot.since + self._cloud.delays.launch)
 
     def _judge(self, slots: Sequence[Slot]) -> Sequence[Slot]:
-        """Decide which of these launches, whose slots are active already, are refused. Return all of them."""
+        """Decide which launches of these slots, all active already, the simulated cloud refuses. Return all `slots`."""
         if slots:
             pools = self.ports.rules().pools
             active = (slot for slot in self.ports.store.find_slots() if slot.state not in INACTIVE)
@@ -87,17 +91,16 @@ class SimulatedDispatcher:
         self._event_queue.note(at, answer)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Send the terminations of these slots' machines, in these epochs, to the terminate queue. A slot without a
-        machine becomes empty after the same time as one with a machine. See Dispatcher.
+        """Schedule the terminations of these slots' machines, in these epochs. See Dispatcher.
+
+        A slot without a machine becomes empty after the same time as a slot with a machine.
         """
         for slot in slots:
             wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
             self._event_queue.note(self._event_queue.now + wait, partial(terminate, self.ports, slot.id, slot.epoch))
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """Send checks of these slots to the health queue. A slot is checked each time that its machine changes its
-        state. See Dispatcher.
-        """
+        """Schedule a check of each slot for each time at which its machine changes its state. See Dispatcher."""
         for name in slots:
             for slot in self.ports.store.find_slots(ids=[name]):
                 self.note_checks(slot)
@@ -108,16 +111,16 @@ class SimulatedDispatcher:
             self._event_queue.note(at, partial(check, self.ports, [slot.id]))
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send a callback to its task and queue. A simulation has no receivers of callbacks. See Dispatcher."""
+        """Do nothing: a simulation has no receivers of callbacks. See Dispatcher."""
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Schedule a tick for `due` (None: no scheduled tick). See Dispatcher."""
+        """Schedule a tick for the virtual time `due` (None: no scheduled tick). See Dispatcher."""
         self.due = None if due is None else max(due, now)
 
 
 @dataclass
 class SimulatedCluster:
-    """The parts of a simulated cluster."""
+    """A simulated cluster: virtual clock, cloud, workers, database in memory, and the ports that connect them."""
 
     event_queue: EventQueue
     cloud: SimulatedCloud
@@ -128,7 +131,7 @@ class SimulatedCluster:
     leader: Leader
 
     def find_slot(self, name: str) -> Slot | None:
-        """Return the present row of the slot."""
+        """Return the present row of the slot with this id; None if there is none."""
         return next(iter(self.store.find_slots(ids=[name])), None)
 
     def change(
@@ -138,9 +141,10 @@ class SimulatedCluster:
         *,
         kick_for_marks: bool = False,
     ) -> ChangeSet:
-        """Run an operator's change on the rows that `load` loads, and announce it. A refused command changes nothing.
+        """Run a change (`apply`) as an operator on the rows that `load` loads, and announce the changed rows.
 
-        A change that only moves marks of time (a renewal, a heartbeat) requests no tick unless `kick_for_marks`.
+        A refused command changes nothing. A change that only moves marks of time (a renewal, a heartbeat) requests no
+        tick unless `kick_for_marks`.
         """
         with self.store.transaction() as transaction:
             work = UnitOfWork(transaction, "operator")
@@ -153,9 +157,9 @@ class SimulatedCluster:
 
 
 def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedCluster:
-    """Return an empty fleet under these rules at time 0.
+    """Return a simulated cluster without slots, under the rules `config`, at time 0.
 
-    Changes never reach the view late here, so it keeps no tombstones: an id may be used again at once.
+    Changes never reach the view late in a simulation, so the view keeps no tombstones: an id may be used again at once.
     """
     event_queue = EventQueue()
     cloud = SimulatedCloud(event_queue, delays)
@@ -184,7 +188,7 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
 
 
 def put_reservations(cluster: SimulatedCluster, given: Iterable[ReservationRecord]) -> None:
-    """Insert reservations in the phases that the scenario gives, in its order."""
+    """Insert the reservations that a scenario has at the start, in their given phases and order."""
     rules, now = cluster.ports.rules(), cluster.event_queue.now
     rows = []
     for document in given:
@@ -207,7 +211,7 @@ def put_reservations(cluster: SimulatedCluster, given: Iterable[ReservationRecor
 
 
 def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocument]) -> ChangeSet:
-    """Submit these reservations."""
+    """Submit reservations with these documents to the simulated cluster. Return the changed rows."""
     with cluster.store.transaction() as transaction:
         work = UnitOfWork(transaction, "holder")
         _, change_set = submit(work, cluster.ports.rules(), list(documents))
@@ -216,7 +220,10 @@ def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocumen
 
 
 def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
-    """Create or replace a slot record, with its machine and leases. A slot in flight gets its next changes of state."""
+    """Create or replace the slot of a slot record, with its machine and leases.
+
+    If the slot is between two states (`booting`, `terminating`, ...), its next changes of state are scheduled.
+    """
     now = cluster.event_queue.now
     with cluster.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -235,7 +242,9 @@ def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
 
 
 def put_absent_host(cluster: SimulatedCluster, name: str) -> None:
-    """Create an `empty` slot of a static pool that has no record: its host may register later."""
+    """Create an `empty` slot for a host of a static pool if the slot does not exist, so that the host may register
+    later.
+    """
     pools = cluster.ports.rules().pools.items()
     pool = next((pool for pool, rules in pools if name in list_slot_ids(pool, rules)), None)
     if pool is not None and cluster.find_slot(name) is None:
@@ -248,7 +257,7 @@ def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None,
     since = now if given.since is None else given.since
     epoch = 0
     if known:
-        # The record may name another host than before: leases on the old one are not on the new one.
+        # The record may name another host than before; leases on the old host do not move to the new host.
         is_another = known.machine is not None and given.machine is not None and known.machine != given.machine
         epoch = known.epoch + is_another
     has_machine = given.state not in INACTIVE and pool.is_elastic
@@ -282,9 +291,9 @@ def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None,
 def _put_lease(
     work: UnitOfWork, cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: LeaseRecord
 ) -> None:
-    """Give a lease of a slot record. It counts as confirmed, and its reservation as leased.
+    """Give the lease of a slot record to its reservation. The lease counts as confirmed, and the reservation as leased.
 
-    A claimed lease nominates the slot for a pending reservation.
+    A lease in the state `claimed` only makes a pending reservation wait for the slot.
     """
     is_claim = given.state == "claimed"
     token = 0 if is_claim else reservation.token or work.transaction.next_tokens(1)[0]
@@ -313,7 +322,7 @@ def _put_lease(
 def _make_lease(
     cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: LeaseRecord, token: int
 ) -> Lease:
-    """Return the lease of a slot record. It accumulates cost from now on if accounts pay for it."""
+    """Return the lease that a slot record describes. It accumulates cost from now on if accounts pay for leases."""
     rules, now = cluster.ports.rules(), cluster.event_queue.now
     pool = rules.pools[slot.pool]
     settings = rules.settings_of(reservation.request.pool, reservation.request.system)
@@ -341,7 +350,7 @@ def _make_lease(
 
 
 def _go_on(cluster: SimulatedCluster, slot: Slot) -> None:
-    """Schedule the next changes of a slot in flight, counted from its `since`."""
+    """Schedule the next changes of a slot that is between two states (`booting`, ...), counted from its `since`."""
     delays = cluster.cloud.delays
     if slot.launch_id is None:
         return

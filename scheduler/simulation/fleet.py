@@ -1,4 +1,4 @@
-"""The fleet for a trace: the rules of a `leasehold.toml` for one of its systems, with a given number of slots."""
+"""The fleet for a workload trace: the rules of a `leasehold.toml` for one of its systems, with a number of slots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,23 +13,27 @@ from scheduler.simulation.initial_state import SlotRecord
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12
-"""Seconds longer than any trace. As offline timeout it keeps hosts alive, which send no heartbeats in a trace."""
+"""Seconds that no trace lasts. As `offline_timeout`, it keeps hosts alive that send no heartbeats in a trace."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The rules for a trace, as a document and checked. `system`: the system that its jobs request."""
+    """The rules for a workload trace, as a document and checked. `system`: the system that the jobs of the trace
+    request.
+    """
 
     document: dict[str, Any]
     rules: Rules
     cloud: CloudDocument
     system: str
     slots: Mapping[str, int]
-    """Most slots of each pool that serves the system."""
+    """Pool -> the most slots of this pool, for each pool that serves `system`."""
 
     @property
     def most_processors(self) -> int:
-        """Return the most processors at one time, within `max_slots` of the scheduler and the cloud's quota."""
+        """Return the most processors that jobs can use at one time on this fleet, within `max_slots` of the pools and
+        of the scheduler and the cloud's quota.
+        """
         system = self.rules.settings_of(None, self.system)
         sizes = {name: count_processors_at_most(self.rules.pools[name]) for name in self.slots}
         both = [limit for limit in (self.rules.scheduler.max_slots, system.max_slots) if limit]
@@ -43,7 +47,7 @@ class Fleet:
         return total
 
     def list_hosts(self) -> list[SlotRecord]:
-        """Return the slots of its static pools, which exist from the start."""
+        """Return slot records of all slots of the fleet's static pools. They exist from the start of the trace."""
         static = ((name, count) for name, count in self.slots.items() if not self.rules.pools[name].is_elastic)
         return [
             SlotRecord(id=f"{name}-{number}", pool=name) for name, count in static for number in range(1, count + 1)
@@ -53,7 +57,8 @@ class Fleet:
 def make_fleet(
     document: Mapping[str, Any], cloud: CloudDocument, *, slots: int | None = None, system: str | None = None
 ) -> Fleet:
-    """Return the fleet of these rules for the jobs of a trace. `slots`: replaces `max_slots` of its pool.
+    """Return the fleet of these rules for the jobs of a trace. `slots` replaces `max_slots` of the only pool that
+    serves `system`.
 
     Raises InvalidInputError for rules that cannot run a trace.
     """
@@ -101,13 +106,15 @@ def _choose_system(rules: Rules, wanted: str | None) -> str:
 
 
 def count_processors_at_most(pool: Pool) -> int:
-    """Return the number of jobs' processors that fit on the largest slot of this pool."""
+    """Return how many processors of jobs fit on a slot with the largest offering of this pool."""
     offered = [each.resources if each.resources is not None else pool.resources for each in pool.offerings]
     return max(count_processors(pool, each) for each in (offered or [pool.resources]))
 
 
 def count_processors(pool: Pool, resources: Resources | None) -> int:
-    """Return the number of jobs' processors that fit on a slot with these resources (None: only leases are counted)."""
+    """Return how many processors of jobs fit on a slot with these resources. None: only the number of leases limits
+    them.
+    """
     most: float = pool.lease_limit
     if resources is not None:
         asked = {**pool.default_resources, **PROCESSOR}

@@ -1,4 +1,4 @@
-"""Simulated holders: they confirm, renew, surrender and release the leases of reservations with a `runtime`."""
+"""Simulated holders of reservations with a `runtime`: they confirm, renew, surrender and release the leases."""
 
 from dataclasses import dataclass
 from math import inf
@@ -12,7 +12,9 @@ from scheduler.simulation.cluster import SimulatedCluster
 
 @dataclass
 class _Work:
-    """The work left of one reservation in instance-seconds, its rate since `since`, and its end."""
+    """The work that one reservation has left, in instance-seconds, its rate since `since`, and when it ends at this
+    rate.
+    """
 
     left: float
     since: float
@@ -22,16 +24,22 @@ class _Work:
 
 
 class Holders:
-    """Work progresses at the rate (leased components) / (all components) while the essential ones are leased."""
+    """Simulated holders of all reservations with a `runtime`: each works on the leased slots, then releases them.
+
+    Work progresses at the rate (leased components) / (all components) while the essential components are leased.
+    """
 
     def __init__(self, cluster: SimulatedCluster, *, confirm_needlessly: bool = True) -> None:
-        """`confirm_needlessly`: confirm also without a `confirm_timeout`, so that `confirmed_at` has the time."""
+        """Start simulated holders for the reservations of `cluster`.
+
+        `confirm_needlessly`: confirm leases also without a `confirm_timeout`, so that `confirmed_at` has the time.
+        """
         self._cluster = cluster
         self._confirm_needlessly = confirm_needlessly
         self._works: dict[str, _Work] = {}
 
     def watch(self, reservation: Reservation) -> None:
-        """React to a change of this reservation."""
+        """Let the holder of this reservation react to a change: begin or end work, or surrender revoked leases."""
         if reservation.request.runtime is None:
             return
         if reservation.phase == "leased":
@@ -67,7 +75,7 @@ class Holders:
         self._cluster.event_queue.note(at, lambda: act(name, token))
 
     def _note_renewal(self, reservation: Reservation) -> None:
-        """Schedule a renewal at half of the remaining time."""
+        """Schedule a renewal of this reservation at half of the time until it expires."""
         if reservation.expires_at is not None:
             now = self._cluster.event_queue.now
             self._note(reservation.id, reservation.token, (now + reservation.expires_at) / 2, self._renew)

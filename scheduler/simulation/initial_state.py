@@ -1,7 +1,7 @@
-"""The initial state of a scenario: slots, reservations and holds, written by users or by `snapshot`.
+"""The initial state of a scenario: slots, reservations and holds, written by users or by `leasehold snapshot`.
 
-A missing field gets its default. A given field is used as it is, also null. Times are seconds from the start;
-negative ones are before it.
+A missing field gets its default. A given field is used as it is, also null. Times are seconds from the start of the
+scenario; negative ones are before the start.
 """
 
 from collections.abc import Iterable
@@ -26,24 +26,24 @@ from scheduler.model.validation import (
 
 
 class LeaseRecord(Document):
-    """A lease in a slot record. It counts as confirmed, and accumulates cost from the start."""
+    """A lease in a slot record of a scenario. It counts as confirmed, and accumulates cost from the start."""
 
     reservation: Name
     component: Name = "main"
     resources: ResourceMap | None = None
-    """Its resources; default: those of its request."""
+    """The resources that the lease uses; default: those that its reservation requests."""
     level: Literal[0, 1, 2, 3, 4, 5] = 5
     cost: Levels = NOTHING
     state: Literal["held", "revoking", "claimed"] = "held"
-    """`claimed`: its reservation waits for this slot."""
+    """State of the lease. `claimed`: its reservation is still pending and waits for this slot."""
     revoke_by: Signed | None = None
     assigned_at: Signed | None = None
     cores: Amount | None = None
-    """The cpus of its slot that it may use; default: those of its resources."""
+    """The number of cpus of its slot that the lease may use; default: the cpus in its resources."""
 
 
 class SlotRecord(Document):
-    """A slot record: creates or replaces a slot."""
+    """A slot in a scenario, in its initial state or in the timeline: creates the slot or replaces it."""
 
     id: Name
     pool: Name
@@ -53,9 +53,9 @@ class SlotRecord(Document):
     leases: tuple[LeaseRecord, ...] = ()
     offering: Name | None = None
     market: Market | None = None
-    """The market of its machine. If it is given, the offering need not be configured any more."""
+    """The market (`spot` or `on-demand`) of the slot's machine. If given, the rules need not have the offering."""
     price: Amount | None = None
-    """The price of its machine per hour; default: that of its offering."""
+    """The price of the slot's machine per hour; default: the price of its offering."""
     machine: Text | None = None
     cordoned: bool = False
     last_seen: Signed | None = None
@@ -73,7 +73,7 @@ class SlotRecord(Document):
 
 
 class ReservationRecord(ReservationDocument):
-    """A reservation that exists at the start, in any phase."""
+    """A reservation that exists at the start of a scenario, in any phase."""
 
     phase: Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"] = "pending"
     created_at: Signed = 0.0
@@ -96,10 +96,10 @@ class ReservationRecord(ReservationDocument):
 
 
 class HoldRecord(Document):
-    """A hold on launches that exists at the start: see `model.launch_backoff.Hold`."""
+    """A launch back-off (hold) that exists at the start of a scenario: see `model.launch_backoff.Hold`."""
 
     pool: Text
-    """`*`: all pools."""
+    """The pool that launches no machines for some time. `*`: all pools."""
     kind: Kind
     subject: Text = ""
     refused_at: Signed = 0.0
@@ -115,15 +115,15 @@ RESERVATION_HISTORY: Final = tuple(
     for name in ReservationRecord.model_fields
     if name not in ReservationDocument.model_fields and name not in {"phase", "created_at"}
 )
-"""The fields of a reservation's history that its record may contain, under the names of its row."""
+"""The fields about a reservation's past that its record in a scenario may contain, named as in the database row."""
 SLOT_HISTORY: Final = (
     *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
     *("unconfirmed", "failed_probes", "stranger", "noted_at"),
 )
-"""The fields of a slot's history that its record may contain."""
+"""The fields about a slot's past that its record in a scenario may contain, named as in the database row."""
 
 
 def list_history(record: Document, names: Iterable[str]) -> dict[str, Any]:
-    """Return those of these fields that the record contains. A null in `uses` counts as missing."""
+    """Return the fields in `names` that this record of a scenario contains. A null in `uses` counts as missing."""
     given = {name: getattr(record, name) for name in names if name in record.model_fields_set}
     return {name: value for name, value in given.items() if (name, value) != ("uses", None)}

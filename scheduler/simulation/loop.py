@@ -1,4 +1,4 @@
-"""The event loop of a simulation: it advances the virtual clock, runs due events and runs requested ticks."""
+"""The event loop of a simulation: it advances the virtual clock, and runs due events and requested ticks."""
 
 from collections.abc import Callable
 from math import inf
@@ -8,14 +8,17 @@ from scheduler.operations.tick.tick import Ticked, carry_out, decide, take_leade
 from scheduler.simulation.cluster import SimulatedCluster
 
 MOST_TICKS = 1000
-"""Ticks at one time, each requested by the one before. More than that are taken for an endless loop."""
+"""Most ticks at one virtual time, each requested by the one before. More of them count as an endless loop, which is an
+error.
+"""
 
 
 class EventLoop:
     """Runs due events and ticks on one simulated cluster.
 
-    `process_events` handles the new events and returns whether there were any. `on_tick` is called with each tick,
-    between its events and the events that they cause.
+    `process_events` handles the new events and returns whether there were any. `on_tick` is called with the result of
+    each tick, before the events that its writes caused are handled. `kicks`, `wakes`: whether requested and scheduled
+    ticks run.
     """
 
     def __init__(
@@ -30,23 +33,26 @@ class EventLoop:
         self._cluster, self._process_events, self._on_tick = cluster, process_events, on_tick
         self._kicks, self._wakes = kicks, wakes
         self.ticks = 0
-        """Number of ticks so far."""
+        """Number of ticks that this simulation has run so far."""
         self.before_tick: Callable[[], None] = lambda: None
-        """Called before each tick. Tests let schedulers die here."""
+        """Called before each tick of the simulation. Tests end schedulers here."""
 
     def next_instant(self) -> float:
-        """Return the time of the next event or scheduled tick; infinity when there is none."""
+        """Return the virtual time of the next event or scheduled tick; infinity when there is none."""
         wake = self._cluster.dispatcher.due if self._wakes else None
         return min(self._cluster.event_queue.next_at, inf if wake is None else wake)
 
     def run_due(self) -> None:
-        """Run the state changes of this time, and the reactions of the holders, until nothing is due."""
+        """Run the callbacks that are due now (machines, holders) and handle their events, until nothing is due."""
         self._cluster.event_queue.run_due()
         while self._process_events():
             self._cluster.event_queue.run_due()
 
     def tick_until_quiet(self, *, is_due: bool = False) -> None:
-        """Run the tick of this time if one is due or requested, and more ticks until none is requested."""
+        """Run a tick if one is due or requested now, and further ticks until none is requested.
+
+        Raises InvalidInputError if that takes more than MOST_TICKS ticks at one virtual time.
+        """
         wanted, before = is_due or self._is_rung(), self.ticks
         while wanted:
             if self.ticks - before >= MOST_TICKS:
@@ -63,7 +69,7 @@ class EventLoop:
         return kicked or (self._wakes and due is not None and due <= self._cluster.event_queue.now)
 
     def tick(self, between: Callable[[], None] = lambda: None) -> None:
-        """Run one tick in the two halves of `operations.tick`, and call `between` between them."""
+        """Run one tick: take the leader term and decide, call `between`, then write the decisions."""
         self.before_tick()
         ports, leader = self._cluster.ports, self._cluster.leader
         self._cluster.notifier.hear()

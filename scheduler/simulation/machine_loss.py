@@ -1,4 +1,4 @@
-"""The loss of machines in a simulation: the cloud takes one, with or without a notice, on order or at random."""
+"""The loss of machines in a simulation: the cloud ends a machine, with or without a notice, on order or at random."""
 
 from random import Random
 
@@ -9,12 +9,12 @@ from scheduler.operations.machines.check import check
 from scheduler.simulation.cluster import SimulatedCluster
 
 NOTICE_SECONDS = 120.0
-"""Seconds between EC2's notice and the end of the machine."""
+"""Seconds between EC2's notice of an interruption and the end of the machine."""
 HOUR = 3600.0
 
 
 def interrupt_slot(cluster: SimulatedCluster, name: str, deadline: float) -> None:
-    """Give the interruption notice now. Its machine is gone after `deadline` seconds."""
+    """Announce now that the cloud interrupts the machine of this slot, and end the machine after `deadline` seconds."""
     gone_at = cluster.event_queue.now + deadline
     cluster.change(
         lambda work: lease_commands.interrupt(work, name, gone_at),
@@ -32,7 +32,7 @@ def interrupt_slot(cluster: SimulatedCluster, name: str, deadline: float) -> Non
 
 
 def lose_slot(cluster: SimulatedCluster, name: str) -> None:
-    """End the slot's machine now, without a notice."""
+    """End the machine of this slot now, without an earlier notice."""
     slot = cluster.find_slot(name)
     if slot is not None and slot.instance_id:
         cluster.cloud.end(slot.instance_id, cluster.event_queue.now)
@@ -42,7 +42,7 @@ def lose_slot(cluster: SimulatedCluster, name: str) -> None:
 
 
 class Interruptions:
-    """Interrupts spot machines at random, on average `interruption_rate` times per slot and hour of its life.
+    """Interrupts spot machines at random, `interruption_rate` times per hour of a slot's machine on average.
 
     The same seed gives the same interruptions under every policy.
     """
@@ -53,9 +53,7 @@ class Interruptions:
         self._rate, self._seed = delays.interruption_rate, delays.seed
 
     def note_machine(self, slot: Slot) -> None:
-        """Schedule the interruption of a launched machine. Its time depends only on the seed, the slot
-        and its epoch.
-        """
+        """Schedule the interruption of a slot's launched machine. Its time depends only on the seed, slot and epoch."""
         if not self._rate or slot.market == "on-demand":
             return
         # Not for secrets: the result must be the same each time.

@@ -1,4 +1,4 @@
-"""The metrics of a trace run, summed up event by event."""
+"""The metrics of a simulated workload trace, summed up at every event."""
 
 from array import array
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from scheduler.operations.ending_leases import held_of
 from scheduler.simulation.fleet import count_processors
 
 SHORT_RUN = 10.0
-"""Seconds. Shorter runs count as this long in the slowdown."""
+"""Seconds that the run of a job counts at least, when the job's slowdown is computed."""
 HOUR = 3600.0
 
 
@@ -22,7 +22,7 @@ MOST_BINS = 2048
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """The mean and the maximum of a value in each of a sequence of equally wide bins; `width` in seconds."""
+    """A value over the time of a simulation: the mean and the maximum in each of many bins of `width` seconds."""
 
     width: float
     means: tuple[float, ...]
@@ -30,7 +30,9 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class CurveRecorder:
-    """Records a value that is constant between changes. When there are too many bins, each two become one."""
+    """Records a value that is constant between changes as a Curve. If there are too many bins, pairs of bins are
+    merged.
+    """
 
     def __init__(self, width: float = 60.0) -> None:
         self._width = width
@@ -38,7 +40,7 @@ class CurveRecorder:
         self._end = 0.0
 
     def add(self, value: float, begin: float, end: float) -> None:
-        """Record that the value was `value` from `begin` until `end`. Calls follow each other in time."""
+        """Record that the value was `value` from `begin` until `end`. Each call begins where the one before ended."""
         self._end = end
         while end > self._width * MOST_BINS:
             self._double()
@@ -56,7 +58,9 @@ class CurveRecorder:
                 self._peaks[index] = max(self._peaks[index], value)
 
     def _double(self) -> None:
-        """Merge each two bins. The cost is that of all bins, once for each doubling of the recorded time."""
+        """Merge the bins of the curve in pairs. That costs time for all bins, once for each doubling of the recorded
+        time.
+        """
         sums, peaks = self._sums, self._peaks
         if len(sums) % 2:
             sums.append(0.0)
@@ -67,7 +71,7 @@ class CurveRecorder:
         self._width *= 2
 
     def finish(self) -> Curve:
-        """Return the curve so far. Its last bin may be incomplete."""
+        """Return the curve recorded so far. Its last bin may cover less time than the others."""
         means = [each / self._width for each in self._sums]
         if means:
             inside = self._end - (len(means) - 1) * self._width
@@ -76,7 +80,7 @@ class CurveRecorder:
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """The mean and percentiles of values."""
+    """The mean and the percentiles 50, 95 and 99 of some values."""
 
     mean: float = 0.0
     p50: float = 0.0
@@ -85,8 +89,8 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The results of a run. Times are seconds of the virtual clock, except `wall_seconds`. `cost` has the unit of the
-    prices.
+    """The results of a simulated workload trace. Times are seconds of the virtual clock, except `wall_seconds`. `cost`
+    has the unit of the prices.
 
     `wait`: from the submit to the first lease of all essential components. `turnaround`: from the submit to the end.
     `slowdown`: turnaround / run time, where runs shorter than 10 s count as 10 s, and at least 1. `utilisation`: the
@@ -117,18 +121,18 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """The data of a plot: curves over the virtual clock, and each job's wait in seconds, sorted."""
+    """The data of a plot of a simulated trace: curves over the virtual clock, and the sorted job waits in seconds."""
 
     waiting_jobs: Curve
     leased: Curve
     present: Curve
-    """Processors that are leased, and those of all present machines."""
+    """Number of processors of all present machines, leased or not, over the time of the simulation."""
     machines: Curve
     waits: tuple[float, ...]
 
 
 class _Machine(msgspec.Struct, frozen=True):
-    """A present machine: the processors of jobs that fit, its price per hour, since when, whether it was launched."""
+    """A present machine: how many processors of jobs fit, its price per hour, since when, whether it was launched."""
 
     processors: int
     price: float
@@ -143,7 +147,9 @@ class _Machine(msgspec.Struct, frozen=True):
 
 
 class RunMetrics:
-    """Sums that every change updates. The cost of an update does not grow with the trace."""
+    """The metrics of a running simulation: sums that every change updates. The cost of an update does not grow with the
+    trace.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -152,7 +158,7 @@ class RunMetrics:
         self._held: dict[str, int] = {}
         self._waiting: set[str] = set()
         self._machines: dict[str, _Machine] = {}
-        """By slot."""
+        """Slot -> the present machine of the slot."""
         self._first_lease: dict[str, float] = {}
         self._waits: list[float] = []
         self._turnarounds: list[float] = []
@@ -161,20 +167,20 @@ class RunMetrics:
         self._curves = [CurveRecorder() for _ in range(4)]
         self.launches = self.interruptions = self.preemptions = self.grants = self.revocations = 0
         self.ended_at = 0.0
-        """When the newest ended job ended."""
+        """When the last job ended so far, in seconds on the virtual clock."""
 
     @property
     def finished(self) -> int:
-        """Return the number of jobs that have ended."""
+        """Return the number of jobs that have ended so far."""
         return len(self._turnarounds)
 
     @property
     def all_wait(self) -> bool:
-        """Return whether there are jobs, and none of them has a lease."""
+        """Return whether jobs wait for a lease while no job at all has a lease."""
         return bool(self._waiting) and not self._held
 
     def advance(self, now: float) -> None:
-        """Accumulate the present state up to `now`."""
+        """Advance the metrics to the virtual time `now`: the present state held until then."""
         begin, seconds = self._now, now - self._now
         if seconds <= 0:
             return
@@ -186,7 +192,7 @@ class RunMetrics:
             curve.add(value, begin, now)
 
     def note_reservation(self, row: Reservation) -> None:
-        """Update the sums after a change of a job."""
+        """Update the metrics after the reservation of a job changed."""
         held = len(held_of(row))
         self._leased += held - self._held.get(row.id, 0)
         if held:
@@ -211,7 +217,7 @@ class RunMetrics:
         self.ended_at = max(self.ended_at, finished_at)
 
     def note_slot(self, slot: Slot | None, name: str) -> None:
-        """Update the sums after a change of a slot. None: the slot was deleted."""
+        """Update the metrics after a slot changed; `slot` is None if the slot was deleted."""
         known = self._machines.get(name)
         pool = self._rules.pools.get(slot.pool) if slot is not None else None
         if slot is None or pool is None or slot.state not in WITH_MACHINE:
@@ -227,7 +233,7 @@ class RunMetrics:
             self._present += self._machines[name].processors
 
     def sum_up(self, *, jobs: int, skipped: int, ticks: int, wall_seconds: float) -> Summary:
-        """Return the results as of now."""
+        """Return the results of the simulation up to the present time of the virtual clock."""
         present = self._machines.values()
         return Summary(
             jobs=jobs,
@@ -251,13 +257,13 @@ class RunMetrics:
         )
 
     def draw(self) -> Picture:
-        """Return the data of a plot."""
+        """Return the data for a plot of the simulation up to now: curves and sorted waits."""
         waiting, leased, present, machines = (each.finish() for each in self._curves)
         return Picture(waiting, leased, present, machines, tuple(sorted(self._waits)))
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return mean and percentiles; all 0 without values."""
+    """Return the mean and the percentiles 50, 95 and 99 of these values; all are 0 if there are no values."""
     if not values:
         return Spread()
     ordered = sorted(values)
@@ -265,7 +271,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which that share of the sorted values is, by linear interpolation."""
+    """Return the value below which the given share of the sorted values is, by linear interpolation."""
     position = share * (len(ordered) - 1)
     low, high = ordered[floor(position)], ordered[ceil(position)]
     return low + (high - low) * (position - floor(position))

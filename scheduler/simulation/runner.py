@@ -1,4 +1,4 @@
-"""Runs a scenario on the virtual clock and returns its events line by line."""
+"""Runs a scenario on the virtual clock and yields what happens, line by line."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -52,16 +52,16 @@ PRINTED = frozenset(
         *(f"reservation_{phase}" for phase in ("expired", "failed", "pending")),
     }
 )
-"""The events that are printed, as the scenario contract lists them."""
+"""The names of the events that a run of a scenario prints; other events are not printed."""
 
 
 def play(scenario: Scenario) -> Iterator[Line]:
-    """Return the lines of one run: one for each tick, one for every other change of state, one for the final state."""
+    """Run a scenario and yield one line for each tick, each other change of state, and the final state."""
     yield from Runner(scenario).play()
 
 
 class Runner:
-    """Runs a scenario from one time to the next: first due events, then actions, then requested ticks."""
+    """Runs one scenario from one time to the next: first due events, then timeline actions, then requested ticks."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -84,7 +84,7 @@ class Runner:
         self._lines.clear()
 
     def play(self) -> Iterator[Line]:
-        """Return all lines, as they occur."""
+        """Run the scenario to its end and yield its lines as they occur, with the final state as the last line."""
         steps = deque(self._scenario.timeline)
         end = max(self._scenario.until, steps[-1].at if steps else 0.0)
         while True:
@@ -111,7 +111,7 @@ class Runner:
         yield self._describe_state()
 
     def _process_events(self) -> bool:
-        """Print the new events and let the holders react to them. Return whether there were any."""
+        """Print the new events and let the holders react to the events. Return whether there were any."""
         events = self.cluster.store.events[self._seen :]
         self._seen += len(events)
         for event in events:
@@ -132,7 +132,7 @@ class Runner:
         decisions = []
         for decision in ticked.plan.decisions:
             if isinstance(decision, Claim):
-                continue  # Only its revokes are printed, and later its assignment.
+                continue  # Of a claim only the revokes are printed, and later the assignment.
             line = describe_decision(decision)
             if id(decision) in reasons:
                 line["skipped"] = reasons[id(decision)]
@@ -145,7 +145,7 @@ class Runner:
             self._act(step)
 
     def _act(self, step: Step) -> None:
-        """Carry out one action. Unknown ids are ignored where the contract allows it."""
+        """Carry out one action of the timeline. Unknown ids are ignored where MAY_BE_UNKNOWN allows them."""
         cluster, value = self.cluster, step.value
         match step.action:
             case "submit":
@@ -172,7 +172,7 @@ class Runner:
                 self._command(step.action, make_document(step.action, value))
 
     def _act_as_cloud(self, action: str, value: Any) -> None:
-        """Carry out an action of the cloud: an interruption, a loss, or a machine without a slot."""
+        """Carry out a timeline action of the cloud: an interruption, a loss, or a machine without a slot."""
         match action:
             case "interrupt":
                 interrupt_slot(self.cluster, value.slot, value.deadline)
@@ -185,7 +185,9 @@ class Runner:
                 self._find(value)
 
     def _command(self, verb: str, document: Document) -> None:
-        """Carry out a command as the intake does, as an operator. Refusals are ignored."""
+        """Carry out a command of the timeline as an operator, as workers do in production. A refused command changes
+        nothing.
+        """
         rules = self.cluster.ports.rules()
         self.cluster.change(
             lambda work: carry_out(work, rules, verb, document),
@@ -197,8 +199,9 @@ class Runner:
         self.cluster.change(act, lambda work: work.load(slots=slots), kick_for_marks=kick_for_marks)
 
     def _find(self, found: FoundDocument) -> None:
-        """Create a machine that no slot launched, and reconcile now. If it is terminated, reconcile
-        again when it is gone.
+        """Create a machine that no slot has launched, and compare the machines with the slots now.
+
+        If that comparison terminates the machine, repeat it when the machine is gone.
         """
         cluster = self.cluster
         cluster.cloud.find(found.pool, found.slot, found.offering)
@@ -230,7 +233,9 @@ class Runner:
 
 
 def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
-    """Insert the scenario's holds, and set the fields of the reservations' history that their records contain."""
+    """Insert the scenario's launch back-offs (holds), and set the fields about the past that its reservation records
+    contain.
+    """
     history = {each.id: found for each in scenario.reservations if (found := list_history(each, RESERVATION_HISTORY))}
     if not (history or scenario.holds):
         return
@@ -255,7 +260,7 @@ def _remove(work: UnitOfWork, name: str) -> None:
 
 
 def _describe_account(account: Account) -> Line:
-    """Return its balance as of its last charge, and its settings."""
+    """Return an account for the final state: its balance as of its last charge, and its settings."""
     return {
         "id": account.id,
         "balance": list(account.balance),
@@ -275,7 +280,7 @@ def _describe_lease(owner: str, lease: Lease) -> Line:
 
 
 def _describe_slot(slot: Slot, leases: Iterable[tuple[str, Lease]], now: float) -> Line:
-    """Return the fields of a slot and its leases, with their costs up to now."""
+    """Return a slot for the final state: its fields, and its leases with their costs up to now."""
     kept = (
         "id",
         "pool",

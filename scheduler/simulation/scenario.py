@@ -1,4 +1,4 @@
-"""Scenarios: the files that `leasehold simulate` runs. They are read and checked before anything runs.
+"""Scenarios: the files that `leasehold simulate` runs. The whole file is read and checked before anything runs.
 
 The steps of a timeline are read in order. A step may only name what was declared before it.
 """
@@ -42,7 +42,7 @@ _read_name = make_reader(Name)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One timeline item: its time, its action's name, and the checked value."""
+    """One item of a scenario's timeline: the time, the name of the action, and the checked value."""
 
     at: float
     action: str
@@ -51,7 +51,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A checked scenario. `config` has the rules as a document, for later partial changes."""
+    """A checked scenario. `config` has the rules as a document, into which later partial changes are merged."""
 
     name: str
     config: dict[str, Any]
@@ -68,7 +68,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class _TopDocument(Document):
-    """The keys of a scenario. A reader checks the value of each in detail."""
+    """The top-level keys of a scenario file. The values of the lists and tables are checked in detail later."""
 
     name: Text = "scenario"
     config: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class _At(Document):
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a JSON or TOML file. Raises InvalidInputError with one line for the first fault."""
+    """Read and check a scenario file, JSON or TOML. Raises InvalidInputError with one line for the first fault."""
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
@@ -136,7 +136,7 @@ def _read_scenario(document: object) -> Scenario:
 
 
 class StepReader:
-    """Reads timeline steps in order, and keeps the declared ids."""
+    """Reads the steps of a timeline in order, and records the ids of slots, reservations and accounts declared."""
 
     def __init__(self, rules: Rules, config: dict[str, Any]) -> None:
         self._at = 0.0
@@ -153,12 +153,12 @@ class StepReader:
             self._slots.update(list_slot_ids(name, pool))
 
     def declare(self, documents: Iterable[ReservationDocument]) -> None:
-        """Declare these reservations for later steps. Of two with one id the first counts."""
+        """Record these reservations, so that later steps may name them. Of two with one id the first counts."""
         for document in documents:
             self._reservations.setdefault(document.id, document)
 
     def read_slot(self, value: object, path: str) -> SlotRecord:
-        """Read a slot record of a configured pool."""
+        """Read a slot record, and record its id. Raises InvalidInputError unless the rules have the slot's pool."""
         slot = read_document(SlotRecord, value, path)
         if slot.pool not in self._rules.pools:
             raise fault(f"{path}.pool", f"a pool of config{suggest(slot.pool, self._rules.pools)}", slot.pool)
@@ -171,14 +171,14 @@ class StepReader:
         return slot
 
     def read_hold(self, value: object, path: str) -> HoldRecord:
-        """Read a hold on a configured pool, or on all of them (`*`)."""
+        """Read a launch back-off (hold). Raises InvalidInputError if its pool is neither `*` nor in the rules."""
         hold = read_document(HoldRecord, value, path)
         if hold.pool != "*" and hold.pool not in self._rules.pools:
             raise fault(f"{path}.pool", f"a pool of config, or *{suggest(hold.pool, self._rules.pools)}", hold.pool)
         return hold
 
     def _read_registration(self, value: object, path: str) -> RegisterDocument:
-        """Read a slot record of a static pool with the machine that registers."""
+        """Read the slot record of a `register` action: a slot of a static pool, and the machine that registers."""
         given = self.read_slot(value, path)
         if self._rules.pools[given.pool].is_elastic:
             raise fault(f"{path}.pool", "a pool of static hosts", given.pool)
@@ -188,7 +188,7 @@ class StepReader:
         return RegisterDocument(slot=given.id, **fields)
 
     def _check_lease(self, lease: LeaseRecord, path: str) -> None:
-        """Check that a lease names a component of a declared reservation."""
+        """Raise InvalidInputError unless a lease names a component of a reservation that was declared before."""
         self._check_reservation(lease.reservation, f"{path}.reservation")
         request = self._reservations[lease.reservation].to_request()
         names = [each.name for kind in ("essential", "elastic") for each in list_instances(request, kind)]
@@ -201,7 +201,7 @@ class StepReader:
             raise fault(path, f"a reservation that was declared{near}", name)
 
     def read_step(self, value: object, path: str) -> Step:
-        """Read one timeline item: `at`, and exactly one action."""
+        """Read one item of the timeline: `at`, and exactly one action."""
         if not isinstance(value, Mapping):
             raise fault(path, "a table with `at` and one action", value)
         names = [name for name in value if name != "at"]
@@ -242,14 +242,16 @@ class StepReader:
         return Step(at, name, checked, where)
 
     def _read_account_name(self, value: object, path: str) -> str:
-        """Read the id of a declared account, which may have been forgotten since."""
+        """Read the id of an account that was declared before; it may have been forgotten since."""
         if not isinstance(value, str) or value not in self._accounts:
             near = suggest(value, self._accounts) if isinstance(value, str) else ""
             raise fault(path, f"an account that was declared{near}", value)
         return value
 
     def _read_tick(self, at: float, value: object, path: str) -> tuple[Step, ...]:
-        """Read `true`, or actions to run between the plan and the commit."""
+        """Read the value of a `tick` action: `true`, or actions that run between the decisions and the commit of the
+        tick.
+        """
         if value is True:
             return ()
         if not isinstance(value, Mapping) or list(value) != ["between"] or not isinstance(value["between"], list):
@@ -264,7 +266,7 @@ class StepReader:
         return tuple(steps)
 
     def _read_rules(self, value: object, path: str) -> dict[str, Any]:
-        """Read a partial config. The resulting rules are checked now."""
+        """Read the value of a `rules` action: a partial config. Check and return the whole config that results."""
         if not isinstance(value, dict):
             raise fault(path, "a table", value)
         merged = merge_rules(self._config, value)
@@ -273,7 +275,7 @@ class StepReader:
         return merged
 
     def _read_plain(self, name: str, value: object, path: str) -> Any:
-        """Read an id or a document. Its ids must be declared, except for actions in MAY_BE_UNKNOWN."""
+        """Read the value of an action: an id or a document. Its ids must be declared, except in MAY_BE_UNKNOWN."""
         model = ACTIONS[name]
         if model is None:
             return self._read_id(name, value, path)
@@ -305,7 +307,7 @@ class StepReader:
 
 
 def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:
-    """Read one reservation, or a list of them."""
+    """Read the value of a `submit` action: one reservation, or a list of reservations."""
     if isinstance(value, list):
         return tuple(
             read_document(ReservationDocument, each, format_path([index], path)) for index, each in enumerate(value)

@@ -1,4 +1,4 @@
-"""Prints a run: JSON lines for programs, sentences and a table for users."""
+"""Runs a scenario and prints the run: JSON lines for programs, sentences and a table for users."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,10 @@ from scheduler.simulation.runner import Line, Runner
 from scheduler.simulation.scenario import load_scenario
 
 MOST_EXPLAINED: Final = 20
-"""Waiting reservations that are explained at the end of a run."""
+"""Most waiting reservations that are explained at the end of the run of a scenario."""
 DECIMALS_FOR_PEOPLE: Final = 6
-"""Decimals of times in sentences. JSON lines have all of them, for example 180.00000000000003 for an event strictly
-after 180 s, because programs compare them with another run.
+"""Decimals of times in sentences about a run. JSON lines have all decimals, for example 180.00000000000003 for an event
+strictly after 180 s, because programs compare the lines with another run.
 """
 
 
@@ -38,7 +38,7 @@ def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
 
 
 def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
-    """Return for the first waiting reservations the reason, and the smallest change that would end the wait."""
+    """Yield for each of the first waiting reservations the reason, and the smallest change that would end the wait."""
     rules, now = cluster.ports.rules(), cluster.event_queue.now
     waiting = cluster.store.find_reservations(phases=["pending"], limit=MOST_EXPLAINED + 1)
     if waiting:
@@ -49,11 +49,13 @@ def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
         change = f"; smallest change: {found['change']['text']}" if found["change"] else ""
         yield f"{row.id} waits: {why}{change}"
     if len(waiting) > MOST_EXPLAINED:
-        yield "and others wait"
+        yield "and other reservations wait"
 
 
 def tidy(value: Any, decimals: int | None = None) -> Any:
-    """Return the value with whole floats as integers, 70 instead of 70.0; others rounded to `decimals` if given."""
+    """Return the value with whole floats as integers, 70 instead of 70.0. Other floats are rounded to `decimals` if
+    given.
+    """
     if isinstance(value, float):
         rounded = value if decimals is None else round(value, decimals)
         return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
@@ -63,7 +65,7 @@ def tidy(value: Any, decimals: int | None = None) -> Any:
 
 
 def describe_line(line: Line) -> Iterator[str]:
-    """Return one line of a run as sentences, the final state as a table."""
+    """Yield the sentences for one line of a simulated run: a tick, an event, or the final state (as a table)."""
     line = tidy(line, DECIMALS_FOR_PEOPLE)
     at = f"{line['at']:>10} s"
     if "event" in line:
@@ -109,7 +111,7 @@ def _describe_state(state: dict[str, Any], at: float) -> Iterator[str]:
 
 
 def _describe_lease(lease: dict[str, Any]) -> str:
-    """Return its reservation, with its level if it is a paid one."""
+    """Return the reservation that has this lease, with the level of the lease if it is a paid level."""
     level = f" (level {lease['level']})" if lease["level"] in PAID else ""
     return f"{lease['reservation']}{level}"
 

@@ -1,4 +1,4 @@
-"""Snapshot: the live state as a scenario for `leasehold simulate`, to try changes from now on."""
+"""Snapshot: the live state of the cluster as a scenario for `leasehold simulate`, to try changes from now on."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -15,22 +15,26 @@ from scheduler.policy.quota.accounting import charge, settle, sum_running
 from scheduler.simulation.initial_state import RESERVATION_HISTORY, SLOT_HISTORY
 
 _DIGITS: Final = 6
-"""Decimals of seconds. Times are floats, whose precision at the present distance from the epoch is limited."""
+"""Decimals of seconds in a snapshot. Times are floats, whose precision at the present distance from the epoch is
+limited.
+"""
 _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
 _OF_REQUESTS: Final = tuple(name for name in PublicRequest.__struct_fields__ if name != "components")
 _OF_ACCOUNTS: Final = (*AccountKeys.model_fields, "balance")
 _OF_MACHINES: Final = ("market", "price")
-"""Fields of the launch. The slot's offering may have changed since then, or not exist any more."""
+"""Fields of a slot that were set at its launch. The rules of its offering may have changed since then."""
 _UNSEEN: Final = ("ec2", "probe")
-"""Keys of pools that a simulation does not read. They are removed because they may be confidential."""
+"""Keys of pools that a simulation does not read. A snapshot does not contain them, because they may be confidential."""
 
 
 def make_snapshot(
     rows: Iterable[Row], document: Mapping[str, Any], rules: Rules, cloud: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Return a scenario of these rows under these rules (`document` as it was applied), whose time 0 is `now`.
+    """Return a scenario that starts with these database rows and rules (`document` as it was applied), and whose time 0
+    is `now`.
 
-    It has no ended reservations, no empty slots without other facts, no callbacks and no fencing tokens.
+    Ended reservations, callbacks and fencing tokens are not in the scenario. Empty slots of elastic pools are not in it
+    either, unless they are cordoned.
     """
     view = View(rows)
     live = sorted((each for each in view.reservations.values() if not is_over(each)), key=lambda each: each.sequence)
@@ -79,14 +83,18 @@ def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
 
 
 def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
-    """Return its level and cost, and its state and deadline unless it is simply held."""
+    """Return the fields of a lease about quota: level, cost and start. If the lease is being revoked or claimed, also
+    the state and deadline.
+    """
     state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)} if lease.state != "held" else {}
     cost = list(settle(lease, now).cost)
     return {"level": lease.level, "cost": cost, "assigned_at": _since(lease.assigned_at, now), **state}
 
 
 def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """Return the accounts with their present balances, charged up to now, in place of those in the rules."""
+    """Return the table of accounts for the snapshot, with the present balances, charged up to now, in place of the
+    accounts in the rules.
+    """
     tables = {}
     for account in sorted(view.accounts.values(), key=lambda each: each.id):
         if account.forgotten:
@@ -104,7 +112,7 @@ def _present(view: View, slot: Slot) -> list[Any]:
 
 
 def _field(row: Slot | Reservation, name: str, now: float) -> Any:
-    """Return a field of a row. Times are relative to now."""
+    """Return a field of a slot or reservation for the snapshot, a time as seconds from `now`."""
     value = getattr(row, name)
     is_time = name.endswith("_at") or name in {"interrupted_by", "revoke_by", "last_seen"}
     return _since(value, now) if is_time else list(value) if isinstance(value, tuple) else value
@@ -114,7 +122,7 @@ def _describe_reservation(row: Reservation, view: View, now: float) -> dict[str,
     request = row.request
     fields = {name: getattr(request, name) for name in _OF_REQUESTS}
     if request.account in view.accounts and view.account_of(row) is None:
-        # Its account was forgotten after the submit, so it has none, even if there is an account of that name again.
+        # The account was forgotten after the submit, so the reservation has none, even if the name exists again.
         fields["account"] = None
     return {
         "id": row.id,

@@ -1,7 +1,7 @@
-"""Reads workload logs in the Standard Workload Format, so that real demand can be simulated.
+"""Reads logs of batch jobs in the Standard Workload Format, so that real demand can be simulated.
 
-A log is text, plain or gzipped: comment lines that start with ``;``, then one job in each line, 18 numbers each, -1
-for unknown (Parallel Workloads Archive, version 2.2). An error is one line that names the file and line.
+A log is text, plain or gzipped: comment lines that start with ``;``, then one job in each line, 18 numbers each, -1 for
+unknown (Parallel Workloads Archive, version 2.2). An error is one line that names the file and line.
 """
 
 import gzip
@@ -21,7 +21,7 @@ SHOWN_CHARACTERS = 40
 
 
 class TraceError(ValueError):
-    """A log that cannot be used: the place, the expected contents and the found ones."""
+    """A job log that cannot be used: the file and line, the expected contents and the contents found there."""
 
     def __init__(self, path: Path | str, line: int, expected: str, got: str) -> None:
         place = f"{path}:{line}" if line else f"{path}"
@@ -53,13 +53,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a file, for error messages."""
+    """A line of a job log, for error messages."""
 
     path: Path
     line: int
 
     def error(self, expected: str, got: str) -> TraceError:
-        """Return the error for this line."""
+        """Return the error that this line of the job log has `got` where `expected` should be."""
         return TraceError(self.path, self.line, expected, got)
 
 
@@ -69,12 +69,12 @@ def read_jobs(
     when_broken: Callable[[TraceError], object] | None = None,
     most_processors: float = math.inf,
 ) -> Iterator[Job]:
-    """Yield the jobs of a log in its own order (by submit time in a correct log).
+    """Yield the jobs of a log in the order of its lines (by submit time in a correct log).
 
     Processors are the allocated ones, else the requested ones. A job that was cancelled before it ran is skipped;
-    ``when_left_out`` is called with its line. Raises TraceError at the first line that is no job or that has more
-    than ``most_processors``, and at the end if there was no job. If ``when_broken`` is given, it is called with the
-    error instead, and the next line is read.
+    ``when_left_out`` is called with its line. Raises TraceError at the first line that is no job or that has more than
+    ``most_processors``, and at the end if there was no job. If ``when_broken`` is given, it is called with the error
+    instead, and the next line is read.
     """
     found = 0
     lines = _read_lines(Path(path))
@@ -86,7 +86,7 @@ def read_jobs(
             found += 1
             numbers = _parse(place, line)
             run_seconds, status = numbers[3], numbers[10]
-            # Such a job was cancelled while it waited.
+            # A cancelled job without a run time was cancelled while it waited.
             never_ran = status == CANCELLED and run_seconds <= 0
             job = None if never_ran else _make_job(place, numbers, most_processors)
         except StopIteration:
@@ -105,7 +105,7 @@ def read_jobs(
 
 
 def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
-    """Yield the lines that are not blank. Errors of the file or of its compression become a TraceError."""
+    """Yield the lines of a job log that are not blank. Errors of the file or of its compression become a TraceError."""
     line = 0
     try:
         with _open(path) as file:
@@ -121,7 +121,7 @@ def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Open a log, through gzip if its first bytes are those of gzip, whatever its name."""
+    """Open a job log, through gzip if its first bytes are those of gzip, whatever the name of the file."""
     with path.open("rb") as file:
         if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
             with gzip.GzipFile(fileobj=file) as unpacked:
@@ -131,7 +131,7 @@ def _open(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 def _parse(place: Place, line: bytes) -> list[float]:
-    """Split a job line into its 18 numbers."""
+    """Split a line of a job log into its 18 numbers. Raises TraceError if the line has other contents."""
     if not (line.isascii() and line.replace(b"\t", b" ").decode("ascii").isprintable()):
         raise place.error("text", "binary data")
     fields = line.decode("ascii").split()
@@ -175,7 +175,7 @@ def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job
 
 
 def _known(place: Place, name: str, seconds: float) -> float | None:
-    """Return a duration, None for the format's -1. Raises TraceError for any other negative number."""
+    """Return a duration of a job log, or None for -1 (unknown). Raises TraceError for any other negative number."""
     if seconds < 0 and seconds != -1:
         raise place.error(f"a {name} >= 0, or -1 for unknown", f"{seconds:g}")
     return None if seconds < 0 else seconds

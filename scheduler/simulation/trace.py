@@ -1,5 +1,5 @@
-"""Runs a workload trace on the virtual clock, with the plan and operations of production, and returns
-metrics at the end.
+"""Runs a workload trace (a log of batch jobs) on the virtual clock, with the operations of production, and returns
+metrics.
 """
 
 from collections import Counter
@@ -25,30 +25,35 @@ from scheduler.simulation.metrics import Picture, RunMetrics, Summary
 from scheduler.simulation.workload import Workload, list_submissions
 
 ENDED_KEPT: Final = 1000
-"""Number of events at which ended rows are deleted, so that the cost of reading them does not grow with the trace."""
+"""Number of stored events at which a trace run deletes events and ended rows, so that reading stays fast."""
 
 MOST_SETBACKS: Final = 1000
-"""A job that has lost its leases, and its work with them, this often is assumed never to end. A job that is interrupted
-seven times in its run time, on average, completes once in about this many tries.
+"""How often one job may lose its leases, and its work with them, before the trace is assumed never to end. A job that
+is interrupted seven times in its run time, on average, completes once in about this many tries.
 """
 MOST_IDLE_TICKS: Final = 50_000
-"""Ticks in a row that leave all jobs waiting: over a month of refused launches, with one try a minute."""
+"""Most ticks in a row through which all jobs of a trace may wait: over a month of refused launches, with one try a
+minute.
+"""
 
 
 class Setbacks:
-    """Counts events that bring no job forward, and raises InvalidInputError when there are too many.
+    """Counts events of a trace that bring no job forward, and raises InvalidInputError when there are too many.
 
-    A run in which jobs lose their machines again and again, or get none, would never end without it.
+    A run in which jobs lose their machines again and again, or get none, would never end without this limit.
     """
 
     def __init__(self, most_setbacks: int = MOST_SETBACKS, most_idle_ticks: int = MOST_IDLE_TICKS) -> None:
         self._most_setbacks, self._most_idle_ticks = most_setbacks, most_idle_ticks
         self._by_job: Counter[str] = Counter()
         self._moved_at = 0
-        """The last tick at which a job had a lease, or none was waiting."""
+        """Number of the last tick at which a job had a lease, or no job was waiting."""
 
     def note(self, event: Event) -> None:
-        """Count an event of a job."""
+        """Count an event of a job: each return to the queue is a setback, and the end of the job clears its count.
+
+        Raises InvalidInputError if the job has had too many setbacks.
+        """
         job = event.reservation or ""
         if event.name == "reservation_released":
             del self._by_job[job]
@@ -59,7 +64,10 @@ class Setbacks:
                 raise _never_ends(f"{job} went back to the queue {self._most_setbacks:,} times ({reason})")
 
     def note_ticks(self, ticks: int, *, all_wait: bool) -> None:
-        """Note the number of ticks so far. `all_wait`: there are jobs, and none of them has a lease."""
+        """Note the number of ticks so far. `all_wait`: some jobs wait for a lease, and no job has one.
+
+        Raises InvalidInputError if all jobs have waited through too many ticks in a row.
+        """
         if not all_wait:
             self._moved_at = ticks
         elif ticks - self._moved_at >= self._most_idle_ticks:
@@ -71,12 +79,16 @@ def _never_ends(got: str) -> InvalidInputError:
 
 
 class TracePlay:
-    """One run of a workload on a fleet, with kicks and wakes, until the last job has ended."""
+    """One run of a workload trace on a simulated fleet, with requested and scheduled ticks, until the last job has
+    ended.
+    """
 
     def __init__(
         self, workload: Workload, fleet: Fleet, elastic_share: float = 0.0, setbacks: Setbacks | None = None
     ) -> None:
-        """`setbacks`: when to give up; default: after the usual number."""
+        """Prepare the run of `workload` on `fleet`. `setbacks` counts events that bring no job forward; default: with
+        the usual limits.
+        """
         self._workload = workload
         self.cluster = build_cluster(fleet.document, fleet.cloud)
         self._holders = Holders(self.cluster, confirm_needlessly=False)
@@ -92,7 +104,7 @@ class TracePlay:
         self._process_events()
 
     def _put_hosts(self, fleet: Fleet) -> None:
-        """Create the static hosts without a heartbeat, so that they never become silent."""
+        """Create the slots of the fleet's static hosts without a heartbeat, so that no host ever counts as silent."""
         hosts = fleet.list_hosts()
         for host in hosts:
             put_slot(self.cluster, host)
@@ -105,21 +117,22 @@ class TracePlay:
 
     @property
     def finished(self) -> int:
-        """Return the number of jobs that have ended."""
+        """Return the number of jobs that have ended so far."""
         return self._metrics.finished
 
     @property
     def ended(self) -> int:
-        """Return the number of jobs that have ended or were skipped."""
+        """Return the number of jobs that have ended so far or were skipped in the log."""
         return self._metrics.finished + len(self._workload.skipped)
 
     @property
     def now(self) -> float:
-        """Return the seconds on the virtual clock, which starts at the first job's submit."""
+        """Return the seconds on the virtual clock, which starts at the submit of the first job."""
         return self.cluster.event_queue.now
 
     def play(self, on_progress: Callable[[], object] = lambda: None) -> None:
-        """Run to the end and call `on_progress` at each time. An exception may stop the run at any time.
+        """Run the trace until all jobs have ended. `on_progress` is called at each virtual time, and may raise to stop
+        the run.
 
         Raises InvalidInputError for a trace that never ends on this fleet.
         """
@@ -132,7 +145,7 @@ class TracePlay:
             self._wall_seconds += monotonic() - began
 
     def _next_instant(self) -> float:
-        """Return the time of the next event. Raises InvalidInputError if there is none although jobs wait."""
+        """Return the virtual time of the next event. Raises InvalidInputError if there is none although jobs wait."""
         found = min(self._next[0] if self._next else inf, self._loop.next_instant())
         if found >= FOREVER:
             row = next(iter(self.cluster.store.find_reservations(phases=["pending", "leased"], limit=1)))
@@ -160,7 +173,7 @@ class TracePlay:
             self._seen = len(store.events)
 
     def _process_events(self) -> bool:
-        """Let holders, interruptions and metrics process the new events. Return whether there were any."""
+        """Let holders, interruptions and metrics process the new events. Return whether there were any new events."""
         store = self.cluster.store
         events = store.events[self._seen :] if len(store.events) > self._seen else []
         if not events:
@@ -197,7 +210,7 @@ class TracePlay:
                 self._metrics.revocations += event.detail.get("reason") != "surrendered"
 
     def sum_up(self) -> Summary:
-        """Return the results so far."""
+        """Return the results of the trace run so far."""
         jobs = len(self._workload.jobs) + len(self._workload.skipped)
         return self._metrics.sum_up(
             jobs=jobs,
@@ -207,5 +220,5 @@ class TracePlay:
         )
 
     def draw(self) -> Picture:
-        """Return the data of a plot."""
+        """Return the data for a plot of the trace run so far: curves and the jobs' waits."""
         return self._metrics.draw()

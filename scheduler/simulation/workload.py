@@ -1,4 +1,4 @@
-"""A workload: the jobs of a log as reservations for one system of a fleet."""
+"""A workload: the jobs of a log as reservations for one system of a simulated fleet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,28 +9,30 @@ from scheduler.model.command_schemas import MOST_INSTANCES, ComponentDocument, R
 from scheduler.simulation.swf import Job, read_jobs
 
 PROCESSOR = {"cpus": 1.0}
-"""The resources that each processor of a job requests."""
+"""The resources that a reservation requests for each processor of a job."""
 ROUNDING = 1e-9
-"""Added before rounding down: a share of 0.29 of 100 processors is 29, although the float product is a little less."""
+"""Added before a number of processors is rounded down: a share of 0.29 of 100 processors is 29, although the float
+product is a little less.
+"""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The jobs of one log in the order of their submits, and the skipped lines."""
+    """The jobs of one log in the order of their submits, and the lines of the log that were skipped."""
 
     path: Path
     jobs: tuple[Job, ...]
     skipped: tuple[str, ...]
-    """One text for each skipped line: a fault, or cancelled before it ran."""
+    """One text for each skipped line of the log: its fault, or that the job was cancelled before it ran."""
 
     @property
     def begins_at(self) -> float:
-        """Return the submit time of the first job in the log's seconds: the start of the virtual clock."""
+        """Return the submit time of the first job, in seconds of the log: the virtual clock starts there."""
         return self.jobs[0].submit_seconds if self.jobs else 0.0
 
 
 def read_workload(path: Path, most_processors: int, *, limit: int | None = None, skip_bad: bool = False) -> Workload:
-    """Return the first `limit` jobs of a log, including the skipped ones in the count.
+    """Read the first `limit` jobs of a log. Jobs that are skipped count too.
 
     A job that was cancelled before it ran is skipped. A broken line, or a job with more than `most_processors` (the
     most that the fleet could ever have), raises TraceError, or is skipped with `skip_bad`.
@@ -54,7 +56,7 @@ def read_workload(path: Path, most_processors: int, *, limit: int | None = None,
 def list_submissions(
     workload: Workload, system: str, elastic_share: float = 0.0
 ) -> Iterator[tuple[float, ReservationDocument]]:
-    """Return for each job its submit time, in seconds from the first one, and its reservation document.
+    """Yield for each job its submit time, in seconds from the first job's submit, and its reservation document.
 
     `elastic_share` of its processors, rounded down, become an elastic component; at least one stays essential.
     """
@@ -63,7 +65,10 @@ def list_submissions(
 
 
 def make_reservation(job: Job, name: str, system: str, elastic_share: float) -> ReservationDocument:
-    """Return the reservation of a job with n processors: n instances of one cpu each, without a ttl."""
+    """Return the reservation document of a job with n processors: n instances of one cpu each, without a ttl.
+
+    `elastic_share` of the instances are elastic: the scheduler may grant or reclaim them while the job runs.
+    """
     elastic = min(floor(job.processors * elastic_share + ROUNDING), job.processors - 1)
     components = [_make_component("main", "essential", job.processors - elastic)]
     if elastic:

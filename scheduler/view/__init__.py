@@ -1,1 +1,1 @@
-"""Implementations of the ports for the view, leadership, kicks and counters, on Redis and in memory."""
+"""Adapters in Redis and in memory: the view (a copy of the database's rows), leader lock, notifier, meter and more."""

@@ -1,4 +1,4 @@
-"""The encoding of changes in Redis: JSON, together with the values that the Lua scripts need."""
+"""The encoding of changed rows for the view in Redis: JSON, together with the values that the Lua scripts need."""
 
 from collections.abc import Iterable
 
@@ -17,19 +17,23 @@ _LISTS: dict[str, msgspec.json.Decoder[list[Change]]] = {
 
 
 def pack_changes(changes: Iterable[Change]) -> bytes:
-    """Return the changes as publish.lua takes them: as one MessagePack argument, which Redis reads
-    faster than thousands.
+    """Return changed rows as the argument of publish.lua: a single MessagePack value, which Redis reads faster than
+    thousands of arguments.
     """
     return _PACKER.encode([_describe(change) for change in changes])
 
 
 def decode_row(kind: Kind, body: bytes) -> Row:
-    """Return a row from its JSON. Raises msgspec.DecodeError for JSON that another version wrote differently."""
+    """Return a row of this kind from its JSON. Raises msgspec.DecodeError if another version of the program wrote JSON
+    that does not fit.
+    """
     return _ROWS[kind].decode(body)
 
 
 def decode_deltas(field: str, body: bytes) -> list[Change]:
-    """Return the changes in one field (a kind, or `gone`) of a delta entry. Raises as `decode_row` does."""
+    """Return the changes in one field (a kind of row, or `gone`) of an entry in the view's stream of changes. Raises
+    msgspec.DecodeError if another version of the program wrote JSON that does not fit.
+    """
     return _LISTS[field].decode(body)
 
 

@@ -1,4 +1,4 @@
-"""Redis connections: time limits, errors of the ports, and Lua scripts from their files."""
+"""Redis connections: clients with time limits, conversion of Redis errors, and Lua scripts from files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +13,10 @@ from scheduler.ports import ViewUnavailableError
 
 
 def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float = 3.0) -> redis.Redis:
-    """Return a client with time limits. Each command gets `socket_seconds`, and one more try on a new connection.
+    """Return a Redis client with time limits. Each command gets `socket_seconds`, and one more try on a new connection.
 
-    A pooled connection that was idle during a restart of Redis fails once, so a second try is needed. All our
-    scripts may run twice. Answers are bytes.
+    A pooled connection that was idle during a restart of Redis fails once, so a second try is needed. All scripts of
+    the scheduler may run twice. Answers are bytes.
     """
     return redis.Redis.from_url(
         url,
@@ -33,7 +33,7 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
 
 @contextmanager
 def redis_errors() -> Iterator[None]:
-    """Turn the client's errors into ViewUnavailableError, as a decorator or around a block."""
+    """Turn errors of the Redis client into ViewUnavailableError, as a decorator or around a block."""
     try:
         yield
     except redis.RedisError as error:
@@ -41,6 +41,6 @@ def redis_errors() -> Iterator[None]:
 
 
 def load_script(client: redis.Redis, *names: str, package: str = "scheduler.view") -> Script:
-    """Return the script made of these files of this package, concatenated. It is sent to Redis on first use."""
+    """Return a Lua script: the files `names` of this package, concatenated. The first use sends the script to Redis."""
     folder = files(package)
     return client.register_script("\n".join((folder / f"{name}.lua").read_text() for name in names))

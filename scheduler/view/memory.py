@@ -18,16 +18,16 @@ from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.metric_table import REFUSED, find_label_values
 
 KEPT_SECONDS = 600.0
-"""Seconds for which ended reservations stay readable, and for which tombstones refuse older copies."""
+"""Seconds for which the view keeps ended reservations, and tombstones that refuse older copies of deleted rows."""
 DELTAS = 100_000
-"""Number of the newest deltas that are kept. A reader that is further behind loads the whole view."""
+"""Number of the newest changes that are kept. A reader of the view that is further behind loads the whole view."""
 
 
 class InMemoryRedis:
-    """Rows, tombstones and deltas of one view. `clock` returns seconds. Several view caches may share one.
+    """The contents of one view: rows, tombstones, newest changes. Several MemoryViewCaches may share one.
 
-    `generation` is None while there is no valid view. `building` is the generation of a rebuild under way.
-    `sequence` numbers the accepted changes without gaps.
+    `generation` is None while there is no valid view. `building` is the generation of a rebuild under way. `sequence`
+    numbers the accepted changes without gaps. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
@@ -43,14 +43,14 @@ class InMemoryRedis:
         self._ended: dict[str, float] = {}
 
     def flush(self) -> None:
-        """Delete everything, as FLUSHALL does."""
+        """Delete all contents of the view, as FLUSHALL does in Redis."""
         with self.guard:
             self.generation, self.sequence, self.report = None, 0, {}
             self._deltas, self._gone, self._ended = deque(maxlen=DELTAS), {}, {}
             self.rows = {kind: {} for kind in KINDS.values()}
 
     def begin_generation(self, rows: Iterable[Row]) -> None:
-        """Replace the contents by these rows, and by changes that are published while they are read."""
+        """Replace the contents by these rows, and by changes that are published while the rows are read."""
         report = self.report
         self.flush()
         self._generations += 1
@@ -60,7 +60,7 @@ class InMemoryRedis:
         self.generation, self.report = self._generations, report
 
     def accept(self, changes: Iterable[Change]) -> None:
-        """Keep the newer copy of each row, append a delta for each new one, and drop expired rows."""
+        """Store each change that is newer than the kept copy of its row, record it as a delta; drop expired rows."""
         for change in changes:
             taken = self._bury(change) if isinstance(change, Gone) else self._take(change)
             if taken:
@@ -69,12 +69,12 @@ class InMemoryRedis:
         self._forget()
 
     def count_rows(self) -> dict[Kind, int]:
-        """Return the number of rows of each kind, without ended reservations."""
+        """Return the number of rows of each kind in the view, without ended reservations."""
         counted = {kind: len(rows) for kind, rows in self.rows.items()}
         return counted | {"reservations": counted["reservations"] - len(self._ended)}
 
     def deltas_after(self, sequence: int) -> list[Change] | None:
-        """Return the changes accepted after this one, in order; None when some of them are not kept any more."""
+        """Return the changes after the one with this number, in order; None if some of them are not kept any more."""
         missing = self.sequence - sequence
         if not 0 <= missing <= len(self._deltas):
             return None
@@ -105,7 +105,7 @@ class InMemoryRedis:
         return True
 
     def _forget(self) -> None:
-        # Both are in the order of their times, because a later entry is always put last.
+        # `_ended` and `_gone` are in the order of their times: a later entry is always put last.
         before = self._clock() - self._kept_seconds
         while self._ended and self._ended[oldest := next(iter(self._ended))] <= before:
             del self._ended[oldest]
@@ -115,7 +115,7 @@ class InMemoryRedis:
 
 
 class MemoryViewCache:
-    """The ViewCache in memory. View caches that share a `redis` act as processes that share a Redis."""
+    """The ViewCache in memory. MemoryViewCaches that share a `redis` act as processes that share a Redis."""
 
     def __init__(self, redis: InMemoryRedis | None = None, clock: Callable[[], float] = time.time) -> None:
         self.redis = redis or InMemoryRedis(clock)
@@ -123,7 +123,7 @@ class MemoryViewCache:
         self._position: tuple[int | None, int] = (None, 0)
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Merge changed rows into the view; of two copies the newer stays. See ViewCache."""
+        """Merge changed rows into the view; of two copies of a row the newer stays. See ViewCache."""
         with self.redis.guard:
             if self.redis.generation is None and self.redis.building is None:
                 return False
@@ -131,7 +131,7 @@ class MemoryViewCache:
             return True
 
     def catch_up(self) -> View | None:
-        """Return this process's own copy, brought up to date with the changes since the last call. See ViewCache."""
+        """Return this process's own copy of the view, brought up to date with the changes since the last call."""
         with self.redis.guard:
             generation, sequence = self._position
             deltas = self.redis.deltas_after(sequence)
@@ -144,13 +144,13 @@ class MemoryViewCache:
             return self._view
 
     def load(self) -> View | None:
-        """Read the whole view. See ViewCache."""
+        """Read the whole view and keep it as this process's own copy. See ViewCache."""
         with self.redis.guard:
             self._view = None if self.redis.generation is None else self._copy()
             return self._view
 
     def read_kept(self) -> dict[str, Reservation]:
-        """Return the stored reservations, ended ones too, whether the view is valid or not. See ViewCache."""
+        """Return the reservations stored in the view, ended ones too, also if the view is not valid. See ViewCache."""
         with self.redis.guard:
             rows = self.redis.rows["reservations"].values()
             return {row.id: row for row in rows if isinstance(row, Reservation)}
@@ -163,46 +163,46 @@ class MemoryViewCache:
             return self._view
 
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """See ViewCache.set_aside_wrong_keys: there are no keys."""
+        """Return []: a view in memory has no Redis keys that could have a wrong type. See ViewCache."""
         return []
 
     def list_set_aside(self) -> list[SetAside]:
-        """Return the keys that any process renamed and `forget_set_aside` has not removed. See ViewCache."""
+        """Return []: a view in memory has no Redis keys that could have been renamed. See ViewCache."""
         return []
 
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """Remove these entries from the list of renamed keys. See ViewCache."""
+        """Do nothing: a view in memory has no list of renamed Redis keys. See ViewCache."""
 
     def matches_copy(self) -> bool:
-        """Return whether Redis stores as many rows of each kind as this process's copy has at the same moment."""
+        """Return whether the stored view has as many rows of each kind as this process's own copy. See ViewCache."""
         with self.redis.guard:
             view = self.catch_up()
             return view is not None and count_rows(view) == self.redis.count_rows()
 
     def publish_time(self, now: float) -> None:
-        """Publish cluster time. Nothing reads it here: all processes in memory share one clock. See ViewCache."""
+        """Do nothing: all processes in memory share one clock, so none reads a published time. See ViewCache."""
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """Store the report of the last tick (waiting codes, wake_at, term, duration) for the CLI and the client."""
         self.redis.report = dict(report)
 
     def read_report(self) -> dict[str, Any]:
-        """Return the last report, {} before the first. See ViewCache."""
+        """Return the report of the last tick; {} before the first tick. See ViewCache."""
         return dict(self.redis.report)
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Return those of these reservations that the view has. See ViewCache."""
+        """Return the reservations with these ids that the view has. See ViewCache."""
         rows = self._valid_rows("reservations")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Reservation)}
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Return those of these slots that the view has. See ViewCache."""
+        """Return the slots with these ids that the view has. See ViewCache."""
         rows = self._valid_rows("slots")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Slot)}
 
     def _valid_rows(self, kind: str) -> dict[str, Row]:
         if self.redis.generation is None:
-            raise ViewUnavailableError("there is no valid view")
+            raise ViewUnavailableError("the view (copy of the database) is not valid: the next tick rebuilds it")
         return self.redis.rows[kind]
 
     def _copy(self) -> View:
@@ -212,7 +212,7 @@ class MemoryViewCache:
 
 @dataclass
 class LockHolder:
-    """The state of a lock that several processes share: its holder, until when, and the mark `again`."""
+    """The state of a leader lock in memory: its holder, until when, and whether a refused `take` left a mark."""
 
     holder: object | None = None
     until: float = 0.0
@@ -220,7 +220,7 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The LeaderLock in memory. `clock` measures `lock_seconds`. Not thread-safe."""
+    """The LeaderLock in memory; processes share a `lock_holder`. `clock` measures `lock_seconds`. Not thread-safe."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class MemoryLeaderLock:
         self._me = object()
 
     def take(self) -> bool:
-        """Take the lock for its whole time. See LeaderLock."""
+        """Take the leader lock for its full duration; False if a process has it. See LeaderLock."""
         if self._holder() is not None:
             self.lock_holder.again = True
             return False
@@ -242,25 +242,25 @@ class MemoryLeaderLock:
         return True
 
     def renew(self) -> bool:
-        """Extend the lock to its whole time. See LeaderLock."""
+        """Extend the leader lock to its full duration; False if this process lost it. See LeaderLock."""
         if self._holder() is not self._me:
             return False
         self.lock_holder.until = self._clock() + self._lock_seconds
         return True
 
     def release(self) -> bool:
-        """Release the lock if this process has it. See LeaderLock."""
+        """Release the leader lock if this process has it. Return whether another `take` left a mark. See LeaderLock."""
         if self._holder() not in (self._me, None):
             return False
         self.lock_holder.holder, self.lock_holder.until = None, 0.0
         return self.lock_holder.again
 
     def seconds_until_free(self) -> float:
-        """Return after how many seconds the lock runs out unless it is renewed; 0 when no process has it."""
+        """Return after how many seconds the leader lock runs out unless it is renewed; 0 when no process has it."""
         return self.lock_holder.until - self._clock() if self._holder() is not None else 0.0
 
     def seconds_left(self) -> float:
-        """Return how many seconds of the lock's time are left since the last successful take or renewal *began*."""
+        """Return how many seconds this process still has the leader lock, from its last take or renewal on."""
         return self.lock_holder.until - self._clock() if self._holder() is self._me else 0.0
 
     def _holder(self) -> object | None:
@@ -268,7 +268,7 @@ class MemoryLeaderLock:
 
 
 class MemoryHeartbeats:
-    """The Heartbeats port in memory. `beat` acts as a host, `forget` as a flush of Redis.
+    """The heartbeats of static hosts in memory. `beat` acts as a host, `forget` as a flush of Redis.
 
     `kept_since`: the time from which heartbeats are kept; default: they were always kept.
     """
@@ -278,19 +278,19 @@ class MemoryHeartbeats:
         self._beats: dict[str, tuple[Heartbeat, float]] = {}
 
     def forget(self) -> None:
-        """Delete all heartbeats."""
+        """Delete all heartbeats, as a flush of Redis does. From now on heartbeats are kept again."""
         self._beats, self._kept_since = {}, self._clock()
 
     def beat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Store a heartbeat of this machine now. `version`: the version of its slot that it knows."""
+        """Store a heartbeat of this machine now. `version`: the version of its slot that the machine knows."""
         self.put(slot, Heartbeat(machine, version))
 
     def put(self, slot: str, beat: Heartbeat) -> None:
-        """Store this heartbeat as one that arrives now."""
+        """Store this heartbeat for the slot, as one that arrives now."""
         self._beats[slot] = (beat, self._clock())
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """Return the heartbeats of these slots, each from the machine that it is given with. See Heartbeats."""
+        """Return the heartbeats of the slots in `hosts` (slot -> machine), from these machines only. See Heartbeats."""
         now = self._clock()
         found = {slot: each for slot, each in self._beats.items() if hosts.get(slot) == each[0].machine}
         ages = {slot: now - at for slot, (_, at) in found.items()}
@@ -300,9 +300,8 @@ class MemoryHeartbeats:
 
 
 class MemoryNotifier:
-    """The Notifier in memory. Notices are kept as (reservation, notice), news as (slot, news), replies by address.
-
-    `kicks` counts the calls of `kick`, `ticks_sent` the messages that they sent.
+    """The Notifier in memory. It keeps notices as (reservation, notice), hints for hosts as (slot, news), and replies
+    by address. `kicks` counts the calls of `kick`, `ticks_sent` the messages that they sent.
     """
 
     def __init__(
@@ -320,11 +319,11 @@ class MemoryNotifier:
 
     @property
     def is_rung(self) -> bool:
-        """Return whether a tick was requested and none has begun since, within `kick_seconds`."""
+        """Return whether a tick was requested in the last `kick_seconds` and no tick has begun since."""
         return self._clock() < self._flag_until
 
     def kick(self) -> None:
-        """Request a tick. See Notifier."""
+        """Request a tick, with a message unless a tick was requested within `kick_seconds`. See Notifier."""
         self.kicks += 1
         if self.is_rung:
             return
@@ -334,25 +333,25 @@ class MemoryNotifier:
         self._flag_until = self._clock() + self._kick_seconds
 
     def hear(self) -> None:
-        """Note that a tick has begun. See Notifier."""
+        """Record that a tick has begun, so that the next kick requests another tick. See Notifier."""
         self._flag_until = float("-inf")
 
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """Publish a notice on this reservation's channel. See Notifier."""
+        """Record a notice for the holder of this reservation in `notices`. See Notifier."""
         self.notices.append((reservation, dict(notice)))
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it."""
+        """Record for the host of each of these slots a hint that the slot changed, in `news`. See Notifier."""
         self.news += [(slot, dict(each)) for slot, each in news.items()]
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """Write an answer to the reply address, where it is kept for a minute. See Notifier."""
+        """Record an answer to a request in `replies`, under its reply address. See Notifier."""
         check_reply_address(address, DEFAULT_PREFIX)
         self.replies.setdefault(address, []).append(dict(answer))
 
 
 class MemoryMeter:
-    """The Meter in memory: sums by name and labels, observations in a list."""
+    """The Meter in memory: sums of counters by name and labels, and the observations of histograms in a list."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
@@ -362,21 +361,21 @@ class MemoryMeter:
         self._noted: dict[str, tuple[float, int]] = {}
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
-        """Add `amount` to a counter. See Meter."""
+        """Add `amount` to the counter with this name and these labels. See Meter."""
         find_label_values(name, "counter", labels)
         self.counts[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment] # it adds floats, too
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add one observation to a histogram. See Meter."""
+        """Add one observation to the histogram with this name and these labels. See Meter."""
         self.observe_all(name, labels, [value])
 
     def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
-        """Add many observations to a histogram at once. See Meter."""
+        """Add many observations to the histogram with this name and these labels. See Meter."""
         find_label_values(name, "histogram", labels)
         self.observations += [(name, dict(labels), value) for value in values]
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """Note that the machines of these slots answered at that time, or that EC2 reported them. See Meter."""
+        """Record the time at which the machines of these slots answered a probe or EC2 reported them. See Meter."""
         self.probed.update(dict.fromkeys(slots, at))
 
     def note_refused(self, refused: RefusedMessage) -> None:
@@ -390,10 +389,10 @@ class MemoryMeter:
             self.put_back_refused([refused])
 
     def take_refused(self) -> list[RefusedMessage]:
-        """Return and remove the refused messages that were kept, oldest first. See Meter."""
+        """Return and remove the kept refused messages, oldest first. See Meter."""
         taken, self._refused = self._refused, []
         return taken
 
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
-        """Keep these messages again. See Meter."""
+        """Keep these refused messages again; of all kept ones only the newest MOST_KEPT stay. See Meter."""
         self._refused = [*self._refused, *refused][-MOST_KEPT:]

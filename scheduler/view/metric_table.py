@@ -1,4 +1,4 @@
-"""The declaration of every counter and histogram: its name, its labels, and the values that start at zero."""
+"""The declaration of every counter and histogram: its name, its labels, and the label values that start at zero."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
@@ -10,11 +10,11 @@ from scheduler.ports import Defect
 
 
 class UnknownMetricError(ValueError):
-    """A metric, or a set of its labels, that METRICS does not declare: an error in this program."""
+    """The table METRICS does not declare a metric with this name and these labels: an error in this program."""
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """A counter or histogram with its labels. `zeros`: label values that are reported from the start.
+    """A declared counter or histogram with its labels. `zeros`: label values that are reported from the start.
 
     A histogram has `buckets`: ascending upper bounds (inclusive). A last bucket without a bound is added.
     """
@@ -39,11 +39,15 @@ LAUNCH_RESULTS: Final = (
     "unknown",
     "aborted",
 )
-"""`success`, the category of the cloud's error, or `aborted`: the machine was not wanted any more."""
+"""Results of a launch request in metrics: `success`, the category of the cloud's error, or `aborted`: the machine was
+not wanted any more.
+"""
 BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
-"""Became ready; timed out; was not wanted any more (interrupted, drained); its machine disappeared."""
+"""Ends of a machine's boot in metrics: it became ready; it timed out; it was not wanted any more (interrupted,
+drained); it disappeared.
+"""
 NOTICE_KINDS: Final = ("interruption", "rebalance")
-"""EC2's notices about a spot machine: it will be interrupted, or it has a higher risk of interruption."""
+"""Kinds of EC2's notices about a spot machine: it will be interrupted, or its risk of interruption has risen."""
 """The queues whose refused and expired messages are counted."""
 REFUSED: Final = "leasehold_messages_refused_total"
 EXPIRED: Final = "leasehold_expired_messages_total"
@@ -171,9 +175,9 @@ METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}
 
 
 def find_label_values(name: str, kind: Literal["counter", "histogram"], labels: Mapping[str, str]) -> list[str]:
-    """Return the values of a metric's labels in the declared order.
+    """Return the values of a metric's labels in the order in which METRICS declares the labels.
 
-    Raises UnknownMetricError unless the metric is declared, of this kind and with exactly these labels.
+    Raises UnknownMetricError unless METRICS declares the metric with this kind and exactly these labels.
     """
     metric = METRICS.get(name)
     if metric is None or metric.kind != kind or set(metric.labels) != set(labels):

@@ -5,8 +5,8 @@ publishes.
     <prefix>clocks    hash    "<process> <host>" -> JSON of [its wall clock minus cluster time in seconds, when it was
                               measured]; entries older than KEPT_SECONDS are ignored, and deleted by other processes
 
-Redis is read when the clock is first used, and then in the background. Between two readings, and while Redis does
-not answer, the monotonic clock continues the time.
+Redis is read when the clock is first used, and then in the background. Between two readings, and while Redis does not
+answer, the monotonic clock continues the time.
 """
 
 import socket
@@ -24,14 +24,14 @@ from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 
 LOOK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
-"""Seconds before the next reading while Redis was never reached, or disagrees with the continued time."""
+"""Seconds before Redis is read again if it never answered or disagrees with the monotonic clock of this process."""
 _FAILURES: Final = (redis.RedisError, ValueError)
 
 
 class RedisClock:
-    """Cluster time in a process. Thread-safe. A forked process makes its own.
+    """Cluster time without a database connection, read from Redis. Thread-safe. A forked process makes its own clock.
 
-    `client` None: no Redis is configured, and this is the wall clock.
+    `client` None: no Redis is configured, and the clock is the wall clock of this host.
     `process`: the name under which this process publishes the error of its wall clock; "" publishes nothing.
     """
 
@@ -61,7 +61,7 @@ class RedisClock:
         return self.now() - self._wall()
 
     def look(self) -> float:
-        """Read Redis now and return cluster time. Without an answer the monotonic clock continues the time."""
+        """Read Redis now and return cluster time. If Redis does not answer, the monotonic clock continues the time."""
         if self._client is not None:
             with suppress(*_FAILURES):
                 self._clock.look()

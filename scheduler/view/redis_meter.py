@@ -1,4 +1,4 @@
-"""Counters and durations of all processes, summed up in one Redis hash. Losing it loses only counts."""
+"""Counters and histograms of all processes, summed up in one Redis hash. Losing this hash loses only metrics."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -16,58 +16,60 @@ from scheduler.view.connection import redis_errors
 from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 
 Labels = tuple[str, ...]
-"""Values of a metric's labels, in the declared order."""
+"""The values of a metric's labels, in the order in which METRICS declares the labels."""
 Field = bytes | bytearray | memoryview | str | int | float
-"""The types that the driver takes as a key or a value."""
+"""The types that the Redis client takes as a key or a value of a hash."""
 PROBED = "probed_at"
-"""The name under which the times of probes are stored in the hash."""
+"""The metric name under which the hash of metrics stores when the machine of each slot last answered a probe."""
 _REFUSED = msgspec.json.Decoder(RefusedMessage)
 _FIELD = msgspec.json.Decoder(tuple[str, Labels, str])
 
 
 class Spread(msgspec.Struct):
-    """The observations of one histogram: the number in each bucket alone (by its index), and their sum."""
+    """The observations of one histogram: `counts` has the number in each bucket alone (not cumulative), `sum` their
+    total.
+    """
 
     counts: list[int]
     sum: float = 0.0
 
 
 class Tally(msgspec.Struct):
-    """All sums, by metric and label values."""
+    """The stored values of all metrics: counters and histograms by metric name and label values."""
 
     counters: dict[str, dict[Labels, float]]
     histograms: dict[str, dict[Labels, Spread]]
     probed: dict[str, float] = {}
-    """By slot: when its machine answered last."""
+    """Slot -> the last time at which the slot's machine answered a probe or EC2 reported the machine."""
 
 
 class RedisMeter:
     """The Meter on Redis: `<prefix>metrics`, field = JSON of [name, label values, part], value = a number.
 
-    The part of a counter is "", those of a histogram are `sum` and the indices of its buckets. `<prefix>refused` is
-    the list of refused messages, as JSON. `<prefix>refused:<defect>` counts them for a minute.
+    The part of a counter is "", those of a histogram are `sum` and the indices of its buckets. `<prefix>refused` is the
+    list of refused messages, as JSON. `<prefix>refused:<defect>` counts those with this defect for a minute.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._key, self._refused = client, f"{prefix}metrics", f"{prefix}refused"
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
-        """Add `amount` to a counter. See Meter."""
+        """Add `amount` to the counter with this name and these labels. See Meter."""
         self._add(name, find_label_values(name, "counter", labels), {"": amount})
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add one observation to a histogram. See Meter."""
+        """Add one observation to the histogram with this name and these labels. See Meter."""
         self.observe_all(name, labels, [value])
 
     def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
-        """Add many observations to a histogram at once. See Meter."""
+        """Add many observations to the histogram with this name and these labels. See Meter."""
         found = find_label_values(name, "histogram", labels)
         if values:
             buckets = Counter(str(bisect_left(METRICS[name].buckets, value)) for value in values)
             self._add(name, found, {**buckets, "sum": sum(values)})
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """Note that the machines of these slots answered at that time, or that EC2 reported them. See Meter."""
+        """Record the time at which the machines of these slots answered a probe or EC2 reported them. See Meter."""
         fields: dict[Field, Field] = {msgspec.json.encode((PROBED, [slot], "")).decode(): at for slot in slots}
         with suppress(redis.RedisError):
             if fields:
@@ -88,14 +90,14 @@ class RedisMeter:
                 self.put_back_refused([refused])
 
     def take_refused(self) -> list[RefusedMessage]:
-        """Return and remove the refused messages that were kept, oldest first. See Meter."""
+        """Return and remove the kept refused messages, oldest first; [] if Redis does not answer. See Meter."""
         with suppress(redis.RedisError):
             taken = cast("list[bytes] | None", self._client.lpop(self._refused, MOST_KEPT))
             return [refused for each in taken or () if (refused := _read_refused(each)) is not None]
         return []
 
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
-        """Keep these messages again. See Meter."""
+        """Keep these refused messages again; of all kept ones only the newest MOST_KEPT stay. See Meter."""
         if not refused:
             return
         with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
@@ -105,7 +107,9 @@ class RedisMeter:
 
     @redis_errors()
     def read(self) -> Tally:
-        """Return all sums, including the declared zeros. Raises ViewUnavailableError without Redis."""
+        """Return the values of all metrics, with the declared zeros. Raises ViewUnavailableError if Redis does not
+        answer.
+        """
         stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key))
         tally = Tally({}, {})
         for metric in METRICS.values():
@@ -136,7 +140,10 @@ class RedisMeter:
 
 
 def read_metric(field: bytes, value: bytes) -> tuple[str, Labels, str, float]:
-    """Return one field of the hash: name, label values, part, amount. Raises msgspec.DecodeError and ValueError."""
+    """Decode one field of the hash of metrics: name, label values, part (of a histogram; "" for a counter), value.
+
+    Raises msgspec.DecodeError or ValueError if the field cannot be decoded.
+    """
     name, labels, part = _FIELD.decode(field)
     if part not in {"", "sum"}:
         int(part)

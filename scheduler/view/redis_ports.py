@@ -24,15 +24,15 @@ from scheduler.ports import Heard, LeaderLock, Remembered, ViewUnavailableError,
 from scheduler.view.connection import load_script, redis_errors
 
 KICK_SECONDS = 2.0
-"""Seconds for which one message serves all kicks. A tick that begins ends this time."""
+"""Seconds for which one tick message serves all kicks (requests for a tick), unless a tick begins earlier."""
 REPLY_SECONDS = 60
 
 
 class RedisNotifier:
     """The Notifier on Redis. `send_tick` sends one tick message; its errors are passed on.
 
-    Notices go to the channel `<prefix>notice:<reservation>`, news for a host to `<prefix>host:<slot>`, replies to
-    lists named `<prefix>reply:<word>`, all as JSON.
+    Notices for holders go to the channel `<prefix>notice:<reservation>`, news for a host to `<prefix>host:<slot>`,
+    replies to lists named `<prefix>reply:<word>`, all as JSON.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RedisNotifier:
         self._flag = f"{prefix}kick"
 
     def kick(self) -> None:
-        """Request a tick. If the message cannot be sent, the flag is deleted, so that the next kick sends one."""
+        """Request a tick. If its message cannot be sent, raise that error; the next kick sends one. See Notifier."""
         if not self._raise_flag():
             return
         is_sent = False
@@ -61,18 +61,18 @@ class RedisNotifier:
 
     @redis_errors()
     def hear(self) -> None:
-        """Note that a tick has begun. See Notifier."""
+        """Record that a tick has begun, so that the next kick sends a message for another tick. See Notifier."""
         self._client.delete(self._flag)
 
     @redis_errors()
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """Publish a notice on this reservation's channel. See Notifier."""
+        """Publish a notice for the holder of this reservation on its channel. See Notifier."""
         self._client.publish(self._names.notice(reservation), msgspec.json.encode(notice))
 
     @redis_errors()
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it. One round
-        trip for all hosts. See Notifier.
+        """Send a hint to the host of each of these slots that the slot changed, so that the host asks for the slot. All
+        hints take one round trip. See Notifier.
         """
         with self._client.pipeline(transaction=False) as pipeline:
             for slot, each in news.items():
@@ -81,7 +81,7 @@ class RedisNotifier:
 
     @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """Write an answer to the reply address, where it is kept for a minute. See Notifier."""
+        """Write an answer to a request under its reply address, where it is kept for a minute. See Notifier."""
         check_reply_address(address, self._names.prefix)
         with self._client.pipeline(transaction=True) as both:
             both.rpush(address, msgspec.json.encode(answer))
@@ -98,7 +98,7 @@ HOSTS_A_CALL: Final = 1000
 
 
 class RedisHeartbeats:
-    """The Heartbeats port on Redis."""
+    """The heartbeats of static hosts in Redis: hosts write them, and every process can read them."""
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._since = client, f"{prefix}heartbeats:since"
@@ -106,8 +106,9 @@ class RedisHeartbeats:
 
     @redis_errors()
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """Return the heartbeats of these slots, each from the machine that it is given with. A server that was flushed
-        or restarted keeps heartbeats only since then. See Heartbeats.
+        """Return the heartbeats of the slots in `hosts` (slot -> machine), from these machines only.
+
+        `kept_for` counts from the last flush or restart of the Redis server. See Heartbeats.
         """
         ages: dict[str, float] = {}
         versions: dict[str, str] = {}
@@ -123,7 +124,7 @@ class RedisHeartbeats:
         return Heard(ages, self._kept_for(), versions, signed)
 
     def _read(self, hosts: Mapping[str, str]) -> Iterator[tuple[str, Heartbeat, float]]:
-        """Return (slot, heartbeat, age) of the slots whose own machine has sent one."""
+        """Yield (slot, heartbeat, age in seconds) for each slot in `hosts` whose own machine has sent a heartbeat."""
         with self._client.pipeline(transaction=False) as pipeline:
             for slot in hosts:
                 pipeline.get(self._start + slot)
@@ -163,7 +164,7 @@ class RedisRecord:
 
     @redis_errors()
     def read(self) -> Remembered:
-        """Return the contents of the record. See ClusterRecord."""
+        """Return the contents of the cluster record. Unreadable contents count as missing. See ClusterRecord."""
         identity: bytes | None = None
         numbers: list[bytes | None] = [None, None, None]
         with suppress(redis.ResponseError):
@@ -180,13 +181,15 @@ class RedisRecord:
 
     @redis_errors()
     def keep(self, identity: str, term: int, token: int) -> str:
-        """Write the identity if none is stored, and raise the stored term and token to these values."""
+        """Write the cluster's identity if Redis has none, and raise the stored term and token to at least these values.
+        Return the stored identity. See ClusterRecord.
+        """
         kept = cast("bytes", self._keep([self._cluster, self._highest], [identity, term, token]))
         return kept.decode(errors="replace")
 
     @redis_errors()
     def begin_restore(self) -> None:
-        """Mark that a restore is under way. See ClusterRecord."""
+        """Mark in Redis that the restore of a backup is under way. See ClusterRecord."""
         try:
             self._client.hset(self._highest, RESTORING, 1)
         except redis.ResponseError:
@@ -195,7 +198,7 @@ class RedisRecord:
 
     @redis_errors()
     def end_restore(self, identity: str, term: int, token: int) -> None:
-        """Replace the contents of the record by these values and remove the mark of `begin_restore`."""
+        """Replace the contents of the cluster record by these values and remove the mark of `begin_restore`."""
         with self._client.pipeline(transaction=True) as pipeline:
             pipeline.delete(self._highest)
             pipeline.set(self._cluster, identity)
@@ -208,11 +211,10 @@ def _read_number(text: bytes | None) -> int:
 
 
 class RedisLeaderLock:
-    """The LeaderLock on Redis, under `<prefix>leader` and `<prefix>again`; one for each process.
+    """The LeaderLock on Redis, under `<prefix>leader` and `<prefix>again`; one object for each process.
 
-    Every take has its own token. A take without an answer is repeated with the same token. `clock` is monotonic, in
-    seconds.
-    `renew` and `seconds_left` may be called by another thread than the other methods.
+    Every `take` has its own random token. A `take` without an answer is repeated with the same token. `clock` is
+    monotonic, in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
     """
 
     def __init__(
@@ -234,7 +236,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def take(self) -> bool:
-        """Take the lock for its whole time. See LeaderLock."""
+        """Take the leader lock for its full duration; False if a process has it. See LeaderLock."""
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
@@ -246,7 +248,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def renew(self) -> bool:
-        """Extend the lock to its whole time. See LeaderLock."""
+        """Extend the leader lock to its full duration; False if this process lost it. See LeaderLock."""
         began = self._clock()
         is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
         self._held_since = began if is_ours else None
@@ -254,27 +256,27 @@ class RedisLeaderLock:
 
     @redis_errors()
     def release(self) -> bool:
-        """Release the lock if this process has it. See LeaderLock."""
+        """Release the leader lock if this process has it. Return whether another `take` left a mark. See LeaderLock."""
         self._held_since = None
         return bool(self._release(self._keys, [self._token]))
 
     @redis_errors()
     def seconds_until_free(self) -> float:
-        """Return after how many seconds the lock runs out unless it is renewed; 0 when no process has it."""
+        """Return after how many seconds the leader lock runs out unless it is renewed; 0 when no process has it."""
         # A result below 0 means that no process has the lock.
         return max(0.0, self._client.pttl(self._keys[0]) / 1000)
 
     def seconds_left(self) -> float:
-        """Return how many seconds of the lock's time are left since the last successful take or renewal *began*."""
+        """Return how many seconds this process still has the leader lock, from its last take or renewal on."""
         since = self._held_since
         return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())
 
 
 class Renewal:
-    """A block during which the lock is renewed each time that a third of `lock_seconds` has passed.
+    """A `with` block during which a thread renews the leader lock each time that a third of `lock_seconds` has passed.
 
     Renewal ends when the lock belongs to another process, or ran out; `LeaderLock.seconds_left` shows that. An
-    unreachable Redis is tried again as long as time is left. Leaving the block waits for a renewal under way. The
+    unreachable Redis is tried again while the lock has time left. Leaving the block waits for a renewal under way. The
     block may be entered again.
     """
 

@@ -1,8 +1,8 @@
-"""The view on Redis: whole rows as JSON, deltas without gaps, and a generation that marks the view as complete.
+"""The view on Redis: a copy of the database's rows as JSON, numbered changes, and a generation that marks it complete.
 
-A reader gets the rows as they were some moments ago, or nothing. A Redis that was flushed, restarted or restored
-from a snapshot has no valid view until a leader rebuilds it from SQL, because the generation contains the server's
-run id. `publish.lua` has the table of keys.
+A reader gets the rows as they were some moments ago, or nothing. A Redis that was flushed, restarted or restored from a
+snapshot has no valid view until a leader rebuilds it from SQL, because the generation contains the server's run id.
+`publish.lua` has the table of keys.
 """
 
 import secrets
@@ -24,23 +24,25 @@ from scheduler.view.connection import load_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 
 CHANGES_A_CALL = 500
-"""Changes sent to one script. Redis serves no other client while a script runs, here for some milliseconds."""
+"""Most changes of rows sent to one Lua script. Redis serves no other client during a script, here for some
+milliseconds.
+"""
 ENTRIES_A_CALL = 100
-"""Delta entries read at once. Each contains up to CHANGES_A_CALL changes."""
+"""Most entries that one call reads from the view's stream of changes. Each contains up to CHANGES_A_CALL changes."""
 ROWS_A_CALL = 1000
 LOADS_TRIED = 3
-"""Number of attempts at a load. It starts again when more deltas arrive than are kept."""
+"""Number of attempts at loading the whole view. A load is repeated if Redis dropped changes made meanwhile."""
 
 T = TypeVar("T")
 
 
 class RedisViewCache:
-    """The ViewCache on Redis; one for each process. `client` returns bytes (`make_redis`).
+    """The ViewCache on Redis; one object for each process. `client` returns bytes (`make_redis`).
 
-    Any thread may publish, read rows and write reports. The process's own copy (`catch_up`, `load`, `rebuild`)
-    belongs to one thread.
+    Any thread may publish, read rows and write reports. The process's own copy (`catch_up`, `load`, `rebuild`) belongs
+    to one thread.
 
-    Whichever generation is valid accepts a publish, since whole rows merge by version. Readers only use deltas of
+    `publish` writes to the view of any valid generation, since whole rows merge by version. Readers only use changes of
     the generation that they copied.
     """
 
@@ -68,21 +70,24 @@ class RedisViewCache:
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Merge changed rows into the view; of two copies the newer stays. See ViewCache."""
+        """Merge changed rows into the view; of two copies of a row the newer stays. See ViewCache."""
         return all(self._send(batch) for batch in _batches(changes, CHANGES_A_CALL))
 
     @redis_errors()
     def catch_up(self) -> View | None:
-        """Return this process's own copy, brought up to date with the changes since the last call. See ViewCache."""
+        """Return this process's own copy of the view, brought up to date with the changes since the last call. See
+        ViewCache.
+        """
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
         return self._view
 
     @redis_errors()
     def load(self) -> View | None:
-        """Read the whole view. The rows are scanned while other processes publish. All changes after the first position
-        are applied after the scan: a row that was scanned too early is replaced, and a row that was scanned newer than
-        its delta stays. See ViewCache.
+        """Read the whole view and keep it as this process's own copy. See ViewCache.
+
+        The rows are scanned while other processes publish. All changes since the begin of the scan are applied after
+        it: a row that was scanned too early is replaced, and a row that was scanned newer than its change stays.
         """
         self._view = None
         for _ in range(LOADS_TRIED):
@@ -100,7 +105,7 @@ class RedisViewCache:
 
     @redis_errors()
     def read_kept(self) -> dict[str, Reservation]:
-        """Return the stored reservations, ended ones too, whether the view is valid or not. See ViewCache."""
+        """Return the reservations stored in the view, ended ones too, also if the view is not valid. See ViewCache."""
         found: dict[str, Reservation] = {}
         with suppress(redis.ResponseError):  # the key has another type
             for _, body in self._client.hscan_iter(self._keys.rows("reservations"), count=ROWS_A_CALL):
@@ -127,8 +132,8 @@ class RedisViewCache:
 
     @redis_errors()
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """Rename the keys that have a wrong type or unreadable contents, and return what was renamed. See ViewCache."""
-        # Repair this key first, so that the records can be written.
+        """Rename the keys that have a wrong type or unreadable contents, and return the renamed keys. See ViewCache."""
+        # Repair the list of renamed keys first, so that it can be written.
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
         found = set_aside(self._client, self._prefix, types)
@@ -140,18 +145,18 @@ class RedisViewCache:
 
     @redis_errors()
     def list_set_aside(self) -> list[SetAside]:
-        """Return the keys that any process renamed and `forget_set_aside` has not removed. See ViewCache."""
+        """Return the Redis keys that any process renamed and `forget_set_aside` did not remove. See ViewCache."""
         return list_records(self._client, self._prefix)
 
     @redis_errors()
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """Remove these entries from the list of renamed keys. See ViewCache."""
+        """Remove these entries from the list of Redis keys that were renamed because their contents were wrong."""
         forget_records(self._client, self._prefix, records)
 
     @redis_errors()
     def matches_copy(self) -> bool:
-        """Return whether Redis stores as many rows of each kind as this process's copy has at the same moment. True
-        also while other processes publish faster than this one reads. See ViewCache.
+        """Return whether the stored view has as many rows of each kind as this process's own copy at the same moment.
+        True also if other processes publish faster than this one reads. See ViewCache.
         """
         for _ in range(LOADS_TRIED):
             view = self.catch_up()
@@ -165,7 +170,7 @@ class RedisViewCache:
 
     @redis_errors()
     def publish_time(self, now: float) -> None:
-        """Publish cluster time. Redis computes the difference to its own clock when the call arrives. See ViewCache."""
+        """Publish cluster time as the difference to the clock of Redis at the arrival of the call. See ViewCache."""
         self._publish_clock([self._clock], [repr(now)])
 
     @redis_errors()
@@ -175,16 +180,16 @@ class RedisViewCache:
 
     @redis_errors()
     def read_report(self) -> dict[str, Any]:
-        """Return the last report, {} before the first. See ViewCache."""
+        """Return the report of the last tick; {} before the first tick. See ViewCache."""
         stored = cast("bytes | None", self._client.get(self._keys.report))
         return msgspec.json.decode(stored, type=dict[str, Any]) if stored else {}
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Return those of these reservations that the view has. See ViewCache."""
+        """Return the reservations with these ids that the view has. See ViewCache."""
         return self._read("reservations", Reservation, ids)
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Return those of these slots that the view has. See ViewCache."""
+        """Return the slots with these ids that the view has. See ViewCache."""
         return self._read("slots", Slot, ids)
 
     def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:
@@ -192,9 +197,10 @@ class RedisViewCache:
         return bool(self._publish(self._keys.all, arguments))
 
     def _apply_deltas(self, view: View) -> bool:
-        """Bring this copy up to date. False: the generation changed, deltas are missing, or rows are unreadable.
+        """Apply the newest changes in Redis to this copy of the view. False: the generation of the view changed, some
+        changes are not kept any more, or rows are unreadable.
 
-        In each publish the deletions come last, whatever its order was. Versions make that correct.
+        The deletions of one publish are applied after its other changes; the rows' versions make any order correct.
         """
         is_done = False
         while not is_done:
@@ -212,7 +218,7 @@ class RedisViewCache:
         return True
 
     def _scan(self) -> View | None:
-        """Return the rows, each as of some moment during the scan; None when some are unreadable."""
+        """Return a copy of the view, each row as of some moment during the scan; None when some rows are unreadable."""
         view = View()
         try:
             for kind in ROW_TYPES:
@@ -231,13 +237,13 @@ class RedisViewCache:
                 self._read_rows([self._keys.generation, self._keys.rows(kind)], batch),
             )
             if isinstance(bodies, int):
-                raise ViewUnavailableError("there is no valid view: the next tick rebuilds it")
+                raise ViewUnavailableError("Redis has no valid view (copy of the database): the next tick rebuilds it")
             found |= {id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None}
         return found
 
 
 class _ScriptKeys:
-    """The keys that the scripts take. The top of each script file lists them."""
+    """The Redis keys that each Lua script of the view takes, in the order that the top of the script's file lists."""
 
     def __init__(self, prefix: str) -> None:
         names = RedisNames(prefix)
@@ -253,12 +259,12 @@ def _decode(type_: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.DecodeError as error:
-        raise ViewUnavailableError(f"the view was written by another version: {error}") from error
+        raise ViewUnavailableError(f"the view in Redis was written by another version of Leasehold: {error}") from error
 
 
 def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis
     if not is_ours:
-        raise ViewUnavailableError("another process began to rebuild the view, or Redis restarted meanwhile")
+        raise ViewUnavailableError("rebuild of the view given up: another process began one, or Redis restarted")
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -1,11 +1,11 @@
-"""Renames Redis keys with a wrong type or unreadable contents, so that the next write makes them again.
+"""Renames Redis keys with a wrong type or unreadable contents, so that the next write creates them again.
 
 Every command on a key of a wrong type fails, also after a restart of all processes, so no tick would succeed. The
 renamed key is kept as `<prefix>set-aside:<key>` for a week; of each key only the last one is kept.
 
     <prefix>set-aside                     list  a JSON record for each of these keys, until its event is committed
     <prefix>set-aside:<key>               any   the renamed key
-    <prefix>set-aside:unacked:contents    hash  delivery tag -> note of a message that kombu cannot read
+    <prefix>set-aside:unacked:contents    hash  delivery tag -> kombu's entry of a message that kombu cannot read
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,9 @@ from scheduler.view.connection import load_script
 from scheduler.view.redis_meter import read_metric
 
 KeyType = Literal["string", "list", "hash", "zset", "stream", "lock", "unreadable"]
-"""`lock`: a string that expires. `unreadable`: the caller found its contents unreadable, whatever its type."""
+"""The type that a Redis key should have. `lock`: a string that expires. `unreadable`: the caller found the contents of
+the key unreadable, whatever its type.
+"""
 
 
 def _read_row(kind: Kind, _: bytes, body: bytes) -> object:
@@ -54,13 +56,15 @@ VIEW_TYPES: Final[Mapping[str, KeyType]] = {
     "view:accounts": "hash",
     "view:report": "string",
 }
-"""The keys whose type every tick checks, without the prefix."""
+"""The Redis keys (without the prefix) whose type every tick checks, and the type that each should have."""
 READERS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
     **{f"view:{kind}": partial(_read_row, kind) for kind in ROW_TYPES},
     "view:gone": lambda _, version: int(version),
     "metrics": read_metric,
 }
-"""By key without the prefix: the function that reads a field. It raises msgspec.DecodeError or ValueError."""
+"""Redis key (without the prefix) -> the function that decodes one field of it. The function raises msgspec.DecodeError
+or ValueError if the field is unreadable.
+"""
 FIELDS_A_LOOK: Final = 20
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 UNACKED: Final = "unacked"
@@ -70,14 +74,14 @@ BROKER_TYPES: Final[Mapping[str, KeyType]] = {
     "unacked_index": "zset",
     "unacked_mutex": "string",
 }
-"""The keys of kombu, which workers check. They have no prefix."""
+"""The Redis keys of kombu, the library under Celery, whose type workers check. They have no prefix."""
 
 
 def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) -> list[SetAside]:
-    """Rename the keys that have another type than given here, or contents that block every write. Return what was
-    renamed.
+    """Rename the Redis keys in `types` that have another type than given there, or contents that block every write.
+    Return the renamed keys.
 
-    Raises redis.RedisError when Redis cannot be reached.
+    Raises redis.RedisError if Redis cannot be reached.
     """
     keys = list(types)
     names = [f"{prefix}set-aside", *keys, *(f"{prefix}set-aside:{key}" for key in keys)]
@@ -87,7 +91,10 @@ def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) ->
 
 
 def set_aside_note(client: redis.Redis, prefix: str, tag: str) -> None:
-    """Move the note of one message out of `unacked`. Raises redis.RedisError when Redis cannot be reached."""
+    """Move kombu's entry of one unacknowledged message from the hash `unacked` to a hash that is kept for a week.
+
+    Raises redis.RedisError if Redis cannot be reached.
+    """
     kept = f"{prefix}set-aside:unacked:contents"
     set_aside(client, prefix, {kept: "hash"})
     script = load_script(client, "set_aside_note")
@@ -95,7 +102,9 @@ def set_aside_note(client: redis.Redis, prefix: str, tag: str) -> None:
 
 
 def list_records(client: redis.Redis, prefix: str) -> list[SetAside]:
-    """Return the records of renamed keys that `forget_records` has not removed. Unreadable records are deleted."""
+    """Return the renamed Redis keys that `forget_records` has not removed from the list. Unreadable records are
+    deleted.
+    """
     stored = cast("list[bytes]", client.lrange(f"{prefix}set-aside", 0, -1))
     found: list[SetAside] = []
     for each in stored:
@@ -107,7 +116,7 @@ def list_records(client: redis.Redis, prefix: str) -> list[SetAside]:
 
 
 def forget_records(client: redis.Redis, prefix: str, records: Sequence[SetAside]) -> None:
-    """Delete these records, and none that was added meanwhile."""
+    """Delete these records from the list of renamed Redis keys. A record that was added meanwhile stays."""
     with client.pipeline(transaction=True) as pipeline:
         for each in records:
             pipeline.lrem(f"{prefix}set-aside", 1, cast("str", each.record))
@@ -115,7 +124,7 @@ def forget_records(client: redis.Redis, prefix: str, records: Sequence[SetAside]
 
 
 class ContentCheck:
-    """Reads the hashes of one Redis in parts: each call reads the next fields of each hash."""
+    """Looks for unreadable fields in the hashes of one Redis, some fields of each hash at a time."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._client = client
@@ -123,7 +132,10 @@ class ContentCheck:
         self._readers = {f"{prefix}{key}": reader for key, reader in READERS.items()}
 
     def find_unreadable(self) -> list[str]:
-        """Return the keys with an unreadable field among the next ones. Raises redis.RedisError."""
+        """Read the next fields of each hash, and return the keys of hashes with an unreadable field among them.
+
+        Raises redis.RedisError if Redis cannot be reached.
+        """
         with self._client.pipeline(transaction=False) as pipeline:
             for key, cursor in self._cursors.items():
                 pipeline.hscan(key, cursor, count=FIELDS_A_LOOK)
