@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 0.1
 MARGIN_SECONDS: Final = 5.0
-"""Added to the lock's duration: how long to wait until a leader has ended its tick."""
+"""Seconds that a restore waits for the scheduler's lock beyond the lock's own duration, before the restore gives up."""
 
 
 @app.command(epilog=example("leasehold backup leasehold.backup"))
@@ -34,7 +34,8 @@ def backup(
 ) -> None:
     """Write a copy of the database into a file.
 
-    The stack may run: the copy is a consistent state. Only the owner can read the file. PostgreSQL needs pg_dump.
+    The stack may run meanwhile: the copy is a consistent state. Only the file's owner can read the file. A copy of a
+    PostgreSQL database needs the program pg_dump.
     """
     url = load_settings().database_url
     from scheduler.store.backup import back_up
@@ -64,8 +65,9 @@ def restore(
 ) -> None:
     """Restore a backup and reconcile it with what happened later.
 
-    Stop the stack first; a process that still runs pauses meanwhile. Terms and fencing tokens jump ahead, machines are
-    adopted or terminated, holders of lost leases get a notice, and lost reservations are listed.
+    Stop the stack first; a process that still runs pauses during the restore. Terms (numbers of leaders) and fencing
+    tokens continue above all earlier ones, machines are adopted or terminated, holders of lost leases get a notice, and
+    lost reservations are listed.
     """
     if (file is None) != in_place:
         raise CommandError("expected either FILE or --in-place", BAD_INPUT)
@@ -76,7 +78,9 @@ def restore(
 
 
 class _Restore:
-    """One restore, from the check of the file to its last step."""
+    """One run of `leasehold restore`, from the check of the backup file to the reconciliation with Redis and with the
+    machines.
+    """
 
     def __init__(self, file: Path | None, *, take_over: bool, without_redis: bool) -> None:
         from leasehold.stack.preparation import QuietDispatcher
@@ -89,7 +93,9 @@ class _Restore:
         self._services = Services(self._settings, QuietDispatcher)
 
     def confirm(self, *, yes: bool) -> None:
-        """Ask on a terminal whether to continue. Raises CommandError unless the answer is yes."""
+        """Unless `yes`, ask on a terminal whether to restore the database. Raises CommandError if the answer is not
+        yes, or if standard input is no terminal.
+        """
         from workers.logs import mask_text
 
         where = mask_text(self._settings.database_url)
@@ -104,8 +110,8 @@ class _Restore:
     def carry_out(self, *, resubmit: bool) -> "Restored":
         """Run all steps of the restore in order and return the result.
 
-        A step that fails after the database was replaced leaves the restore mark in Redis, so that no process works on
-        a half restored state; the restore must then be repeated.
+        If a step fails after the database was replaced, the mark in Redis that pauses all processes stays, so that no
+        process works on a half restored state; the restore must then be repeated.
         """
         from scheduler.operations.restore import restore as reconcile
         from scheduler.store.backup import put_back
@@ -129,8 +135,9 @@ class _Restore:
             ports.store.close()
 
     def _read_redis(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
-        """Return what Redis remembers, after all processes have paused. Without Redis, replace its ports by ones in
-        memory: nothing is remembered then, and no holder gets a notice.
+        """Pause all processes and return what Redis remembers: the cluster's highest numbers, and its reservations by
+        id. If Redis does not answer and --without-redis is given, use ports in memory instead: nothing is remembered
+        then, and no holder gets a notice.
         """
         from scheduler.ports import Remembered, ViewUnavailableError
         from scheduler.view.memory import MemoryMeter, MemoryNotifier, MemoryViewCache
@@ -170,12 +177,16 @@ class _Restore:
         return remembered, kept
 
     def _end_restore(self, ports: "Ports", remembered: "Remembered") -> None:
-        """Remove the mark in Redis that pauses the processes during a restore; the restore has changed nothing."""
+        """Remove the mark in Redis that pauses all processes, when a restore is given up before it changed the
+        database. `remembered` holds the numbers that Redis had before the restore.
+        """
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
     def _check_identity(self, identity: str | None) -> None:
-        """Raise CommandError if Redis belongs to another cluster than the restored state, unless it is taken over."""
+        """Raise CommandError if Redis belongs to another cluster, `identity`, than the backup or the database, unless
+        --take-over is given.
+        """
         ours = self._identity
         if identity not in {None, ours} and not self._take_over:
             whose = "backup" if self._backup else "database"
@@ -186,13 +197,14 @@ class _Restore:
 
     @cached_property
     def _identity(self) -> str:
-        """The id of the cluster whose state is restored."""
+        """The id of the cluster whose backup or database is restored."""
         return self._backup.identity if self._backup else self._services.ports.store.read_cluster().identity
 
     def _add_present(self, remembered: "Remembered") -> "Remembered":
-        """Raise term and token to those of the database that will be replaced, if it can be read.
+        """Return `remembered` with its term (number of leaders) and fencing token raised to those of the database that
+        will be replaced, if that database can be read.
 
-        Both must never be issued twice, and this database may have issued more than Redis remembers.
+        No term or token may be issued twice, and this database may have issued higher ones than Redis remembers.
         """
         import msgspec
 

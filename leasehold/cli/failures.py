@@ -21,11 +21,13 @@ INTERRUPTED: Final = 130
 NO_RULES: Final = "no rules were applied yet: `leasehold apply FILE`"
 ERROR_PREFIX: Final = "leasehold: "
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""The base of the parser's errors about options and arguments (click.UsageError); typer does not export it."""
+"""The base class of the parser's errors about options and arguments (click.UsageError), which typer does not export."""
 
 
 class CommandError(Exception):
-    """A command failed. The message is printed for the user; each of its lines becomes a line of its own."""
+    """Raised when a command of `leasehold` fails. The message is printed on standard error, line by line, and `status`
+    becomes the exit status.
+    """
 
     def __init__(self, message: str, status: int = FAILED) -> None:
         self.status = status
@@ -33,7 +35,9 @@ class CommandError(Exception):
 
 
 def run_safely(arguments: list[str]) -> int:
-    """Run one command and return its exit status. Known errors are printed, one line for each fault."""
+    """Run the `leasehold` command with `arguments` and return the exit status. Known errors are printed, one line for
+    each fault; an unknown error is raised.
+    """
     from leasehold.cli.app import app
 
     try:
@@ -65,7 +69,7 @@ def run_safely(arguments: list[str]) -> int:
 
 
 def explain(error: Exception) -> tuple[list[str], int]:
-    """Return the lines and the exit status for one of the known errors."""
+    """Return the lines to print for a known error of a command, and the exit status."""
     if isinstance(error, UsageError):
         return [f"{error.format_message()} (see --help)"], BAD_INPUT  # type: ignore[attr-defined]
     if isinstance(error, CommandError):
@@ -85,18 +89,21 @@ _OURS: Final = (
     ("scheduler.ports", "StaleWriteError"),
     ("leasehold.stack.configuration", "StackError"),
 )
-"""(module, error) of packages that only some commands import. A module that was not imported raised no error.
+"""Known errors as (module, class) of packages that only some commands import; if a module was not imported, no error of
+that module was raised.
 """
 
 
 def _list_known() -> tuple[type[Exception], ...]:
-    """Return the errors that are printed without a traceback: those of input, environment and other services."""
+    """Return the error classes that a command prints without a traceback: those of input, environment and other
+    services.
+    """
     loaded = [getattr(sys.modules[module], name) for module, name in _OURS if module in sys.modules]
     return (UsageError, CommandError, LeaseholdError, OSError, *loaded)
 
 
 def one_line(text: str) -> str:
-    """Return a text with every line break replaced by a space."""
+    """Return `text` with every line break or run of blanks replaced by one space."""
     return " ".join(text.split())
 
 
@@ -108,10 +115,10 @@ def print_error(line: str) -> None:
 
 @contextlib.contextmanager
 def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
-    """Turn a refusal within this context into CommandError with a line for each fault.
+    """Turn the refusal of a request (Refused) within this context into CommandError, with one line for each fault.
 
-    The status is BAD_INPUT, or FAILED if every fault is in a field that `about_state` names: the form of these fields
-    was checked before the request was sent, so the present state refuses the request.
+    The exit status is BAD_INPUT, or FAILED if every fault is in a field that `about_state` names: the form of these
+    fields was checked before the request was sent, so the request was refused because of the present state.
     """
     try:
         yield
@@ -122,8 +129,8 @@ def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
 
 
 def send_each(send: "Callable[[str], Answer]", names: Iterable[str], show: "Callable[[Answer], None]") -> None:
-    """Send a request for each name and show its answer. Refusals do not stop the others: after the last name they raise
-    one CommandError with all of them.
+    """Send a request for each of `names` and show its answer. A refused request does not stop the following ones: after
+    the last name, CommandError with all refusals is raised.
     """
     refused: list[str] = []
     for name in names:
