@@ -15,6 +15,6 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the `leasehold` command with `arguments` (None: those of this process), and exit with the command's status."""
+    """Run the `leasehold` command with `arguments` (None: those of this process) and exit with the command's status."""
     take_interrupts()
     sys.exit(run_safely(sys.argv[1:] if arguments is None else list(arguments)))

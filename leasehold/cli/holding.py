@@ -137,7 +137,7 @@ def wait_for(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until a reservation is leased or in another given phase.
+    """Wait until a reservation is leased or in a given phase.
 
     The exit status is 1 if the reservation does not reach the phase in time, or if it ends in another phase.
     """
