@@ -289,7 +289,9 @@ def _read_ages(older_than: str | None, newer_than: str | None) -> tuple[float, f
 def _read_key(
     sort: str | None, keys: Mapping[str, Callable[[Seen], Any]]
 ) -> "tuple[Callable[[Seen], Any], bool] | None":
-    """Return the function that reads the value to sort by, and whether --sort reverses the order. None without --sort."""
+    """Return the function that reads the value to sort by, and whether the order is reversed. Without --sort return
+    None.
+    """
     if sort is None:
         return None
     return keys[choose("--sort", sort.removeprefix("-"), tuple(keys))], sort.startswith("-")

@@ -64,7 +64,7 @@ def uncordon(names: SlotIds, as_json: AsJson = False) -> None:
     cls=WaitingCommand, epilog=example("leasehold drain linux-1", "leasehold drain linux-1 linux-2 --wait 600")
 )
 def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Drain slots: their machines end when all their leases have ended.
+    """Drain slots: their machines end after the last lease.
 
     With --wait the command returns when the machines are gone. Ctrl-C ends the wait; the slots continue to drain.
     """

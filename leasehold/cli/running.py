@@ -119,7 +119,9 @@ def _print_running(stack: "Stack", seconds: float) -> None:
 
 
 def _detach(config: Path | None) -> None:
-    """Start the stack in the background. If it ends at once, raise CommandError with the errors of its log."""
+    """Start the stack in the background and return when it runs. Raises CommandError with the errors in the stack's log
+    if the stack ends instead or is not up in time.
+    """
     folder = Path.cwd() / FOLDER
     make_private_folder(folder)
     command = [sys.executable, "-m", "leasehold.cli", "up", *(["--config", str(config)] if config else [])]
@@ -225,10 +227,10 @@ def snapshot(
         typer.Option(help="Config file whose [cloud] section sets simulated delays (default: the running stack's)."),
     ] = None,
 ) -> None:
-    """Print the live state as a scenario.
+    """Print the live state as a scenario for simulations.
 
-    The state is read from the database. `leasehold simulate` plays the scenario from now on: change it first, and see
-    the effect of the change.
+    The state is read from the database. `leasehold simulate` plays the scenario from now on: change the scenario first,
+    to see the effect of the change.
     """
     from leasehold.cli.connecting import open_store
     from leasehold.cli.output import print_json

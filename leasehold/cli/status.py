@@ -25,12 +25,14 @@ LATE_INTERVALS: Final = 3
 _SHOWN_IDS: Final = 10
 _CANARY_SECONDS: Final = 5.0
 _CLOCK_SECONDS: Final = 1.0
-"""Smallest difference of a wall clock from cluster time that is reported."""
+"""Largest difference in seconds between a process's wall clock and cluster time (the time of the database) that is not
+reported.
+"""
 _DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """The output of `status --json`. `problems` are the reasons why `state` is not `ok`."""
+    """The output of `leasehold status --json`. `problems` are the reasons why `state` is not `ok`."""
 
     state: str
     problems: list[str]
@@ -72,8 +74,8 @@ def status(
 ) -> None:
     """Show the health of the stack and counts of its contents.
 
-    Shows the leader and the lag of the view, counts of reservations and slots, waiting reservations, and the addresses
-    of the parts.
+    Shows the leader and the lag of the view (the copy of the state in Redis), counts of reservations and slots, waiting
+    reservations, and the addresses of the broker and of web pages.
     """
     adopt_stack()
     code = DOWN
@@ -108,7 +110,9 @@ def _read(probe: bool) -> tuple[Status, int]:
 
 
 def _assess(client: "Client", probe: bool) -> Status:
-    """Return what Redis and the workers report, with the problems; `state` is not decided yet."""
+    """Return the status of a stack with what Redis and the workers report, and with the problems found; the caller sets
+    `state` later.
+    """
     offsets = client.probe.clock_offsets()
     found = Status(
         state="ok",
@@ -143,9 +147,9 @@ def _find_urls(broker_url: str) -> dict[str, str]:
 
 
 def _find_schema_fault() -> str | None:
-    """Return what is wrong with the schema of the configured database, or None.
+    """Return what is wrong with the schema of the configured database, or None if nothing is.
 
-    None as well without a configured database, and in a plain installation, which has no SQLAlchemy.
+    Also None if no database is configured, and in a plain installation, which has no SQLAlchemy.
     """
     url = os.environ.get(_DATABASE_VARIABLE)
     if not url or find_spec("sqlalchemy") is None:
