@@ -139,7 +139,7 @@ def show(
             if plot:
                 from leasehold.cli.plotting import draw_balances
 
-                # draw_balances() has fitted its lines to the terminal. print_thing() would wrap them.
+                # draw_balances() has fitted its lines to the terminal; print_thing() would wrap these lines.
                 drawn = draw_balances(_read_samples(row, seconds), seconds, is_terminal=sys.stdout.isatty())
                 sys.stdout.write(f"{drawn}\n")
 
@@ -262,7 +262,7 @@ def delete(
     check_each("forget_account", "account", accounts)
     question = f"delete {', '.join(accounts)} with their balances?"
     if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
-        raise CommandError("nothing was changed")
+        raise CommandError("no account was deleted: the answer was not yes")
     with connect(timeout) as client:
         send_each(client.forget_account, accounts, lambda answer: _show(answer, as_json))
 

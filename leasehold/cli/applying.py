@@ -74,7 +74,7 @@ def _carry_out(
     services = Services(settings, lambda: _Kicker(settings))
     preview = None
     if dry_run or as_json or not yes:
-        # Else the preview is neither printed nor needed for a question, and it takes long on a large database.
+        # With --yes alone no preview is printed or needed for a question; it takes long on a large database.
         with closing(services.open_store()) as store:
             preview = preview_rules(store, document)
     if preview is not None and dry_run:
@@ -115,7 +115,7 @@ def _confirm(preview: Preview) -> None:
     for line in _write(preview):
         print_error(line)
     if not typer.confirm(f"{_sum_up(preview)}: apply it?", err=True):
-        raise CommandError("nothing was changed")
+        raise CommandError("the rules were not changed: the answer was not yes")
 
 
 def _sum_up(preview: Preview) -> str:

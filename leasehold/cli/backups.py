@@ -105,7 +105,7 @@ class _Restore:
         if not sys.stdin.isatty():
             raise CommandError(f"{what}: nothing was changed; --yes does it", BAD_INPUT)
         if not typer.confirm(f"{what}?", err=True):
-            raise CommandError("nothing was changed")
+            raise CommandError("nothing was restored: the answer was not yes")
 
     def carry_out(self, *, resubmit: bool) -> "Restored":
         """Run all steps of the restore in order and return the result.
@@ -157,18 +157,20 @@ class _Restore:
 
         record = ports.record
         if record is None:
-            raise CommandError("this stack has no Redis")
+            raise CommandError("a restore needs the stack's Redis, and these settings have none")
         remembered = record.read()
         self._check_identity(remembered.identity)
         record.begin_restore()
         until = time.monotonic() + self._settings.ticks.lock_seconds + MARGIN_SECONDS
-        # Each process looks at the mark every CHECK_SECONDS; work that it began before its last look must end first.
+        # Every CHECK_SECONDS a process looks for the mark that pauses it; work begun before that must end first.
         time.sleep(2 * CHECK_SECONDS)
         while ports.lock.seconds_until_free() > 0:
             if time.monotonic() > until:
                 self._end_restore(ports, remembered)
-                raise CommandError("a process still leads: stop the workers, then restore again")
-            # The lock expires by itself, without a message to wait for.
+                raise CommandError(
+                    "nothing was restored: a worker still holds the scheduler's lock; stop the workers and repeat"
+                )
+            # The scheduler's lock expires by itself, without a message to wait for.
             time.sleep(_PAUSE_SECONDS)
         if remembered.identity not in {None, self._identity}:
             return Remembered(), {}

@@ -65,7 +65,7 @@ def doctor(
     for finding in examine(read_configuration(), timeout, abilities):
         findings.append(finding)
         if not as_json:
-            # At once: the next check may take seconds.
+            # Print each finding at once: the next check may take seconds.
             _print_finding(finding)
     counts = list_outcomes(findings)
     if as_json:

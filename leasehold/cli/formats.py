@@ -99,7 +99,7 @@ def _show_scalar(value: Any) -> str:
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
         quoted = json.dumps(value, ensure_ascii=False)
         return value if is_plain else escape_json(quoted)
-    # An empty list or mapping, an integer, a truth value, null.
+    # What remains is an empty list or mapping, an integer, a truth value or null.
     return json.dumps(value)
 
 

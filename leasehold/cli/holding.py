@@ -115,7 +115,7 @@ def _give_up(client: "Client", name: str) -> str:
     try:
         client.cancel(name, timeout=_CANCEL_SECONDS)
     except Refused:
-        # It has ended: Client.lease() cancels its reservation when it is interrupted before the lease.
+        # The reservation has ended: Client.lease() cancels its reservation when it is interrupted before the lease.
         pass
     except LeaseholdError as error:
         return f"{name} could not be cancelled ({error}); `leasehold cancel {name}` cancels it"

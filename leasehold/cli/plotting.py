@@ -33,7 +33,7 @@ def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_termi
         plotext.plot(times, [each["balance"][level] for each in samples], marker=str(level), color=_COLOURS[level])
     first, span = times[0], times[-1] - times[0]
     marks = [first + span * number / (_TICKS - 1) for number in range(_TICKS)] if span else [first]
-    # With seconds if only minutes are drawn, and with the date if more than a day is.
+    # Times have seconds if only minutes are drawn, and the date if more than a day is drawn.
     pattern = ("%m-%d " if seconds > _DAY else "") + ("%H:%M:%S" if span < _MINUTES else "%H:%M")
     plotext.xticks(marks, [datetime.fromtimestamp(at).astimezone().strftime(pattern) for at in marks])
     plotext.title(f"time in {datetime.fromtimestamp(marks[-1]).astimezone():%Z}")

@@ -84,7 +84,7 @@ def _stop_on_signals() -> threading.Event:
 
     def end(_number: int, _frame: "FrameType | None") -> None:
         if ended.is_set():
-            # The second signal: exit at once. The reaper ends the remaining processes.
+            # The second signal: exit at once. The reaper, a process that outlives this one, ends the rest.
             os._exit(INTERRUPTED)
         ended.set()
 
@@ -141,9 +141,9 @@ def _detach(config: Path | None) -> None:
             text = log.read_text(errors="replace")
             lines = [line for line in text.splitlines() if line.strip() and "stopping" not in line]
             errors = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
-            raise CommandError("\n".join(errors or lines[-1:]) or f"see {log}")
+            raise CommandError("\n".join(errors or lines[-1:]) or f"the stack ended without a message: see {log}")
     process.terminate()
-    raise CommandError(f"not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
+    raise CommandError(f"the stack is not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
 
 
 @app.command(epilog=example("leasehold down"))

@@ -140,7 +140,7 @@ def _find_urls(broker_url: str) -> dict[str, str]:
 
     running = None
     with suppress(UntrustedFolder):
-        # The broker is known already. The folder of another user's stack only lacks the addresses of its pages.
+        # A folder of another user is not read: only the addresses of web pages are missing then.
         running = find_running()
     is_here = running is not None and running.broker_url == broker_url
     return {"broker": show_url(broker_url), **(running.urls if running and is_here else {})}

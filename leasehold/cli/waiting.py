@@ -47,7 +47,7 @@ class WaitingCommand(TyperCommand):
             completed.append(arg)
             following = args[index + 1] if index + 1 < len(args) else "-"
             is_named = any(not each.startswith("-") for each in args[:index])
-            # The next argument is the number if it is one, or if a slot was named before: then it can be no slot.
+            # The next argument is the value of --wait if it is a number, or if a slot was named before --wait.
             has_value = not following.startswith("-") and (is_named or _NUMBER.fullmatch(following))
             if arg == "--wait" and not has_value:
                 completed.append(NO_END)
@@ -70,8 +70,10 @@ def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = f"{' '.join(slots)} {what_stays}" if slots else "nothing was changed, as far as is known"
-        raise CommandError(f"interrupted: {kept}", INTERRUPTED) from None
+        if not slots:
+            message = "interrupted by Ctrl-C before a slot was changed, as far as is known"
+            raise CommandError(message, INTERRUPTED) from None
+        raise CommandError(f"interrupted by Ctrl-C: slot {' '.join(slots)} {what_stays}", INTERRUPTED) from None
 
 
 def await_free(client: "Client", names: list[str], seconds: float) -> None:
