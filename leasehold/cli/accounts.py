@@ -76,8 +76,9 @@ def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None)
 
 
 def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, Any]:
-    """Return the fields of `account`, the best level (class of service) that its balance pays for, the number of its
-    running leases at each level (the free level last), and the number of its pending reservations among `rows`.
+    """Return the fields of `account` for output, with the best level (class of service) that its balance pays for, the
+    number of its running leases at each level (the free level last), and the number of its pending reservations
+    among `rows`.
     """
     import msgspec
 

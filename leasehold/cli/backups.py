@@ -124,7 +124,7 @@ class _Restore:
             try:
                 put_back(self._backup, self._settings.database_url)
             except BaseException:
-                # Also on Ctrl-C. The database is unchanged, so the processes may continue.
+                # Also on Ctrl-C: the database is unchanged, so the paused processes may continue.
                 self._end_restore(ports, remembered)
                 raise
             _print_progress(f"{self._backup.path} is in place")
@@ -228,7 +228,9 @@ def _print_progress(text: str) -> None:
 
 
 def _describe(restored: "Restored") -> list[str]:
-    """Return the result of the restore as lines for people."""
+    """Return the result of a restore as lines for people: numbers, reservations that ended, wait again or were lost,
+    and machines.
+    """
     lines = [f"restored: cluster {restored.identity}, term {restored.term}, token {restored.token}"]
     for text, names in (
         ("ended according to Redis", restored.ended),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from leasehold.client.discovery import Address
 
 SECONDS: Final = 0.6
-"""Time limit of one shell completion."""
+"""Time limit of one shell completion, in seconds."""
 CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
 PHASES: Final = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed")

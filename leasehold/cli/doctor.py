@@ -42,7 +42,7 @@ def doctor(
     Checks Redis, the queues and their workers, the database and its schema, ticks, clocks, Celery's settings, and
     whether AWS permits the calls of the workers (by DryRun: nothing is launched).
 
-    Status 1 if a check fails; each failure comes with a remedy.
+    The exit status is 1 if a check fails; each failure comes with a remedy.
 
     Examples:
       leasehold doctor

@@ -1,4 +1,6 @@
-"""Turn errors into lines on standard error and an exit status. No other module of the command line does so."""
+"""Turns errors of commands into lines on standard error and an exit status. No other module of the command line prints
+errors that end a command.
+"""
 
 import contextlib
 import os
@@ -48,7 +50,7 @@ def run_safely(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output (`| head`) has closed it. Python's flush at exit must not fail on it again.
+        # The reader of standard output (`| head`) has closed it. Python's flush at exit must not fail on that again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:
@@ -69,7 +71,7 @@ def run_safely(arguments: list[str]) -> int:
 
 
 def explain(error: Exception) -> tuple[list[str], int]:
-    """Return the lines to print for a known error of a command, and the exit status."""
+    """Return the lines to print for `error`, a known error that ended a command, and the exit status."""
     if isinstance(error, UsageError):
         return [f"{error.format_message()} (see --help)"], BAD_INPUT  # type: ignore[attr-defined]
     if isinstance(error, CommandError):

@@ -1,4 +1,4 @@
-"""`leasehold logs`: print what the processes of the stack in this folder wrote."""
+"""`leasehold logs`: print the logs that the processes of the stack in this folder wrote."""
 
 import sys
 import time

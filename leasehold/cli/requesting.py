@@ -171,7 +171,7 @@ def _print_wait(name: str, why: "Wait | None") -> None:
 
 
 def _print_notes(notes: "Iterable[Note]", name: str = "") -> None:
-    """Print on standard error which parts of an accepted request have no effect."""
+    """Print on standard error the notes of a worker's answer: which parts of an accepted request have no effect."""
     for note in notes:
         print_error(f"note: {name and f'{name}: '}{note}")
 
@@ -233,7 +233,7 @@ def surrender(
 
 @app.command(epilog=example("leasehold renew build-7"))
 def renew(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Renew a lease: its expiry moves to now + ttl."""
+    """Renew a lease: it expires ttl seconds from now."""
     check("renew", {"reservation": reservation, "token": token})
     with connect(timeout) as client:
         _show(client.renew(reservation, _find_token(client, reservation, token)), as_json)

@@ -100,7 +100,9 @@ def _describe_request(seen: SeenReservation) -> str:
 
 
 def _list_slots(seen: SeenReservation) -> tuple[str, ...]:
-    """Return the slots of a reservation, each once even if several instances of the reservation are on the slot."""
+    """Return the slots on which a reservation has leases, each once, in the order of the leases; "(claimed)" follows a
+    slot where the lease waits until earlier leases end.
+    """
     slots = (each.slot + (" (claimed)" if each.state == "claimed" else "") for each in seen.row.leases)
     return tuple(dict.fromkeys(slots))
 
@@ -156,7 +158,7 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
     _R(Column("labels", rank=9), lambda seen: show_texts(seen.row.request.labels), "labels", where="wide"),
     _R(Column("tags", rank=9), lambda seen: show_texts(seen.row.request.tags), "tags", where="wide"),
 )
-"""The columns of `leasehold list`."""
+"""The columns of the table and of the CSV that `leasehold list` prints."""
 
 
 def describe_use(slot: "Slot", leases: "Iterable[Placement]") -> str:
@@ -225,4 +227,4 @@ SLOTS: Final[tuple[_S, ...]] = (
     ),
     _S(Column("notes", "cut", 2), _describe_marks, "notes"),
 )
-"""The columns of `leasehold slots`."""
+"""The columns of the table and of the CSV that `leasehold slots` prints."""

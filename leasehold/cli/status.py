@@ -48,15 +48,17 @@ class Status(msgspec.Struct, kw_only=True):
     waiting: list[str] = []
     """The ids of the pending reservations, in the order in which they are served."""
     leader: str | None = None
-    """The process that ran the last tick: `host:pid`."""
+    """The process that ran the last tick (run of the scheduler), as `host:pid`."""
     view_lag_seconds: float | None = None
-    """Age of the oldest committed change that the view lacked at the leader's last check; 0: it lacked none."""
+    """Age in seconds of the oldest committed change that was missing in the view (the copy of the state in Redis) when
+    the leading scheduler last compared view and database; 0 if no change was missing.
+    """
     clocks: list[dict[str, Any]] = []
-    """The processes whose wall clock is more than a second off cluster time: `process`, `host` and `seconds` (above 0:
-    ahead). No decision depends on them.
+    """The processes whose wall clock is more than a second off cluster time (the time of the database), with `process`,
+    `host` and `seconds` (positive if the clock is ahead). No scheduling decision depends on wall clocks.
     """
     urls: dict[str, str] = {}
-    """Addresses without passwords: of the broker, and of the pages of a stack that runs in this folder or above."""
+    """Addresses without passwords: of the broker, and of the web pages of a stack that runs in this folder or above."""
 
 
 @app.command(
