@@ -1,6 +1,4 @@
-"""Turns errors of commands into lines on standard error and an exit status. No other module of the command line prints
-errors that end a command.
-"""
+"""Turns an error that ends a command into lines on standard error and an exit status."""
 
 import contextlib
 import os
@@ -110,7 +108,7 @@ def one_line(text: str) -> str:
 
 
 def print_error(line: str) -> None:
-    """Print a line on standard error, with the name of the program before it."""
+    """Print `line` on standard error after the name of the program, `leasehold`."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{ERROR_PREFIX}{make_visible(line, multiline=True)}\n")
 

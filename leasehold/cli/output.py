@@ -75,7 +75,9 @@ def print_wide(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty:
 
 
 def print_thing(*things: object) -> None:
-    """Print texts and tables. On a terminal texts are wrapped; elsewhere there is no limit of width and no colour."""
+    """Print texts and tables on standard output. On a terminal texts are wrapped; elsewhere no line is wrapped and
+    nothing has a colour.
+    """
     width = find_width()
     for thing in things:
         if isinstance(thing, str):

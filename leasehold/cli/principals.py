@@ -100,7 +100,7 @@ def rotate(
 ) -> None:
     """Give a principal a new key.
 
-    The key file is replaced if it exists. The workers' own principal, `leasehold`, needs no file.
+    The key file is replaced if it exists. The principal `leasehold`, with which the workers sign, needs no key file.
     """
     from scheduler.operations.principals import rotate_principal
 

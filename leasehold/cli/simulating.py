@@ -1,4 +1,4 @@
-"""`leasehold simulate`: play a scenario, or a log of real jobs on the machines of a leasehold.toml, on a virtual clock."""
+"""`leasehold simulate`: play a scenario, or a log of real jobs on the pools of a leasehold.toml, on a virtual clock."""
 
 import sys
 from pathlib import Path
