@@ -1,4 +1,4 @@
-"""`python -m leasehold.cli`: the same as `leasehold`."""
+"""Runs the `leasehold` command for `python -m leasehold.cli`."""
 
 from leasehold.cli import main
 

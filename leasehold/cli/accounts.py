@@ -57,7 +57,7 @@ group = add_group("accounts", "Show and manage quota accounts.", "leasehold acco
 
 @group.command("list", epilog=example("leasehold accounts list --watch 5", "leasehold accounts list -o csv"))
 def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None) -> None:
-    """List accounts with their balances and their work."""
+    """List quota accounts with balances, running and waiting work."""
     chosen = choose_format(output, as_json=as_json)
     with connect() as client:
 
@@ -76,8 +76,9 @@ def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None)
 
 
 def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, Any]:
-    """Return the fields of an account with its best level, its running leases by level (the last is the free level) and
-    the number of its pending reservations among `rows`.
+    """Return the fields of `account` for output, with the best level (class of service) that its balance pays for, the
+    number of its running leases at each level (the free level last), and the number of its pending reservations
+    among `rows`.
     """
     import msgspec
 
@@ -122,7 +123,7 @@ def show(
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
-    """Show an account: its balance, income, limits and work."""
+    """Show a quota account: balance, income, limits and work."""
     seconds = parse_seconds("--span", span)
     with connect() as client:
 
@@ -139,7 +140,7 @@ def show(
             if plot:
                 from leasehold.cli.plotting import draw_balances
 
-                # draw_balances() has fitted its lines to the terminal. print_thing() would wrap them.
+                # draw_balances() has fitted its lines to the terminal; print_thing() would wrap these lines.
                 drawn = draw_balances(_read_samples(row, seconds), seconds, is_terminal=sys.stdout.isatty())
                 sys.stdout.write(f"{drawn}\n")
 
@@ -170,7 +171,9 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
-    """Return the stored balances of the last `seconds`, oldest first, and then the present one."""
+    """Return the balances of `account` that were stored in the last `seconds`, oldest first, and at the end its present
+    balance if that is newer.
+    """
     import msgspec
 
     with open_store() as store:
@@ -216,7 +219,7 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Create an account, or change the given settings of one.
+    """Create a quota account, or change settings of an existing one.
 
     The balance of an existing account stays unless --balance is given.
     """
@@ -237,9 +240,9 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
 
 @group.command(epilog=example("leasehold accounts reset ci"))
 def reset(accounts: Names, timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Set the balances of accounts to 0 at every level.
+    """Set the balances of quota accounts to 0 at every level.
 
-    Running work continues.
+    Running work of these accounts continues.
     """
     check_each("reset_account", "account", accounts)
     with connect(timeout) as client:
@@ -253,14 +256,14 @@ def delete(
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Delete accounts.
+    """Delete quota accounts.
 
-    Running work continues unpaid. Waiting reservations of the account then have no account.
+    Running work of a deleted account continues unpaid; its waiting reservations then have no account.
     """
     check_each("forget_account", "account", accounts)
     question = f"delete {', '.join(accounts)} with their balances?"
     if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
-        raise CommandError("nothing was changed")
+        raise CommandError("no account was deleted: the answer was not yes")
     with connect(timeout) as client:
         send_each(client.forget_account, accounts, lambda answer: _show(answer, as_json))
 

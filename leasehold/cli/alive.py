@@ -23,8 +23,8 @@ def alive(
 ) -> None:
     """Check whether one process of this host works.
 
-    A worker must answer a message on its own queue, beat must have sent a task lately, a server must answer. Status 1
-    if the process fails its check.
+    A worker must answer a message on its own queue, the process beat must have sent a task lately, a server must
+    answer. The exit status is 1 if the process fails its check.
     """
     from leasehold.liveness import PROCESSES, find_trouble
 

@@ -1,4 +1,6 @@
-"""Apply rules to the database: preview the change, ask before something is taken away, and request a tick."""
+"""Apply scheduling rules to the database: preview the change, ask before machines, leases or balances are taken away,
+and request a tick (a run of the scheduler).
+"""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,25 +24,30 @@ from workers.services import Services
 from workers.settings import Settings
 
 MOST_LINES: Final = 20
-"""Lines printed for each kind of consequence; `--json` prints all."""
+"""Most lines printed for each kind of consequence of new rules; `--json` prints all lines."""
 
 
 class _Kicker(QuietDispatcher):
-    """Sends only the request for a tick; other messages stay in the outbox until the task `recover` sends them."""
+    """A dispatcher that sends only the request for a tick (a run of the scheduler); all other messages stay in the
+    outbox table until the task `recover` sends them.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def send_tick(self) -> None:
-        """Request a tick now. If the request cannot be sent, the next periodic tick does the work."""
+        """Request a tick (a run of the scheduler) now. If the request cannot be sent, no error is raised, and the next
+        periodic tick applies the rules.
+        """
         with suppress(LeaseholdError), closing(open_wire(self._settings)) as wire:
             wire.send_tick()
 
 
 def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Apply the rules of a file, or with `dry_run` print what they would change.
+    """Apply the rules of the configuration file `path`, or with `dry_run` only print what they would change.
 
-    Raises InvalidInputError, StoreUnavailableError, and ViewUnavailableError (after the commit; it is safe to repeat).
+    Raises InvalidInputError if the file is wrong, StoreUnavailableError if the database cannot be reached, and
+    ViewUnavailableError if Redis fails after the commit; the file may then be applied again.
     """
     configuration = read_configuration(path)
     source = f"leasehold apply {path.name}"
@@ -48,7 +55,9 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 
 def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Apply the rules of an earlier version as a new version. Raises the errors of `apply_file`."""
+    """Apply the rules of the earlier version `version` as a new version. Raises CommandError if there is no such
+    version, and the errors of `apply_file`.
+    """
     settings = load_settings()
     with closing(Services(settings, QuietDispatcher).open_store()) as store:
         document = find_version(store, version).document
@@ -59,11 +68,13 @@ def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> N
 def _carry_out(
     settings: Settings, document: Mapping[str, Any], source: str, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Preview the change and apply it unless `dry_run`. If it takes something away and not `yes`, ask before."""
+    """Apply the rules in `document`, or with `dry_run` only print a preview of the change. Unless `yes`, ask before a
+    change that takes machines, leases or balances away.
+    """
     services = Services(settings, lambda: _Kicker(settings))
     preview = None
     if dry_run or as_json or not yes:
-        # Else the preview is neither printed nor needed for a question, and it takes long on a large database.
+        # With --yes alone no preview is printed or needed for a question; it takes long on a large database.
         with closing(services.open_store()) as store:
             preview = preview_rules(store, document)
     if preview is not None and dry_run:
@@ -87,24 +98,28 @@ def _carry_out(
 
 
 def _describe(preview: Preview) -> dict[str, Any]:
-    """Return the preview for `--json`: changes, consequences and whether something is taken away."""
+    """Return the preview of new rules as a document for `--json`: changes, consequences, and whether machines, leases
+    or balances are taken away.
+    """
     document = msgspec.to_builtins(preview).items()
     shown = {name: value for name, value in document if name not in {"version", "changed"}}
     return {**shown, "takes_away": preview.takes_away}
 
 
 def _confirm(preview: Preview) -> None:
-    """Ask on a terminal whether to continue. Raises CommandError unless the answer is yes."""
+    """Ask on a terminal whether to apply new rules. Raises CommandError if the answer is not yes, or if standard input
+    is no terminal.
+    """
     if not sys.stdin.isatty():
         raise CommandError(f"{_sum_up(preview)}: nothing was changed; --dry-run shows the details, --yes applies it")
     for line in _write(preview):
         print_error(line)
     if not typer.confirm(f"{_sum_up(preview)}: apply it?", err=True):
-        raise CommandError("nothing was changed")
+        raise CommandError("the rules were not changed: the answer was not yes")
 
 
 def _sum_up(preview: Preview) -> str:
-    """Return what is taken away in one phrase, like "2 machines go, 1 account loses balance"."""
+    """Return what new rules take away in one phrase, like "2 machines go, 1 account loses balance"."""
     counts = (
         (len(preview.departures), "machine goes", "machines go"),
         (len(preview.endings), "reservation loses leases", "reservations lose leases"),
@@ -114,7 +129,7 @@ def _sum_up(preview: Preview) -> str:
 
 
 def _write(preview: Preview) -> list[str]:
-    """Return the changes and their consequences as lines for people."""
+    """Return the changes of new rules and their consequences as lines for people."""
     if not preview.changed:
         return [f"rules version {preview.version}, unchanged"]
     lines = [f"changes to rules version {preview.version}:"]
@@ -156,7 +171,7 @@ def _cut(lines: Iterable[str]) -> Iterator[str]:
 
 
 def format_toml(document: Mapping[str, Any]) -> str:
-    """Return a document as TOML: plain values first, then its tables."""
+    """Return `document` as TOML text: plain values first, then the tables."""
     return "\n".join(_format_table(document, ())).strip()
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 0.1
 MARGIN_SECONDS: Final = 5.0
-"""Added to the lock's duration: how long to wait until a leader has ended its tick."""
+"""Seconds that a restore waits for the scheduler's lock beyond the lock's own duration, before the restore gives up."""
 
 
 @app.command(epilog=example("leasehold backup leasehold.backup"))
@@ -34,7 +34,8 @@ def backup(
 ) -> None:
     """Write a copy of the database into a file.
 
-    The stack may run: the copy is a consistent state. Only the owner can read the file. PostgreSQL needs pg_dump.
+    The stack may run meanwhile: the copy is a consistent state. Only the file's owner can read the file. A copy of a
+    PostgreSQL database needs the program pg_dump.
     """
     url = load_settings().database_url
     from scheduler.store.backup import back_up
@@ -64,8 +65,9 @@ def restore(
 ) -> None:
     """Restore a backup and reconcile it with what happened later.
 
-    Stop the stack first; a process that still runs pauses meanwhile. Terms and fencing tokens jump ahead, machines are
-    adopted or terminated, holders of lost leases get a notice, and lost reservations are listed.
+    Stop the stack first; a process that still runs pauses during the restore. Terms (numbers of leaders) and fencing
+    tokens continue above all earlier ones, machines are adopted or terminated, holders of lost leases get a notice, and
+    lost reservations are listed.
     """
     if (file is None) != in_place:
         raise CommandError("expected either FILE or --in-place", BAD_INPUT)
@@ -76,7 +78,9 @@ def restore(
 
 
 class _Restore:
-    """One restore, from the check of the file to its last step."""
+    """One run of `leasehold restore`, from the check of the backup file to the reconciliation with Redis and with the
+    machines.
+    """
 
     def __init__(self, file: Path | None, *, take_over: bool, without_redis: bool) -> None:
         from leasehold.stack.preparation import QuietDispatcher
@@ -89,7 +93,9 @@ class _Restore:
         self._services = Services(self._settings, QuietDispatcher)
 
     def confirm(self, *, yes: bool) -> None:
-        """Ask on a terminal whether to continue. Raises CommandError unless the answer is yes."""
+        """Unless `yes`, ask on a terminal whether to restore the database. Raises CommandError if the answer is not
+        yes, or if standard input is no terminal.
+        """
         from workers.logs import mask_text
 
         where = mask_text(self._settings.database_url)
@@ -99,13 +105,13 @@ class _Restore:
         if not sys.stdin.isatty():
             raise CommandError(f"{what}: nothing was changed; --yes does it", BAD_INPUT)
         if not typer.confirm(f"{what}?", err=True):
-            raise CommandError("nothing was changed")
+            raise CommandError("nothing was restored: the answer was not yes")
 
     def carry_out(self, *, resubmit: bool) -> "Restored":
         """Run all steps of the restore in order and return the result.
 
-        A step that fails after the database was replaced leaves the restore mark in Redis, so that no process works on
-        a half restored state; the restore must then be repeated.
+        If a step fails after the database was replaced, the mark in Redis that pauses all processes stays, so that no
+        process works on a half restored state; the restore must then be repeated.
         """
         from scheduler.operations.restore import restore as reconcile
         from scheduler.store.backup import put_back
@@ -118,7 +124,7 @@ class _Restore:
             try:
                 put_back(self._backup, self._settings.database_url)
             except BaseException:
-                # Also on Ctrl-C. The database is unchanged, so the processes may continue.
+                # Also on Ctrl-C: the database is unchanged, so the paused processes may continue.
                 self._end_restore(ports, remembered)
                 raise
             _print_progress(f"{self._backup.path} is in place")
@@ -129,8 +135,9 @@ class _Restore:
             ports.store.close()
 
     def _read_redis(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
-        """Return what Redis remembers, after all processes have paused. Without Redis, replace its ports by ones in
-        memory: nothing is remembered then, and no holder gets a notice.
+        """Pause all processes and return what Redis remembers: the cluster's highest numbers, and its reservations by
+        id. If Redis does not answer and --without-redis is given, use ports in memory instead: nothing is remembered
+        then, and no holder gets a notice.
         """
         from scheduler.ports import Remembered, ViewUnavailableError
         from scheduler.view.memory import MemoryMeter, MemoryNotifier, MemoryViewCache
@@ -150,18 +157,20 @@ class _Restore:
 
         record = ports.record
         if record is None:
-            raise CommandError("this stack has no Redis")
+            raise CommandError("a restore needs the stack's Redis, and these settings have none")
         remembered = record.read()
         self._check_identity(remembered.identity)
         record.begin_restore()
         until = time.monotonic() + self._settings.ticks.lock_seconds + MARGIN_SECONDS
-        # Each process looks at the mark every CHECK_SECONDS; work that it began before its last look must end first.
+        # Every CHECK_SECONDS a process looks for the mark that pauses it; work begun before that must end first.
         time.sleep(2 * CHECK_SECONDS)
         while ports.lock.seconds_until_free() > 0:
             if time.monotonic() > until:
                 self._end_restore(ports, remembered)
-                raise CommandError("a process still leads: stop the workers, then restore again")
-            # The lock expires by itself, without a message to wait for.
+                raise CommandError(
+                    "nothing was restored: a worker still holds the scheduler's lock; stop the workers and repeat"
+                )
+            # The scheduler's lock expires by itself, without a message to wait for.
             time.sleep(_PAUSE_SECONDS)
         if remembered.identity not in {None, self._identity}:
             return Remembered(), {}
@@ -170,12 +179,16 @@ class _Restore:
         return remembered, kept
 
     def _end_restore(self, ports: "Ports", remembered: "Remembered") -> None:
-        """Remove the mark in Redis that pauses the processes during a restore; the restore has changed nothing."""
+        """Remove the mark in Redis that pauses all processes, when a restore is given up before it changed the
+        database. `remembered` holds the numbers that Redis had before the restore.
+        """
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
     def _check_identity(self, identity: str | None) -> None:
-        """Raise CommandError if Redis belongs to another cluster than the restored state, unless it is taken over."""
+        """Raise CommandError if Redis belongs to another cluster, `identity`, than the backup or the database, unless
+        --take-over is given.
+        """
         ours = self._identity
         if identity not in {None, ours} and not self._take_over:
             whose = "backup" if self._backup else "database"
@@ -186,13 +199,14 @@ class _Restore:
 
     @cached_property
     def _identity(self) -> str:
-        """The id of the cluster whose state is restored."""
+        """The id of the cluster whose backup or database is restored."""
         return self._backup.identity if self._backup else self._services.ports.store.read_cluster().identity
 
     def _add_present(self, remembered: "Remembered") -> "Remembered":
-        """Raise term and token to those of the database that will be replaced, if it can be read.
+        """Return `remembered` with its term (number of leaders) and fencing token raised to those of the database that
+        will be replaced, if that database can be read.
 
-        Both must never be issued twice, and this database may have issued more than Redis remembers.
+        No term or token may be issued twice, and this database may have issued higher ones than Redis remembers.
         """
         import msgspec
 
@@ -214,7 +228,9 @@ def _print_progress(text: str) -> None:
 
 
 def _describe(restored: "Restored") -> list[str]:
-    """Return the result of the restore as lines for people."""
+    """Return the result of a restore as lines for people: numbers, reservations that ended, wait again or were lost,
+    and machines.
+    """
     lines = [f"restored: cluster {restored.identity}, term {restored.term}, token {restored.token}"]
     for text, names in (
         ("ended according to Redis", restored.ended),

@@ -1,14 +1,16 @@
-"""Check the arguments of a command with the schemas of the intake, before a request is sent."""
+"""Check the arguments of a command against the schemas with which workers check requests, before a request is sent."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _ENVELOPE: Final = frozenset({"request", "reply_to"})
-"""Keys of a document that describe its message and are not part of the request."""
+"""Keys of a request's document that describe its message (the id and the reply address), not the request itself."""
 
 
 def check(verb: str, document: Mapping[str, Any]) -> None:
-    """Check the document of a request; keys with None count as missing. Raises InvalidInputError as the intake does."""
+    """Check the document of a request, like `release`, against its schema; keys with None count as missing. Raises
+    InvalidInputError with the faults that a worker would find.
+    """
     from scheduler.model.command_schemas import SCHEMAS
     from scheduler.model.validation import read_document
 
@@ -17,14 +19,16 @@ def check(verb: str, document: Mapping[str, Any]) -> None:
 
 
 def check_each(verb: str, field: str, names: Iterable[str]) -> None:
-    """Check the requests for several names before the first is sent. Raises InvalidInputError."""
+    """Check one request `verb` for each of `names`, before the first request is sent. Raises InvalidInputError if a
+    name is not valid.
+    """
     for name in names:
         check(verb, {field: name})
 
 
 def check_reservation(fields: Mapping[str, Any]) -> None:
-    """Check the fields of a reservation; the id may be missing, because the client makes one. Raises
-    InvalidInputError.
+    """Check the fields of a request for a reservation; the id may be missing, because the client then makes one. Raises
+    InvalidInputError if a field is not valid.
     """
     given = {name: value for name, value in fields.items() if name != "key"}
     check("submit", given if given.get("id") is not None else {**given, "id": "new"})

@@ -1,4 +1,6 @@
-"""Shell completion with live ids from the view. Without a stack it offers nothing and prints no error."""
+"""Shell completion with the ids of reservations, slots and accounts in the view (the copy of the state in Redis).
+Without a running stack it offers nothing and prints no error.
+"""
 
 import contextlib
 import json
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
     from leasehold.client.discovery import Address
 
 SECONDS: Final = 0.6
-"""Time limit of one shell completion."""
+"""Time limit of one shell completion, in seconds."""
 CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
 PHASES: Final = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed")
@@ -19,49 +21,51 @@ _HELD: Final = frozenset({"leased", "revoking"})
 _ROWS_A_CALL: Final = 1000
 _LIVE: Final = frozenset({"pending", *_HELD})
 Found = list[tuple[str, str]]
-"""Pairs of a value and a description, which some shells show."""
+"""Offers of a shell completion: pairs of a value and a description, which some shells show."""
 Row = dict[str, Any]
 Read = Callable[[str, Row], tuple[str, str] | None]
-"""(id, row) -> the value offered for this row with its description, or None for no offer."""
+"""A function of the id and the row of an entry: returns the value to offer in a shell completion with its description,
+or None for no offer.
+"""
 
 
 def complete_reservations(incomplete: str) -> Found:
-    """Offer every reservation of the view, with its phase."""
+    """Complete the id of a reservation in a shell: offer all reservations in Redis that match, each with its phase."""
     return _find("reservations", incomplete, lambda name, row: (name, row["phase"]))
 
 
 def complete_live_reservations(incomplete: str) -> Found:
-    """Offer the reservations that have not ended."""
+    """Complete the id of a reservation in a shell: offer the matching reservations that have not ended."""
     return _find("reservations", incomplete, lambda name, row: _offer_if(_LIVE, name, row))
 
 
 def complete_held_reservations(incomplete: str) -> Found:
-    """Offer the reservations that hold a lease."""
+    """Complete the id of a reservation in a shell: offer the matching reservations that hold a lease."""
     return _find("reservations", incomplete, lambda name, row: _offer_if(_HELD, name, row))
 
 
 def complete_slots(incomplete: str) -> Found:
-    """Offer every slot of the view, with its state."""
+    """Complete the id of a slot in a shell: offer all slots in Redis that match, each with its state."""
     return _find("slots", incomplete, lambda name, row: (name, row.get("state", "empty")))
 
 
 def complete_accounts(incomplete: str) -> Found:
-    """Offer the quota accounts, with their descriptions."""
+    """Complete the name of a quota account in a shell: offer the matching accounts, with their descriptions."""
     return _find("accounts", incomplete, _describe_account)
 
 
 def complete_pools(incomplete: str) -> Found:
-    """Offer the pools of the slots of the view."""
+    """Complete the name of a pool of slots in a shell: offer the pools that match."""
     return [each for each in _find("slots", "", lambda _, row: (row["pool"], "")) if each[0].startswith(incomplete)]
 
 
 def complete_phases(incomplete: str) -> list[str]:
-    """Offer the phases of reservations, and `ended` for any end."""
+    """Complete a phase of reservations in a shell: offer the matching phases, and `ended` for any end."""
     return starting((*PHASES, "ended"), incomplete)
 
 
 def complete_states(incomplete: str) -> list[str]:
-    """Offer the states of slots."""
+    """Complete a state of slots in a shell: offer the states that match."""
     return starting(SLOT_STATES, incomplete)
 
 
@@ -79,7 +83,9 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
-    """Return the completions found within SECONDS. A thread that still waits for Redis after that is abandoned."""
+    """Return the offers for a shell completion from one table of the view in Redis, as many as are found within
+    SECONDS. The thread that reads is abandoned if it still waits for Redis after that time.
+    """
     from leasehold.client.discovery import find_address
     from leasehold.errors import NoStack, UntrustedFolder
 
@@ -98,7 +104,9 @@ def _find(table: str, incomplete: str, read: Read) -> Found:
 
 
 def _collect(found: dict[str, str], read: Read, rows: Iterator[tuple[str, Row]]) -> None:
-    """Add the offers for these rows to `found`. Errors are dropped: a message would garble the shell's input line."""
+    """Add to `found` what `read` offers for each of `rows`. Errors are dropped: a message would garble the shell's
+    input line.
+    """
     with contextlib.suppress(Exception):
         for name, row in rows:
             about = read(name, row)
@@ -109,7 +117,9 @@ def _collect(found: dict[str, str], read: Read, rows: Iterator[tuple[str, Row]])
 
 
 def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str, Row]]:
-    """Yield id and row of each entry of one table of the view whose id begins with `incomplete`. Raises RedisError."""
+    """Yield id and row of each entry of one table of the view in Redis whose id begins with `incomplete`. Raises
+    RedisError if Redis cannot be read.
+    """
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry

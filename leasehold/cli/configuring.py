@@ -15,9 +15,9 @@ group = add_group("config", "Write and check leasehold.toml.", "leasehold config
 
 @group.command(epilog=example("leasehold config check", "leasehold config check other.toml --json"))
 def check(file: File = None, as_json: AsJson = False) -> None:
-    """Check a configuration; report errors and likely mistakes.
+    """Check a configuration file; report errors and likely mistakes.
 
-    Status 2 if there are errors.
+    The exit status is 2 if there are errors.
     """
     from workers.configuration import check_configuration, find_configuration, find_warnings, read_configuration
 

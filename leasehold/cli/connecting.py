@@ -1,4 +1,6 @@
-"""How commands find the stack: by the environment of the running stack, unless ours names a broker."""
+"""How commands find the stack: by the environment variables of a stack that runs in this folder or above, unless the
+command's own environment names a broker.
+"""
 
 import os
 from collections.abc import Iterator
@@ -15,9 +17,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connect(timeout: float = 10.0) -> Iterator["Client"]:
-    """Yield a client of the stack; ages are then shown by cluster time.
+    """Yield a client of the stack; from then on, ages are shown by cluster time (the time of the database).
 
-    Raises NoStack and Unavailable, the latter at once if Redis does not answer.
+    Raises NoStack if no stack is found, and Unavailable at once if Redis does not answer.
     """
     from leasehold.cli.output import clock
     from leasehold.client.client import Client
@@ -29,7 +31,9 @@ def connect(timeout: float = 10.0) -> Iterator["Client"]:
 
 
 def adopt_stack() -> None:
-    """Add the environment of the running stack's processes to ours, unless ours names a broker already."""
+    """Add the environment variables of the running stack's processes to those of this command, unless these name a
+    broker already.
+    """
     if os.environ.get(URL_VARIABLE):
         return
     running = find_running()
@@ -38,7 +42,9 @@ def adopt_stack() -> None:
 
 
 def load_settings() -> "Settings":
-    """Return the settings in the environment of the running stack. Raises InvalidInputError."""
+    """Return the settings, read from the environment variables of the running stack. Raises InvalidInputError if a
+    setting is wrong.
+    """
     adopt_stack()
     from workers.configuration import load_settings as load
 
@@ -47,8 +53,8 @@ def load_settings() -> "Settings":
 
 @contextmanager
 def open_store() -> Iterator["Store"]:
-    """Yield the database, for rows that the view does not have; close its connections at the end. Raises
-    InvalidInputError.
+    """Yield the database, for rows that the view in Redis does not have, and close the connections at the end. Raises
+    InvalidInputError if a setting is wrong.
     """
     from scheduler.store.opening import open_store as open_
 

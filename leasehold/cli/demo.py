@@ -22,8 +22,8 @@ def demo(
 ) -> None:
     """Serve a workload log with a whole stack, then stop it.
 
-    Each job of the log becomes a reservation with one lease. It is submitted, held and released at the times of the
-    log, compressed by the speed. Machines are launched on the EC2 emulator.
+    Each job of the log becomes a reservation with one lease. The reservation is submitted, held and released at the
+    times of the job, which the speed compresses. Machines are launched on the EC2 emulator.
 
     Examples:
       leasehold demo

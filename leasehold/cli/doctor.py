@@ -42,7 +42,7 @@ def doctor(
     Checks Redis, the queues and their workers, the database and its schema, ticks, clocks, Celery's settings, and
     whether AWS permits the calls of the workers (by DryRun: nothing is launched).
 
-    Status 1 if a check fails; each failure comes with a remedy.
+    The exit status is 1 if a check fails; each failure comes with a remedy.
 
     Examples:
       leasehold doctor
@@ -65,7 +65,7 @@ def doctor(
     for finding in examine(read_configuration(), timeout, abilities):
         findings.append(finding)
         if not as_json:
-            # At once: the next check may take seconds.
+            # Print each finding at once: the next check may take seconds.
             _print_finding(finding)
     counts = list_outcomes(findings)
     if as_json:

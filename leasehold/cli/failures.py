@@ -1,4 +1,4 @@
-"""Turn errors into lines on standard error and an exit status. No other module of the command line does so."""
+"""Turns an error that ends a command into lines on standard error and an exit status."""
 
 import contextlib
 import os
@@ -21,11 +21,13 @@ INTERRUPTED: Final = 130
 NO_RULES: Final = "no rules were applied yet: `leasehold apply FILE`"
 ERROR_PREFIX: Final = "leasehold: "
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""The base of the parser's errors about options and arguments (click.UsageError); typer does not export it."""
+"""The base class of the parser's errors about options and arguments (click.UsageError), which typer does not export."""
 
 
 class CommandError(Exception):
-    """A command failed. The message is printed for the user; each of its lines becomes a line of its own."""
+    """Raised when a command of `leasehold` fails. The message is printed on standard error, line by line, and `status`
+    becomes the exit status.
+    """
 
     def __init__(self, message: str, status: int = FAILED) -> None:
         self.status = status
@@ -33,7 +35,9 @@ class CommandError(Exception):
 
 
 def run_safely(arguments: list[str]) -> int:
-    """Run one command and return its exit status. Known errors are printed, one line for each fault."""
+    """Run the `leasehold` command with `arguments` and return the exit status. Known errors are printed, one line for
+    each fault; an unknown error is raised.
+    """
     from leasehold.cli.app import app
 
     try:
@@ -44,7 +48,7 @@ def run_safely(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output (`| head`) has closed it. Python's flush at exit must not fail on it again.
+        # The reader of standard output (`| head`) has closed it. Python's flush at exit must not fail on that again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:
@@ -65,7 +69,7 @@ def run_safely(arguments: list[str]) -> int:
 
 
 def explain(error: Exception) -> tuple[list[str], int]:
-    """Return the lines and the exit status for one of the known errors."""
+    """Return the lines to print for `error`, a known error that ended a command, and the exit status."""
     if isinstance(error, UsageError):
         return [f"{error.format_message()} (see --help)"], BAD_INPUT  # type: ignore[attr-defined]
     if isinstance(error, CommandError):
@@ -85,33 +89,36 @@ _OURS: Final = (
     ("scheduler.ports", "StaleWriteError"),
     ("leasehold.stack.configuration", "StackError"),
 )
-"""(module, error) of packages that only some commands import. A module that was not imported raised no error.
+"""Known errors as (module, class) of packages that only some commands import; if a module was not imported, no error of
+that module was raised.
 """
 
 
 def _list_known() -> tuple[type[Exception], ...]:
-    """Return the errors that are printed without a traceback: those of input, environment and other services."""
+    """Return the error classes that a command prints without a traceback: those of input, environment and other
+    services.
+    """
     loaded = [getattr(sys.modules[module], name) for module, name in _OURS if module in sys.modules]
     return (UsageError, CommandError, LeaseholdError, OSError, *loaded)
 
 
 def one_line(text: str) -> str:
-    """Return a text with every line break replaced by a space."""
+    """Return `text` with every line break or run of blanks replaced by one space."""
     return " ".join(text.split())
 
 
 def print_error(line: str) -> None:
-    """Print a line on standard error, with the name of the program before it."""
+    """Print `line` on standard error after the name of the program, `leasehold`."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{ERROR_PREFIX}{make_visible(line, multiline=True)}\n")
 
 
 @contextlib.contextmanager
 def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
-    """Turn a refusal within this context into CommandError with a line for each fault.
+    """Turn the refusal of a request (Refused) within this context into CommandError, with one line for each fault.
 
-    The status is BAD_INPUT, or FAILED if every fault is in a field that `about_state` names: the form of these fields
-    was checked before the request was sent, so the present state refuses the request.
+    The exit status is BAD_INPUT, or FAILED if every fault is in a field that `about_state` names: the form of these
+    fields was checked before the request was sent, so the request was refused because of the present state.
     """
     try:
         yield
@@ -122,8 +129,8 @@ def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
 
 
 def send_each(send: "Callable[[str], Answer]", names: Iterable[str], show: "Callable[[Answer], None]") -> None:
-    """Send a request for each name and show its answer. Refusals do not stop the others: after the last name they raise
-    one CommandError with all of them.
+    """Send a request for each of `names` and show its answer. A refused request does not stop the following ones: after
+    the last name, CommandError with all refusals is raised.
     """
     refused: list[str] = []
     for name in names:

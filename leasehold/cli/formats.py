@@ -17,7 +17,7 @@ from leasehold.common.visible import escape_json, make_visible
 
 FORMATS: Final = ("table", "wide", "json", "yaml", "csv")
 DOCUMENTS: Final = ("table", "json", "yaml")
-"""The formats of a command that shows one thing."""
+"""The formats of `--output` for a command that shows one thing, like one reservation."""
 Output = Annotated[
     str | None,
     typer.Option(
@@ -40,11 +40,13 @@ OneOutput = Annotated[
 ]
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@+-]*")
 _NOT_TEXT: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-"""Words that YAML 1.1 readers take for a truth value or null."""
+"""Words that YAML 1.1 readers take for a truth value or null, so that texts equal to them are quoted."""
 
 
 def choose_format(output: str | None, *, as_json: bool, known: Sequence[str] = FORMATS) -> str:
-    """Return the format that the options name. Raises BadParameter for an unknown one, CommandError for two."""
+    """Return the format that the options `--output` and `--json` name. Raises BadParameter for an unknown format, and
+    CommandError if the options name different formats.
+    """
     if output is None:
         return "json" if as_json else "table"
     chosen = choose("--output", output, known)
@@ -54,7 +56,7 @@ def choose_format(output: str | None, *, as_json: bool, known: Sequence[str] = F
 
 
 def print_document(value: Any, chosen: str) -> None:
-    """Print JSON on one line, or YAML."""
+    """Print `value` as JSON on one line, or as YAML."""
     if chosen == "json":
         print_json(value)
         return
@@ -73,7 +75,7 @@ def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a list, a mapping or a scalar as a YAML block."""
+    """Yield the lines of `value` (a list, a mapping or a scalar) as YAML in block style."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
             if each and isinstance(each, (dict, list, tuple)):
@@ -97,12 +99,14 @@ def _show_scalar(value: Any) -> str:
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
         quoted = json.dumps(value, ensure_ascii=False)
         return value if is_plain else escape_json(quoted)
-    # An empty list or mapping, an integer, a truth value, null.
+    # What remains is an empty list or mapping, an integer, a truth value or null.
     return json.dumps(value)
 
 
 def _show_float(value: float) -> str:
-    """Return a float that YAML 1.1 readers read as a number too: it needs a point, also before an exponent."""
+    """Return `value` as a text that YAML 1.1 readers take for a number too: it has a decimal point, also before an
+    exponent.
+    """
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     digits, exponent, power = repr(value).partition("e")

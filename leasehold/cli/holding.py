@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold.client.models import Reservation
 
 DEFAULT_TTL: Final = 60
-"""Seconds until the lease expires after this process, which renews it, was killed."""
+"""Default of `leasehold run --ttl`: seconds until the lease expires if the process that renews it was killed."""
 AWAITED: Final = (*PHASES, "ended")
 _POLL_SECONDS: Final = 1.0
 _CANCEL_SECONDS: Final = 5.0
@@ -53,9 +53,10 @@ def run(
 ) -> None:
     """Run a command on this machine while holding a lease.
 
-    Reserves, waits, renews, and releases at the end. The lease is in the command's environment (LEASEHOLD_ADDRESS,
-    LEASEHOLD_TOKEN, ...). The status is that of the command; 124: not leased in time, 125: the lease was lost and the
-    command killed, 126: not executable, 127: not found. The default of --ttl is 60 seconds.
+    The command submits a reservation, waits for its lease, renews the lease while COMMAND runs, and releases it at the
+    end. The lease is in COMMAND's environment (LEASEHOLD_ADDRESS, LEASEHOLD_TOKEN, ...). The exit status is that of
+    COMMAND; 124: not leased in time, 125: the lease was lost and COMMAND killed, 126: not executable, 127: not found.
+    The default of --ttl is 60 seconds.
     """
     if isinstance(items, list):
         raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
@@ -94,7 +95,9 @@ def _run(
 
 
 def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: contextlib.ExitStack) -> "Lease":
-    """Wait for the lease and return it; `stack` releases it at its end. Raises CommandError if it is not in time."""
+    """Wait for the lease of the reservation in `fields` and return the lease; `stack` releases it when `stack` closes.
+    Raises CommandError if the reservation is not leased within `wait` seconds.
+    """
     from leasehold.leased_command import NOT_IN_TIME
 
     name, began = fields["id"], time.monotonic()
@@ -108,11 +111,11 @@ def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: 
 
 
 def _give_up(client: "Client", name: str) -> str:
-    """Cancel a reservation that is not leased yet; return a text about the result."""
+    """Cancel the reservation `name`, which is not leased yet, and return a sentence about the result."""
     try:
         client.cancel(name, timeout=_CANCEL_SECONDS)
     except Refused:
-        # It has ended: Client.lease() cancels its reservation when it is interrupted before the lease.
+        # The reservation has ended: Client.lease() cancels its reservation when it is interrupted before the lease.
         pass
     except LeaseholdError as error:
         return f"{name} could not be cancelled ({error}); `leasehold cancel {name}` cancels it"
@@ -134,9 +137,9 @@ def wait_for(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until a reservation is leased or in another phase.
+    """Wait until a reservation is leased or in a given phase.
 
-    Status 1 if the phase was not reached in time, or if the reservation has ended in another one.
+    The exit status is 1 if the reservation does not reach the phase in time, or if it ends in another phase.
     """
     if phase not in AWAITED:
         raise typer.BadParameter(f"expected one of {', '.join(AWAITED)}, got {phase!r}", param_hint="--for")
@@ -150,7 +153,9 @@ def wait_for(
 
 
 def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Reservation":
-    """Wait as `Client.wait` does. If the reservation has left the view, ask a worker how the reservation ended."""
+    """Wait until the reservation `name` is in `phase`, as `Client.wait` does. If the reservation is no longer in the
+    view in Redis, ask a worker how it ended.
+    """
     from leasehold.client.models import list_phases
 
     try:
@@ -166,7 +171,7 @@ def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Re
 
 @contextmanager
 def showing_why(client: "Client", name: str) -> Iterator[None]:
-    """Show on a terminal, within this context, that the reservation waits and why."""
+    """Within this context, show on a terminal that the reservation `name` waits, and why."""
     if not sys.stderr.isatty():
         yield
         return

@@ -32,7 +32,9 @@ State = Annotated[
     ),
 ]
 _STATE = frozenset({"slot", "machine"})
-"""Fields that were checked before the request was sent: a refusal of them is about the present state of the slot."""
+"""Fields of a host's request whose form was checked before the request was sent: a refusal that names them is about the
+present state of the slot.
+"""
 group = add_group("host", "Run and manage hosts of static pools.", "leasehold host run --pool lab")
 
 
@@ -53,7 +55,9 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     ] = None,
     state: State = None,
 ) -> "HostSpec":
-    """Return this host's name, machine id and resources: the given ones, else its own. Raises InvalidInputError."""
+    """Return the description of this host that the options give: slot, pool, machine id, labels and resources. A slot,
+    machine id or resource without an option is found on this machine. Raises InvalidInputError for a bad value.
+    """
     from leasehold.agent.agent import HostSpec
     from leasehold.agent.machine import find_resources
 
@@ -70,7 +74,9 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def _find_identity(slot: str | None, machine: str | None, state: Path | None) -> tuple[str, str]:
-    """Return slot and machine id: the given ones, else those of this host. Raises InvalidInputError for a bad id."""
+    """Return `slot` and `machine`; for one that is None, return the name or the machine id of this host. Raises
+    InvalidInputError for a bad id.
+    """
     from leasehold.agent.machine import find_machine_id, find_slot_name, find_state_folder
 
     name = find_slot_name() if slot is None else slot
@@ -100,9 +106,9 @@ def run(
 ) -> None:
     """Run the agent of this host until Ctrl-C.
 
-    It registers the host, sends its heartbeats, prints a line for each change of its leases, and limits the cores of
-    commands that `host exec` started. Ctrl-C or SIGTERM drains the host and ends when its last lease has ended; a
-    second signal ends it at once.
+    The agent registers the host, sends heartbeats, prints a line for each change of the host's leases, and limits the
+    cores of commands that `leasehold host exec` started. Ctrl-C or SIGTERM drains the host: the agent ends when the
+    last lease of the host has ended. A second signal ends the agent at once.
     """
     from leasehold.agent.agent import HostAgent
     from leasehold.agent.cpu_limits import find_limits
@@ -153,8 +159,8 @@ def execute(
 ) -> None:
     """Run a command within the cores of a lease on this host.
 
-    This process becomes the command. `host run` limits it and its children to the cores that the lease may use.
-    Without a lease on this host the command is refused. Without a running agent there is no limit.
+    This process is replaced by COMMAND. The agent (`leasehold host run`) limits COMMAND and its children to the cores
+    that the lease may use; without a running agent there is no limit. Without a lease on this host COMMAND is not run.
     """
     from leasehold.agent.machine import find_state_folder
     from leasehold.agent.processes import notes_folder, write_note
@@ -175,7 +181,7 @@ def execute(
 
 
 def _check_lease(slot: str, machine: str, reservation: str, component: str, timeout: float) -> None:
-    """Raise CommandError unless the database has a lease of this component of the reservation on this host."""
+    """Raise CommandError unless the database has a lease of `component` of `reservation` on the host `slot`."""
     with connect(timeout) as client, explaining_refusals(_STATE):
         leases = client.hosts.leases(slot, machine).leases
     held = sorted(lease.component for lease in leases if lease.reservation == reservation)
@@ -191,7 +197,7 @@ def _check_lease(slot: str, machine: str, reservation: str, component: str, time
 def register_host(spec: "HostSpec", timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Register this host, or update its resources and labels.
 
-    A slot that another machine has registered is refused.
+    The request is refused if another machine has registered the slot.
     """
     with connect(timeout) as client, explaining_refusals(_STATE):
         print_slot(client.hosts.register(**asdict(spec)), as_json)
@@ -201,7 +207,8 @@ def register_host(spec: "HostSpec", timeout: Timeout = 30, as_json: AsJson = Fal
 def heartbeat(slot: SlotId = None, machine: Machine = None, state: State = None, as_json: AsJson = False) -> None:
     """Send a heartbeat of this host.
 
-    The host needs several in each offline_timeout of its pool. They bypass the queues.
+    A host counts as offline after offline_timeout (a setting of its pool) without a heartbeat, so send several in that
+    time. Heartbeats do not pass through Celery's queues.
     """
     name, machine_id = _find_identity(slot, machine, state)
     with connect() as client:
@@ -226,7 +233,7 @@ def leave(
 ) -> None:
     """Take this host out of service.
 
-    It takes no new leases. When its last lease has ended it is out of service until it registers again.
+    The host takes no new leases. When its last lease has ended, the host is out of service until it registers again.
     """
     name, machine_id = _find_identity(slot, machine, state)
     with connect(timeout) as client, explaining_refusals(_STATE):
@@ -241,7 +248,7 @@ def remove(
 ) -> None:
     """Remove a host that will not come back.
 
-    The reservations that it holds fail, and another machine may register under its name.
+    The reservations with a lease on the host fail, and another machine may then register under the host's name.
     """
     check("remove", {"slot": slot})
     with connect(timeout) as client, explaining_refusals(_STATE):

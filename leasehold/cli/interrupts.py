@@ -1,7 +1,7 @@
-"""SIGINT in background commands: every command stops on it, even if it was inherited as ignored.
+"""Makes every command of `leasehold` stop on SIGINT, even if the shell started the command with SIGINT ignored.
 
-A shell without job control (a script) starts background commands with SIGINT ignored, and Python keeps it ignored.
-Only SIGTERM would then stop a command that waits or repeats.
+A shell without job control (a script) starts background commands with SIGINT ignored, and Python keeps it ignored. Only
+SIGTERM would then stop a command that waits or repeats.
 """
 
 import signal
@@ -11,32 +11,34 @@ from types import FrameType
 from typing import Final
 
 _TAKEN: Final[set[int]] = set()
-"""Signals that were ignored when this process started and are handled now."""
+"""Numbers of the signals that were ignored when this process started and that this process handles now."""
 
 
 def take_interrupts() -> None:
-    """Let SIGINT raise KeyboardInterrupt, even if it was inherited as ignored."""
+    """Let SIGINT raise KeyboardInterrupt, even if this process was started with SIGINT ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         _TAKEN.add(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def list_ending() -> list[int]:
-    """Return the signals that end a serving command. Under nohup(1) SIGHUP is ignored and not among them."""
+    """Return the signals that end a command like `leasehold up`: SIGINT, SIGTERM, and SIGHUP unless SIGHUP is ignored
+    (as under nohup(1)).
+    """
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
 def inherited() -> AbstractContextManager[None]:
-    """Return a context in which the signals that were inherited as ignored are ignored, so that a program that is
-    started in it inherits them as well.
+    """Return a context in which the signals are ignored that were ignored when this process started, so that a program
+    that is started within the context inherits them as ignored.
     """
     return handling(_TAKEN, signal.SIG_IGN)
 
 
 @contextmanager
 def handling(numbers: Iterable[int], handler: "Callable[[int, FrameType | None], object] | int") -> Iterator[None]:
-    """Handle these signals in this way within this context."""
+    """Handle the signals `numbers` with `handler` within this context, and with their earlier handlers after it."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -1,4 +1,4 @@
-"""`list` and `slots`: the rows of the view, filtered and sorted, for people and for programs."""
+"""`leasehold list` and `leasehold slots`: reservations and slots, filtered and sorted, for people and for programs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from leasehold.client.models import Conditions, Reservation
 
 WORKER_SECONDS = 5.0
-"""Time limit for a worker's answer about conditions, which the view does not have."""
+"""Seconds to wait for a worker's answer about conditions of slots and pools, which the view in Redis does not have."""
 _LIVE: Final = ("pending", "leased", "revoking")
 Seen = TypeVar("Seen", SeenReservation, SeenSlot)
 Pairs = list[str] | None
@@ -144,7 +144,7 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
-    """Return whether the request, or one of its components, requires slots with these labels."""
+    """Return whether the request of the reservation `row`, or one of its components, requires slots with `labels`."""
     wanted = labels.items()
     own = row.request.labels
     return wanted <= own.items() or any(wanted <= (own | each.labels).items() for each in row.request.components)
@@ -246,7 +246,9 @@ def _print_slots(seen: "Sequence[SeenSlot]", conditions: "Conditions", chosen: s
 
 
 def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]":
-    """Return the leases and claims of each slot, each with its reservation."""
+    """Return, by slot id, the leases on each slot and the claims (leases that wait until earlier ones end), each with
+    its reservation.
+    """
     held: dict[str, list[tuple[Reservation, Any]]] = {}
     for row in client.list(_LIVE):
         for lease in row.leases:
@@ -277,7 +279,9 @@ def _print(fields: Sequence[Field[Seen]], seen: Sequence[Seen], chosen: str, emp
 
 
 def _read_ages(older_than: str | None, newer_than: str | None) -> tuple[float, float]:
-    """Return the least and the greatest age in seconds."""
+    """Return the least and the greatest age in seconds that --older-than and --newer-than select; minus or plus
+    infinity without the option.
+    """
     least = parse_seconds("--older-than", older_than) if older_than is not None else float("-inf")
     return least, parse_seconds("--newer-than", newer_than) if newer_than is not None else float("inf")
 
@@ -285,14 +289,16 @@ def _read_ages(older_than: str | None, newer_than: str | None) -> tuple[float, f
 def _read_key(
     sort: str | None, keys: Mapping[str, Callable[[Seen], Any]]
 ) -> "tuple[Callable[[Seen], Any], bool] | None":
-    """Return the key to sort by and whether the order is reversed."""
+    """Return the function that reads the value to sort by, and whether the order is reversed. Without --sort return
+    None.
+    """
     if sort is None:
         return None
     return keys[choose("--sort", sort.removeprefix("-"), tuple(keys))], sort.startswith("-")
 
 
 def _sort(seen: Sequence[Seen], key: "tuple[Callable[[Seen], Any], bool] | None") -> list[Seen]:
-    """Return the rows in order. Rows without a value of the key come last, in either direction."""
+    """Return the rows `seen` sorted by `key`. Rows without a value to sort by come last, also in reversed order."""
     if key is None:
         return list(seen)
     read, is_reversed = key

@@ -1,4 +1,4 @@
-"""`leasehold logs`: print what the processes of the stack in this folder wrote."""
+"""`leasehold logs`: print the logs that the processes of the stack in this folder wrote."""
 
 import sys
 import time
@@ -34,7 +34,7 @@ def logs(
 ) -> None:
     """Print the logs of the stack's processes.
 
-    The stack is that of this folder or of the nearest folder above. It may have ended.
+    The stack is the one in this folder or in the nearest folder above; it may have ended already.
     """
     folder = _find_folder()
     with closing(_Printer(folder, processes or [], lines)) as printer:
@@ -59,7 +59,9 @@ def _find_folder() -> Path:
 
 
 class _Printer:
-    """Prints each line with the name of its process, on a terminal in a colour for each process."""
+    """Prints the lines of the processes' logs, each after the name of its process; on a terminal each process has a
+    colour.
+    """
 
     def __init__(self, folder: Path, wanted: list[str], lines: int) -> None:
         from leasehold.stack.process_logs import list_logs
@@ -73,7 +75,9 @@ class _Printer:
                 raise typer.BadParameter(f"{expected}, got {name!r}", param_hint="PROCESS")
 
     def print_new(self) -> None:
-        """Print the lines that were written since the last call."""
+        """Print the lines that processes wrote to their logs since the last call; the first call prints the last lines
+        of each log.
+        """
         from leasehold.stack.process_logs import LogReader, list_logs, merge_by_time
 
         for name, path in list_logs(self._folder).items():
@@ -88,6 +92,6 @@ class _Printer:
             typer.echo(f"{label} {make_visible(line.decode(errors='replace'), multiline=True)}")
 
     def close(self) -> None:
-        """Close the logs."""
+        """Close the files of the logs."""
         for reader in self._readers.values():
             reader.close()

@@ -31,7 +31,7 @@ SlotIds = Annotated[
 
 
 def _show(answer: "Answer", as_json: bool, sent: list[str]) -> None:
-    """Print the answer about a slot and add its id to `sent`."""
+    """Print a worker's answer about a slot, and add the slot's id to `sent`."""
     sent += [answer.slot] if answer.slot is not None else []
     print_slot(answer, as_json)
 
@@ -40,8 +40,8 @@ def _show(answer: "Answer", as_json: bool, sent: list[str]) -> None:
 def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """Cordon slots: they take no new leases.
 
-    Their leases continue. With --wait the command returns when no lease is left. Ctrl-C ends the wait; the slots stay
-    cordoned.
+    Present leases of the slots continue. With --wait the command returns when the slots hold no lease. Ctrl-C ends the
+    wait; the slots stay cordoned.
     """
     check_each("cordon", "slot", names)
     patience = find_patience(wait, timeout)
@@ -64,7 +64,7 @@ def uncordon(names: SlotIds, as_json: AsJson = False) -> None:
     cls=WaitingCommand, epilog=example("leasehold drain linux-1", "leasehold drain linux-1 linux-2 --wait 600")
 )
 def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Drain slots: their machines end after their leases.
+    """Drain slots: their machines end after the last lease.
 
     With --wait the command returns when the machines are gone. Ctrl-C ends the wait; the slots continue to drain.
     """

@@ -1,4 +1,6 @@
-"""Printing: tables for people, JSON for programs; colours only on a terminal. Parsing of values of options."""
+"""Prints results of commands: tables for people, JSON for programs, colours only on a terminal. Parses values of
+options.
+"""
 
 import json
 import sys
@@ -22,7 +24,7 @@ Watched = Annotated[
     float | None, typer.Option("--watch", metavar="SECONDS", help="Repeat in this interval until Ctrl-C.", min=0.1)
 ]
 _NO_WIDTH: Final = 100_000
-"""The width for output that is no terminal: long lines are neither wrapped nor cut."""
+"""The width in characters for output that is no terminal: large enough that lines are neither wrapped nor cut."""
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
@@ -30,14 +32,14 @@ _UNITS: Final = {"s": 1, "m": _MINUTE, "h": _HOUR, "d": _DAY}
 
 
 def print_json(value: object) -> None:
-    """Print a document on one line."""
+    """Print `value` as JSON on one line."""
     import msgspec
 
     sys.stdout.write(escape_json(json.dumps(msgspec.to_builtins(value), ensure_ascii=False)) + "\n")
 
 
 def print_result(value: object, text: str, *, as_json: bool) -> None:
-    """Print the result of a command: the document for programs, or the text for people."""
+    """Print the result of a command: with `as_json` the document `value` for programs, else `text` for people."""
     if as_json:
         print_json(value)
     else:
@@ -45,7 +47,7 @@ def print_result(value: object, text: str, *, as_json: bool) -> None:
 
 
 def print_slot(answer: "Answer", as_json: bool) -> None:
-    """Print the state of the slot that an answer is about."""
+    """Print the slot that a worker's answer is about, with the slot's state."""
     text = f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else "")
     print_result(answer, text, as_json=as_json)
 
@@ -56,20 +58,26 @@ def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]],
 
 
 def make_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> "Grid | str":
-    """Return a table for `print_thing`, or `empty`. A column given by its name alone is wrapped between words."""
+    """Return a table for `print_thing`, or the sentence `empty` if there are no rows. A column that is given by its
+    name alone is wrapped between words.
+    """
     found = list(rows)
     described = [Column(each, "wrap") if isinstance(each, str) else each for each in columns]
     return Grid(described, found, find_width()) if found else empty
 
 
 def print_wide(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
-    """Print a table with all columns in full; its lines may be longer than the terminal."""
+    """Print a table with all columns in full, or the sentence `empty` if there are no rows. Lines may be longer than
+    the terminal.
+    """
     found = list(rows)
     print_thing(Grid(columns, found) if found else empty)
 
 
 def print_thing(*things: object) -> None:
-    """Print texts and tables. On a terminal texts are wrapped; elsewhere there is no limit of width and no colour."""
+    """Print texts and tables on standard output. On a terminal texts are wrapped; elsewhere no line is wrapped and
+    nothing has a colour.
+    """
     width = find_width()
     for thing in things:
         if isinstance(thing, str):
@@ -79,7 +87,9 @@ def print_thing(*things: object) -> None:
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """Return the text with long lines wrapped between words, so that no id is broken. Width None: unchanged."""
+    """Return `text` with each line that is longer than `width` wrapped between words, so that no id is broken. If
+    `width` is None, the text is unchanged.
+    """
     if width is None:
         return text
     import textwrap
@@ -91,7 +101,7 @@ def wrap(text: str, width: int | None, indent: str = "") -> str:
 
 
 def _print_drawn(thing: object, width: int | None) -> None:
-    """Print what rich draws. A line that is longer than the terminal is not cut."""
+    """Print a table or another object of the library rich. A line that is longer than the terminal is not cut."""
     from rich.console import Console
 
     console = Console(
@@ -107,7 +117,7 @@ def _print_drawn(thing: object, width: int | None) -> None:
 
 
 def repeat(show: Callable[[], None], seconds: float | None) -> None:
-    """Call `show` once; with an interval call it repeatedly until Ctrl-C."""
+    """Call `show` once; if `seconds` is not None, call `show` again after each such interval, until Ctrl-C."""
     show()
     while seconds is not None:
         sys.stdout.flush()
@@ -120,17 +130,19 @@ def repeat(show: Callable[[], None], seconds: float | None) -> None:
 
 @dataclass
 class Clock:
-    """The clock of this command: the wall clock, or cluster time once the command is connected to a stack."""
+    """The clock with which a command computes ages: the wall clock, or cluster time (the time of the database) once the
+    command is connected to a stack.
+    """
 
     now: Callable[[], float] = time.time
 
 
 clock: Final = Clock()
-"""The clock from which ages are counted."""
+"""The clock with which this process computes the ages that it prints."""
 
 
 def show_age(at: float | None, now: float | None = None) -> str:
-    """Return how long ago an instant was, like "3 min ago", or "in 3 min"; "" for None."""
+    """Return how long ago the instant `at` was, like "3 min ago", or "in 3 min" if it is in the future; "" for None."""
     if at is None:
         return ""
     seconds = (clock.now() if now is None else now) - at
@@ -140,7 +152,7 @@ def show_age(at: float | None, now: float | None = None) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Return a duration for people, like "3 min"."""
+    """Return a duration in seconds as a text for people, like "3 min"."""
     if seconds < _MINUTE:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - a digit more when it matters
     if seconds < _HOUR:
@@ -149,43 +161,45 @@ def show_seconds(seconds: float) -> str:
 
 
 def show_time(at: float) -> str:
-    """Return an instant in UTC, in the form that `--as-of` accepts."""
+    """Return the instant `at` in UTC, like 2026-11-21T14:00:00Z, which the option `--as-of` accepts."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def show_instant(at: float | None) -> str:
-    """Return an instant in UTC with its age, or "" for None."""
+    """Return the instant `at` in UTC with how long ago it was in brackets, or "" for None."""
     return "" if at is None else f"{show_time(at)} ({show_age(at)})"
 
 
 def show_amounts(amounts: dict[str, float] | None) -> str:
-    """Return resources in a few characters."""
+    """Return amounts of resources as a text like `cpus=2 memory_mib=512`."""
     return " ".join(f"{name}={amount:g}" for name, amount in (amounts or {}).items())
 
 
 def show_texts(texts: Mapping[str, str]) -> str:
-    """Return labels or tags in a few characters."""
+    """Return labels or tags as a text like `image=web disk=ssd`."""
     return " ".join(f"{name}={value}" for name, value in texts.items())
 
 
 def show_levels(amounts: Iterable[float]) -> str:
-    """Return the number of each level, best first, in a few characters."""
+    """Return numbers, one for each level of a quota account with the best level first, as a text like `2 1 0 0 0`."""
     return " ".join(f"{amount:.6g}" for amount in amounts)
 
 
 def shorten(ids: Sequence[str], most: int, *, between: str = " ", before_more: str = " …") -> str:
-    """Return the first ids, and the number of the others."""
+    """Return the first `most` of `ids` as a text, and if there are more ids, how many more."""
     more = f"{before_more} and {len(ids) - most} more" if len(ids) > most else ""
     return between.join(ids[:most]) + more
 
 
 def parse_numbers(text: str | None) -> list[Any] | None:
-    """Return `2,1` as a list of numbers. A part that is no number stays a text; the check of the request refuses it."""
+    """Return a text like `2,1` as a list of numbers, or None for None. A part that is no number stays a text, and the
+    later check of the request refuses it.
+    """
     return None if text is None else [parse_number(each.strip()) for each in text.split(",")]
 
 
 def parse_seconds(option: str, text: str) -> float:
-    """Return the seconds of `90`, `30m`, `6h` or `2d`; raises typer.BadParameter."""
+    """Return the seconds of a duration like `90`, `30m`, `6h` or `2d`. Raises typer.BadParameter for another text."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
     value = parse_number(number)
     if isinstance(value, str) or not 0 < value * _UNITS[unit] < float("inf"):
@@ -194,8 +208,8 @@ def parse_seconds(option: str, text: str) -> float:
 
 
 def parse_time(option: str, text: str | None) -> float | None:
-    """Return the seconds since the epoch of such a number or of a time like 2026-11-21T14:00:00Z; raises
-    typer.BadParameter.
+    """Return the seconds since the epoch that `text` names: such a number, or a time like 2026-11-21T14:00:00Z. Raises
+    typer.BadParameter for another text.
     """
     if text is None:
         return None
@@ -211,7 +225,7 @@ def parse_time(option: str, text: str | None) -> float | None:
 
 
 def choose(option: str, value: str, known: Sequence[str]) -> str:
-    """Return the value if it is known; raises typer.BadParameter."""
+    """Return `value` if it is one of the `known` values of an option. Raises typer.BadParameter if not."""
     if value in known:
         return value
     wanted = f"expected one of {', '.join(known)}, got {value!r}{suggest(value, known)}"
@@ -227,7 +241,9 @@ def suggest(value: str, known: Iterable[str]) -> str:
 
 
 def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:
-    """Return `name=value` options as a table; raises typer.BadParameter."""
+    """Return the texts `name=value` of a repeated option as a dict. Raises typer.BadParameter for a text without a name
+    or `=`.
+    """
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -238,14 +254,16 @@ def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:
 
 
 def parse_amounts(option: str, pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `name=number` options as a table. A value that is no number stays a text; the check of the request refuses
-    it.
+    """Return the texts `name=number` of a repeated option as a dict. A value that is no number stays a text, and the
+    later check of the request refuses it. Raises typer.BadParameter for a text without a name or `=`.
     """
     return {name: parse_number(value) for name, value in parse_pairs(option, pairs).items()}
 
 
 def parse_number(text: str) -> float | str:
-    """Return the number of a text. Another text is returned as it is; the check of the request refuses it."""
+    """Return the number that `text` names. Another text is returned unchanged, and the later check of the request
+    refuses it.
+    """
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Balances over time, drawn with characters: the line of a level consists of the level's digit."""
+"""Draws the balances of a quota account over time with characters; the line of a level consists of its digit."""
 
 import shutil
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ _COLOURS: Final = ("green", "cyan", "blue", "magenta", "orange")
 
 
 def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_terminal: bool) -> str:
-    """Return the samples (`at`, `balance`; oldest first) as a drawing, without levels that always were 0.
+    """Return a drawing, made of characters, of an account's balances in `samples` (`at`, `balance`; oldest first).
+    Levels whose balance always was 0 are not drawn.
 
-    `seconds`: how far the samples look back. Times are in the zone of this machine.
+    `seconds`: how far the samples look back. Times are in the time zone of this machine.
     """
     levels = [level for level in range(5) if any(each["balance"][level] for each in samples)]
     if not levels:
@@ -32,7 +33,7 @@ def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_termi
         plotext.plot(times, [each["balance"][level] for each in samples], marker=str(level), color=_COLOURS[level])
     first, span = times[0], times[-1] - times[0]
     marks = [first + span * number / (_TICKS - 1) for number in range(_TICKS)] if span else [first]
-    # With seconds if only minutes are drawn, and with the date if more than a day is.
+    # Times have seconds if only minutes are drawn, and the date if more than a day is drawn.
     pattern = ("%m-%d " if seconds > _DAY else "") + ("%H:%M:%S" if span < _MINUTES else "%H:%M")
     plotext.xticks(marks, [datetime.fromtimestamp(at).astimezone().strftime(pattern) for at in marks])
     plotext.title(f"time in {datetime.fromtimestamp(marks[-1]).astimezone():%Z}")

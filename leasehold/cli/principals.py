@@ -1,4 +1,6 @@
-"""Commands for principals, the senders of messages, and their keys. They work on the database itself."""
+"""Commands for principals (the senders of messages) and their keys. The commands read and write the database
+themselves, without a worker.
+"""
 
 import os
 import tempfile
@@ -98,7 +100,7 @@ def rotate(
 ) -> None:
     """Give a principal a new key.
 
-    The key file is replaced if it exists. The workers' own principal, `leasehold`, needs no file.
+    The key file is replaced if it exists. The principal `leasehold`, with which the workers sign, needs no key file.
     """
     from scheduler.operations.principals import rotate_principal
 
@@ -130,8 +132,10 @@ def _describe(row: "StoredPrincipal") -> dict[str, Any]:
 
 @contextmanager
 def _writing(path: Path | None, *, replaces: bool) -> Iterator[IO[str] | None]:
-    """Yield a new file of mode 0600, or None without a path. The file gets its path when the block ends without an
-    error. Raises CommandError before the block if the path cannot be written.
+    """Yield a new file of mode 0600 for a key, or None if `path` is None. The file is renamed to `path` when the block
+    ends without an error.
+
+    Raises CommandError before the block if `path` cannot be written, or if it exists and `replaces` is false.
     """
     if path is None:
         yield None

@@ -1,4 +1,4 @@
-"""Commands about one reservation (`get`, `explain`), and `events`."""
+"""Commands that show one reservation (`get`, `explain`) or list what happened (`events`)."""
 
 import sys
 import time
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 1.0
 WORKER_SECONDS = 5.0
-"""Time limit for a worker's answer about what the view does not have."""
+"""Seconds to wait for a worker's answer about what the view in Redis does not have, like the smallest change that would
+end a wait.
+"""
 ReservationId = Annotated[
     str, typer.Argument(metavar="RESERVATION", help="Id of the reservation.", autocompletion=complete_reservations)
 ]
@@ -47,7 +49,7 @@ ReservationId = Annotated[
 def get(reservation: ReservationId, output: OneOutput = None, as_json: AsJson = False) -> None:
     """Show a reservation with its leases.
 
-    One that ended more than ten minutes ago is read by a worker from the database.
+    If the reservation ended more than ten minutes ago, a worker reads it from the database.
     """
     chosen = choose_format(output, as_json=as_json, known=DOCUMENTS)
     with connect() as client:
@@ -89,7 +91,9 @@ def _describe(row: "Reservation") -> list[tuple[str, str]]:
 
 
 def _describe_restarts(row: "Reservation") -> str:
-    """Return how often the reservation was restarted, and how often each elastic component was by itself."""
+    """Return as text how often the whole reservation `row` was restarted, and how often each elastic component (a part
+    that may lose its leases alone) was restarted by itself; "" if never.
+    """
     counts = row.component_restarts or {}
     if not (row.restarts or counts):
         return ""
@@ -98,7 +102,9 @@ def _describe_restarts(row: "Reservation") -> str:
 
 
 def _describe_lease(lease: "Placement") -> str:
-    """Return where a lease is, its state unless it is held, and under quota its level and cost."""
+    """Return one lease as text: slot and machine, the state unless that is `held`, and for a lease under quota the
+    level that is paid and the cost so far.
+    """
     from scheduler.model.reservations import cost_until
 
     where = " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone)))
@@ -141,8 +147,8 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
 
 
 def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "Explanation":
-    """Return a worker's explanation of a pending or ended reservation. If no worker answers, return that of the last
-    tick, without the search for the smallest change.
+    """Return a worker's explanation of a pending or ended reservation. If no worker answers, return the explanation of
+    the last tick (run of the scheduler), without the smallest change that would end the wait.
     """
     if row is not None and row.phase != "pending":
         return client.explain(reservation)
@@ -158,7 +164,9 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
 
 
 def _describe_course(row: "Reservation") -> Iterator[str]:
-    """Yield lines about the leases of a reservation with their times, or about its end."""
+    """Yield lines for people about the reservation `row`: where its leases are, when it was leased, expires, must be
+    given back or ended, and its restarts.
+    """
     from scheduler.model.transitions import ENDED
 
     for lease in row.leases:
@@ -195,7 +203,7 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened, oldest first.
+    """Show events of reservations and slots, oldest first.
 
     Events are read from the database; times are in UTC.
     """

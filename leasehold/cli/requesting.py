@@ -71,8 +71,8 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
         typer.Option(help="A JSON file with a reservation or a list of them; - reads standard input."),
     ] = None,
 ) -> Any:
-    """Return the fields of the reservation that the options describe, or the content of the file. Raises
-    InvalidInputError.
+    """Return the fields of the reservation that the options describe, or the content of the file that `--file` names.
+    Raises InvalidInputError if a field is not valid.
     """
     resources = parse_amounts("--resource", resource or [])
     resources |= parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
@@ -117,10 +117,10 @@ def reserve(
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Request a reservation, and with --wait its lease.
+    """Request a reservation; with --wait, wait for its lease.
 
-    The reservation is accepted when the command returns. A --file may have more fields than there are options; see
-    below.
+    The reservation is accepted when the command returns. The file of --file may have fields for which there is no
+    option; all fields are listed below.
     """
     with connect(timeout) as client:
         if isinstance(items, list):
@@ -152,7 +152,9 @@ def _read_file(path: Path) -> Any:
 
 
 def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
-    """Submit one reservation; print its notes, and why no slot can hold it if so. Raises CommandError if refused."""
+    """Submit one reservation and return it. Print which parts of the request have no effect, and, if no slot can hold
+    the reservation, why. Raises CommandError if the request is refused.
+    """
     with explaining_refusals():
         row = client.submit(fields)
     _print_wait(row.id, row.waiting)
@@ -161,13 +163,15 @@ def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
 
 
 def _print_wait(name: str, why: "Wait | None") -> None:
-    """Print on standard error why no slot can hold a new reservation: without a change it waits without end."""
+    """If `why` is given, print on standard error why no slot can hold the new reservation `name`, which waits without
+    end unless something changes.
+    """
     if why is not None:
         print_error(f"{name} is accepted and waits: {why}")
 
 
 def _print_notes(notes: "Iterable[Note]", name: str = "") -> None:
-    """Print on standard error which parts of an accepted request have no effect."""
+    """Print on standard error the notes of a worker's answer: which parts of an accepted request have no effect."""
     for note in notes:
         print_error(f"note: {name and f'{name}: '}{note}")
 
@@ -189,7 +193,7 @@ def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) 
 
 
 def describe_reservation(row: "Reservation") -> str:
-    """Return a reservation in one line: id, phase and slots."""
+    """Return the reservation `row` in one line: id, phase, slots and fencing token."""
     reason = f" ({row.reason})" if row.reason else ""
     where = ", ".join(
         " ".join(
@@ -229,7 +233,7 @@ def surrender(
 
 @app.command(epilog=example("leasehold renew build-7"))
 def renew(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Renew a lease: its expiry moves to now + ttl."""
+    """Renew a lease: it expires ttl seconds from now."""
     check("renew", {"reservation": reservation, "token": token})
     with connect(timeout) as client:
         _show(client.renew(reservation, _find_token(client, reservation, token)), as_json)
@@ -250,7 +254,8 @@ def confirm(
 ) -> None:
     """Confirm where a reservation runs.
 
-    It is leased there from now on, and other reservations are not, whatever was recorded before.
+    The reservation is leased on that slot from now on. A reservation that was recorded on the slot in its place waits
+    again.
     """
     at = parse_time("--as-of", as_of)
     check("confirm", {"reservation": reservation, "token": token, "slot": slot, "as_of": at})
@@ -263,7 +268,7 @@ def confirm(
 def absent(reservation: LiveId, as_of: AsOf = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Report that a reservation neither runs nor waits.
 
-    Its record changes to ended, whatever was recorded before.
+    The reservation is recorded as ended, whatever was recorded before.
     """
     at = parse_time("--as-of", as_of)
     check("absent", {"reservation": reservation, "as_of": at})
@@ -284,7 +289,7 @@ def idle(
 ) -> None:
     """Report that nothing runs on a slot.
 
-    Reservations that were confirmed on this slot have ended, whatever was recorded before.
+    Reservations that were confirmed to run on this slot are recorded as ended.
     """
     at, labels = parse_time("--as-of", as_of), parse_pairs("--label", label) if label else None
     check("idle", {"slot": slot, "labels": labels, "as_of": at})
@@ -294,7 +299,9 @@ def idle(
 
 
 def _find_token(client: "Client", reservation: str, given: int | None) -> int | None:
-    """Return the given token, else the present one: a user at a terminal need not know it, a program names its own."""
+    """Return the fencing token `given`, or if it is None the present token of the reservation, so that a user at a
+    terminal need not know the token.
+    """
     if given is not None:
         return given
     row = client.get(reservation)

@@ -1,4 +1,6 @@
-"""The `leasehold` command. The files of this package add their subcommands to `app`, see `leasehold.cli.app`."""
+"""The `leasehold` command, without subcommands: the other files of this package add theirs to `app`, see
+`leasehold.cli.app`.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -17,14 +19,18 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Operations": ("status", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
     "Planning": ("snapshot", "simulate"),
 }
-"""Title -> commands, in the order of `leasehold --help`."""
+"""Titles of the sections of `leasehold --help`, each with its commands, in the order of the help."""
 
 
 class GroupedCommands(TyperGroup):
-    """Shows the commands in the groups of `GROUPS`. It needs no rich, whose import would slow each start."""
+    """The group of all commands, which `leasehold --help` lists in the sections of `GROUPS`. It needs no rich, whose
+    import would slow each start.
+    """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as its base has it
-        """See TyperGroup.format_commands."""
+        """Write the list of commands into the text of `leasehold --help`, section by section. See
+        TyperGroup.format_commands.
+        """
         longest = max(map(len, self.commands))
         width = formatter.width - 6 - longest
         left = dict(self.commands)
@@ -65,12 +71,14 @@ def _begin(
 
 
 def add_group(name: str, help_: str, line: str) -> typer.Typer:
-    """Add a group of commands, like `leasehold host`, and return it. `line` is the example in its help."""
+    """Add a group of commands, like `leasehold host`, to the `leasehold` command and return the group. `line` is the
+    example in the group's help.
+    """
     group = typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(group, name=name, epilog=example(line))
     return group
 
 
 def example(*lines: str) -> str:
-    """Return the epilogue of a command's help: lines to copy, which are not wrapped."""
+    """Return the end of a command's help: `lines` as examples to copy, which are not wrapped."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,4 +1,6 @@
-"""Commands for the rules: apply a file, show present and earlier versions, apply an earlier version again."""
+"""Commands for the scheduling rules: apply a configuration file, show present and earlier versions, apply an earlier
+version again.
+"""
 
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their consequences; apply nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 MOST_CHANGES = 3
-"""Changes named in a line of the history."""
+"""Most changes of the rules that one line of `leasehold rules history` names."""
 group = add_group("rules", "Show the rules in force, and earlier ones.", "leasehold rules show")
 
 
@@ -38,7 +40,8 @@ def apply(
 ) -> None:
     """Check a configuration file and put its rules in force.
 
-    If machines go, leases end or accounts lose balance, it asks on a terminal; elsewhere it refuses without --yes.
+    If machines go, leases end or accounts lose balance, the command asks on a terminal; elsewhere it refuses without
+    --yes.
     """
     adopt_stack()
     from leasehold.cli.applying import apply_file
@@ -47,7 +50,7 @@ def apply(
 
 
 def find_version(store: "Store", version: int) -> "AppliedRules":
-    """Return an earlier version of the rules. Raises CommandError if there is none."""
+    """Return the version `version` of the rules. Raises CommandError if there is no such version."""
     found = store.read_rules_history(version=version)
     if not found:
         raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
@@ -61,7 +64,7 @@ def show_rules(
 ) -> None:
     """Show the rules in force, or an earlier version of them.
 
-    The output is TOML, as the rules were applied.
+    The output is TOML, with the rules as they were applied.
     """
     with open_store() as store:
         if version is None:
@@ -88,7 +91,7 @@ def history(
 ) -> None:
     """List the versions of the rules, oldest first.
 
-    Each line has the time, the source and the changes of a version.
+    Each line has the time, the source and the changes of one version.
     """
     with open_store() as store:
         found = store.read_rules_history(limit=limit + 1)
@@ -105,9 +108,10 @@ def history(
 
 
 def _describe_versions(store: "Store", found: "Sequence[AppliedRules]") -> list[dict[str, Any]]:
-    """Return each version with its changes to the version before. The first one is compared with empty rules.
+    """Return each version of the rules in `found` as a dict that contains the changes to the version before. The first
+    version of `found` is compared with empty rules.
 
-    The source of a version is known while its event is stored.
+    The source of a version is None after the event of its application has been deleted.
     """
     from scheduler.model.rule_changes import list_changes
     from scheduler.operations.apply import RULES_CHANGED
@@ -145,7 +149,8 @@ def rollback(
 ) -> None:
     """Apply the rules of an earlier version again, as a new version.
 
-    Like `leasehold apply`, it asks on a terminal and refuses without --yes elsewhere.
+    If machines go, leases end or accounts lose balance, the command asks on a terminal; elsewhere it refuses without
+    --yes.
     """
     adopt_stack()
     from leasehold.cli.applying import apply_version

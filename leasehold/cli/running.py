@@ -84,7 +84,7 @@ def _stop_on_signals() -> threading.Event:
 
     def end(_number: int, _frame: "FrameType | None") -> None:
         if ended.is_set():
-            # The second signal: exit at once. The reaper ends the remaining processes.
+            # The second signal: exit at once. The reaper, a process that outlives this one, ends the rest.
             os._exit(INTERRUPTED)
         ended.set()
 
@@ -119,7 +119,9 @@ def _print_running(stack: "Stack", seconds: float) -> None:
 
 
 def _detach(config: Path | None) -> None:
-    """Start the stack in the background. If it ends at once, raise CommandError with the errors of its log."""
+    """Start the stack in the background and return when it runs. Raises CommandError with the errors in the stack's log
+    if the stack ends instead or is not up in time.
+    """
     folder = Path.cwd() / FOLDER
     make_private_folder(folder)
     command = [sys.executable, "-m", "leasehold.cli", "up", *(["--config", str(config)] if config else [])]
@@ -139,9 +141,9 @@ def _detach(config: Path | None) -> None:
             text = log.read_text(errors="replace")
             lines = [line for line in text.splitlines() if line.strip() and "stopping" not in line]
             errors = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
-            raise CommandError("\n".join(errors or lines[-1:]) or f"see {log}")
+            raise CommandError("\n".join(errors or lines[-1:]) or f"the stack ended without a message: see {log}")
     process.terminate()
-    raise CommandError(f"not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
+    raise CommandError(f"the stack is not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
 
 
 @app.command(epilog=example("leasehold down"))
@@ -225,10 +227,10 @@ def snapshot(
         typer.Option(help="Config file whose [cloud] section sets simulated delays (default: the running stack's)."),
     ] = None,
 ) -> None:
-    """Print the live state as a scenario.
+    """Print the live state as a scenario for simulations.
 
-    The state is read from the database. `leasehold simulate` plays the scenario from now on: change it first, and see
-    the effect of the change.
+    The state is read from the database. `leasehold simulate` plays the scenario from now on: change the scenario first,
+    to see the effect of the change.
     """
     from leasehold.cli.connecting import open_store
     from leasehold.cli.output import print_json

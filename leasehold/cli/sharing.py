@@ -1,4 +1,4 @@
-"""Options that several commands share. One function defines them and makes a value from them."""
+"""Options that several commands share: one function defines the options and makes a value from them."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -8,10 +8,11 @@ from typing import Any
 def with_options_of(
     describe: Callable[..., Any], without: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator for a command: it puts the options of `describe` before those of the command.
+    """Return a decorator for a command that adds the options of the function `describe` before the command's own
+    options.
 
-    The command gets the result of `describe` as its first argument. Parameters of `describe` that `without` names are
-    no options of the command.
+    The command gets the result of `describe` as its first argument. Parameters of `describe` that `without` names do
+    not become options of the command.
     """
     parameters = inspect.signature(describe).parameters
     described = {name: each for name, each in parameters.items() if name not in without}

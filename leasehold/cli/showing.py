@@ -1,4 +1,6 @@
-"""The columns of `list` and `slots`: their values, the order in which they are hidden, and their names in CSV."""
+"""The columns of `leasehold list` and `leasehold slots`: their values, the order in which they are hidden in a narrow
+terminal, and their names in CSV.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenReservation:
-    """A reservation; while pending, with the code and sentence why it waits, and its position in the queue."""
+    """A reservation as `leasehold list` shows it; while it is pending, with code and sentence why it waits, and its
+    position in the queue.
+    """
 
     row: "Reservation"
     waiting: "Sequence[str] | None" = None
@@ -22,7 +26,9 @@ class SeenReservation:
 
 @dataclass(frozen=True)
 class SeenSlot:
-    """A slot with the leases on that slot and the conditions that a worker reports."""
+    """A slot as `leasehold slots` shows it, with the leases on the slot and the unusual conditions that a worker
+    reports.
+    """
 
     slot: "Slot"
     holders: "Sequence[tuple[Reservation, Placement]]" = ()
@@ -34,9 +40,10 @@ Seen = TypeVar("Seen")
 
 @dataclass(frozen=True)
 class Field(Generic[Seen]):
-    """A column with the function that reads its cell from a row.
+    """A column of a list, with the function `read` that makes the column's cell from a row.
 
-    `csv`: its name in CSV; "": not in CSV. `raw`: reads the value for CSV if that is not the text of the cell.
+    `csv`: the name of the column in CSV; "": the column is not in CSV. `raw`: makes the value for CSV if that is not
+    the text of the cell.
     """
 
     column: Column
@@ -46,7 +53,7 @@ class Field(Generic[Seen]):
     where: Literal["always", "wide"] = "always"
 
     def read_raw(self, seen: Seen) -> Any:
-        """Return the value of the column for CSV."""
+        """Return the value of this column for CSV, made from the row `seen`."""
         if self.raw is not None:
             return self.raw(seen)
         cell = self.read(seen)
@@ -54,7 +61,9 @@ class Field(Generic[Seen]):
 
 
 def choose_fields(fields: Sequence[Field[Seen]], seen: Iterable[Seen], *, is_wide: bool) -> list[Field[Seen]]:
-    """Return the fields of a table: without hidden columns and without columns that would be empty."""
+    """Return those of `fields` that a table of the rows `seen` shows: columns for the wide table only if `is_wide`, and
+    no column that may be hidden and would be empty.
+    """
     places = {"always", "wide"} if is_wide else {"always"}
     rows = list(seen)
     return [
@@ -69,7 +78,7 @@ def _instant(at: float | None) -> str:
 
 
 def _find_reason(seen: SeenReservation) -> str:
-    """Return why a reservation waits, is being revoked, or has ended."""
+    """Return why the reservation of a row waits, is being revoked, or has ended; "" if there is no reason."""
     row = seen.row
     if row.phase == "pending" and seen.waiting:
         return ": ".join(filter(None, seen.waiting))
@@ -91,7 +100,9 @@ def _describe_request(seen: SeenReservation) -> str:
 
 
 def _list_slots(seen: SeenReservation) -> tuple[str, ...]:
-    """Return the slots, each once even if several instances are on it."""
+    """Return the slots on which a reservation has leases, each once, in the order of the leases; "(claimed)" follows a
+    slot where the lease waits until earlier leases end.
+    """
     slots = (each.slot + (" (claimed)" if each.state == "claimed" else "") for each in seen.row.leases)
     return tuple(dict.fromkeys(slots))
 
@@ -147,11 +158,13 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
     _R(Column("labels", rank=9), lambda seen: show_texts(seen.row.request.labels), "labels", where="wide"),
     _R(Column("tags", rank=9), lambda seen: show_texts(seen.row.request.tags), "tags", where="wide"),
 )
-"""The columns of `leasehold list`."""
+"""The columns of the table and of the CSV that `leasehold list` prints."""
 
 
 def describe_use(slot: "Slot", leases: "Iterable[Placement]") -> str:
-    """Return the used and the total amount of each resource of a slot. A slot without resources counts its leases."""
+    """Return as text the used and the total amount of each resource of `slot`, or, if the slot has no resources, the
+    number of its leases.
+    """
     held = [each for each in leases if each.state != "claimed"]
     if slot.resources is None:
         return f"{len(held)} lease{'s' * (len(held) != 1)}" if held else ""
@@ -169,7 +182,7 @@ def _describe_part(name: str, used: float, total: float) -> str:
 
 
 def _list_holders(seen: SeenSlot) -> tuple[str, ...]:
-    """Return the reservations on a slot, each once, with the states of their leases except `held`."""
+    """Return the reservations on a slot, each once; lease states other than `held` follow the id in brackets."""
     marks: dict[str, set[str]] = {}
     for row, lease in seen.holders:
         marks.setdefault(row.id, set()).add(lease.state)
@@ -214,4 +227,4 @@ SLOTS: Final[tuple[_S, ...]] = (
     ),
     _S(Column("notes", "cut", 2), _describe_marks, "notes"),
 )
-"""The columns of `leasehold slots`."""
+"""The columns of the table and of the CSV that `leasehold slots` prints."""

@@ -1,4 +1,4 @@
-"""`leasehold simulate`: play a scenario, or a workload trace on the fleet of a leasehold.toml, on a virtual clock."""
+"""`leasehold simulate`: play a scenario, or a log of real jobs on the pools of a leasehold.toml, on a virtual clock."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TRACE_NAMES: Final = (".swf", ".swf.gz")
 SCENARIO_NAMES: Final = (".json", ".toml")
 MOST_SKIPPED: Final = 5
-"""Skipped lines of a trace that are printed; of further ones only the number."""
+"""Most skipped lines of a workload trace that are printed; of further skipped lines only the number is printed."""
 
 
 @app.command(
@@ -113,7 +113,9 @@ def _play_trace(  # noqa: PLR0913 - an option each
     share: float,
     skip_bad: bool,
 ) -> "tuple[list[Run], Workload]":
-    """Play a trace once for each combination of the choices. Everything is checked before the first play."""
+    """Play a workload trace in a simulation once for each combination of the values in `choices`; return the runs and
+    the workload. All arguments are checked before the first run.
+    """
     from leasehold.simulate.choices import combine, read_choices
     from leasehold.simulate.plot import check_plotting
     from leasehold.simulate.run import CutOffError, play_all, prepare

@@ -25,12 +25,14 @@ LATE_INTERVALS: Final = 3
 _SHOWN_IDS: Final = 10
 _CANARY_SECONDS: Final = 5.0
 _CLOCK_SECONDS: Final = 1.0
-"""Smallest difference of a wall clock from cluster time that is reported."""
+"""Largest difference in seconds between a process's wall clock and cluster time (the time of the database) that is not
+reported.
+"""
 _DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """The output of `status --json`. `problems` are the reasons why `state` is not `ok`."""
+    """The output of `leasehold status --json`. `problems` are the reasons why `state` is not `ok`."""
 
     state: str
     problems: list[str]
@@ -46,15 +48,17 @@ class Status(msgspec.Struct, kw_only=True):
     waiting: list[str] = []
     """The ids of the pending reservations, in the order in which they are served."""
     leader: str | None = None
-    """The process that ran the last tick: `host:pid`."""
+    """The process that ran the last tick (run of the scheduler), as `host:pid`."""
     view_lag_seconds: float | None = None
-    """Age of the oldest committed change that the view lacked at the leader's last check; 0: it lacked none."""
+    """Age in seconds of the oldest committed change that was missing in the view (the copy of the state in Redis) when
+    the leading scheduler last compared view and database; 0 if no change was missing.
+    """
     clocks: list[dict[str, Any]] = []
-    """The processes whose wall clock is more than a second off cluster time: `process`, `host` and `seconds` (above 0:
-    ahead). No decision depends on them.
+    """The processes whose wall clock is more than a second off cluster time (the time of the database), with `process`,
+    `host` and `seconds` (positive if the clock is ahead). No scheduling decision depends on wall clocks.
     """
     urls: dict[str, str] = {}
-    """Addresses without passwords: of the broker, and of the pages of a stack that runs in this folder or above."""
+    """Addresses without passwords: of the broker, and of the web pages of a stack that runs in this folder or above."""
 
 
 @app.command(
@@ -72,8 +76,8 @@ def status(
 ) -> None:
     """Show the health of the stack and counts of its contents.
 
-    Shows the leader and the lag of the view, counts of reservations and slots, waiting reservations, and the addresses
-    of the parts.
+    Shows the leader and the lag of the view (the copy of the state in Redis), counts of reservations and slots, waiting
+    reservations, and the addresses of the broker and of web pages.
     """
     adopt_stack()
     code = DOWN
@@ -108,7 +112,9 @@ def _read(probe: bool) -> tuple[Status, int]:
 
 
 def _assess(client: "Client", probe: bool) -> Status:
-    """Return what Redis and the workers report, with the problems; `state` is not decided yet."""
+    """Return the status of a stack with what Redis and the workers report, and with the problems found; the caller sets
+    `state` later.
+    """
     offsets = client.probe.clock_offsets()
     found = Status(
         state="ok",
@@ -136,16 +142,16 @@ def _find_urls(broker_url: str) -> dict[str, str]:
 
     running = None
     with suppress(UntrustedFolder):
-        # The broker is known already. The folder of another user's stack only lacks the addresses of its pages.
+        # A folder of another user is not read: only the addresses of web pages are missing then.
         running = find_running()
     is_here = running is not None and running.broker_url == broker_url
     return {"broker": show_url(broker_url), **(running.urls if running and is_here else {})}
 
 
 def _find_schema_fault() -> str | None:
-    """Return what is wrong with the schema of the configured database, or None.
+    """Return what is wrong with the schema of the configured database, or None if nothing is.
 
-    None as well without a configured database, and in a plain installation, which has no SQLAlchemy.
+    Also None if no database is configured, and in a plain installation, which has no SQLAlchemy.
     """
     url = os.environ.get(_DATABASE_VARIABLE)
     if not url or find_spec("sqlalchemy") is None:

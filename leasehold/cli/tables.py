@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Cell = str | tuple[str, ...]
-"""A text, or several ids, which are stacked if they are too wide for one line."""
+"""The content of one cell of a table: a text, or several ids, which are stacked if they are too wide for one line."""
 _GAP: Final = 2
 _SHORTEST: Final = 12
-"""The width down to which a text is cut; below that its column is hidden."""
+"""Smallest width to which the texts of a column are cut; if they do not fit then, the column is hidden."""
 _WIDTH: Final = 80
-"""The width of a terminal that does not report one."""
+"""The width that is assumed if a terminal does not report its width."""
 _STYLES: Final = {
     **dict.fromkeys(("leased", "ready", "ok"), "green"),
     **dict.fromkeys(("pending", "launching", "booting", "binding"), "yellow"),
@@ -33,7 +33,8 @@ _STYLES: Final = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column. Its `fit`: texts stay `whole`, may be `cut` with an ellipsis, or may be wrapped between words.
+    """A column of a table. `fit`: texts stay `whole`, may be `cut` with an ellipsis, or may be wrapped between words
+    (`wrap`).
 
     If the table is too wide, the column with the greatest `rank` is hidden first. A column of rank 0 is never hidden.
     """
@@ -42,21 +43,25 @@ class Column:
     fit: Literal["whole", "cut", "wrap"] = "whole"
     rank: int = 0
     least: int = _SHORTEST
-    """The width of a cut text that is kept until no other column is left to hide."""
+    """Width to which the texts of a `cut` column are shortened at first; they are shortened further when all columns of
+    greater rank are hidden.
+    """
     is_state: bool = False
-    """Whether the colour of a cell depends on its text."""
+    """Whether the cells are states or phases, which have a colour that depends on their text."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table that rich can print. `width` None: no limit."""
+    """A table that the library rich can print, fitted to `width` characters (None: no limit)."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     width: int | None = None
 
     def __rich_console__(self, _console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        """Yield the lines. Lines with ids may be longer than the terminal."""
+        """Yield the lines of the table for rich. Lines with ids may be longer than the terminal, because ids are never
+        cut.
+        """
         widths, is_stacked = fit(self.columns, self.rows, self.width)
         width = sum(widths.values()) + _GAP * max(len(widths) - 1, 0)
         table = self._draw(widths, _stack if is_stacked else _join)
@@ -87,10 +92,11 @@ class Grid:
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> tuple[dict[int, int], bool]:
-    """Return the widths of the columns that are shown, by their index, and whether several ids are stacked.
+    """Return the widths of the columns that a table shows, by their index, and whether several ids in a cell are
+    stacked.
 
-    First texts are cut or wrapped, then ids are stacked, then columns are hidden by rank. A text is cut further before
-    its column is hidden. The result may still be wider than the terminal, because ids stay whole.
+    To fit into `width`, first texts are cut or wrapped, then ids are stacked, then columns are hidden by rank. A text
+    is cut further before its column is hidden. The result may still be wider than `width`, because ids stay whole.
     """
     shown = list(range(len(columns)))
     least = {index: column.least for index, column in enumerate(columns)}
@@ -113,7 +119,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | 
 
 
 def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str], least: int) -> tuple[int, int]:
-    """Return the width of a column in full and its smallest width."""
+    """Return the width of a column with its texts in full, and the smallest width to which the column is narrowed."""
     texts = [column.name, *map(show, cells)]
     full = max(_width(line) for text in texts for line in text.split("\n"))
     if column.fit == "cut":
@@ -124,7 +130,9 @@ def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str],
 
 
 def _shrink(sizes: dict[int, tuple[int, int]], available: int) -> dict[int, int]:
-    """Return widths that fit in `available`: shrink the widest column repeatedly, none below its smallest width."""
+    """Return widths of columns, by index, that fit in `available` characters: the widest column is narrowed repeatedly,
+    none below its smallest width. `sizes` has the full and the smallest width of each column.
+    """
     widths = {index: full for index, (full, _) in sizes.items()}
     while sum(widths.values()) > available:
         widest = max((index for index in widths if widths[index] > sizes[index][1]), key=lambda index: widths[index])
@@ -141,7 +149,7 @@ def _stack(cell: Cell) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the width in columns of a terminal: some characters take two."""
+    """Return the number of a terminal's columns that `text` takes: some characters take two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -150,7 +158,7 @@ def _width(text: str) -> int:
 
 
 def find_style(state: str) -> str:
-    """Return the colour of a phase or state; "" for other texts."""
+    """Return the colour in which the phase or state `state` is printed; "" for other texts."""
     return _STYLES.get(state.partition(" ")[0], "")
 
 

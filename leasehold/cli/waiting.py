@@ -36,16 +36,18 @@ _NUMBER: Final = re.compile(r"\+?(inf(inity)?|[0-9._]+(e[+-]?[0-9]+)?)", re.IGNO
 
 
 class WaitingCommand(TyperCommand):
-    """A command whose `--wait` may have no number; the wait then has no time limit."""
+    """A command with the option `--wait [SECONDS]`: without a number, the wait has no time limit."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See TyperCommand.parse_args."""
+        """Give each `--wait` without a number an infinite number of seconds, then parse `args`. See
+        TyperCommand.parse_args.
+        """
         completed: list[str] = []
         for index, arg in enumerate(args):
             completed.append(arg)
             following = args[index + 1] if index + 1 < len(args) else "-"
             is_named = any(not each.startswith("-") for each in args[:index])
-            # The next argument is the number if it is one, or if a slot was named before: then it can be no slot.
+            # The next argument is the value of --wait if it is a number, or if a slot was named before --wait.
             has_value = not following.startswith("-") and (is_named or _NUMBER.fullmatch(following))
             if arg == "--wait" and not has_value:
                 completed.append(NO_END)
@@ -53,30 +55,39 @@ class WaitingCommand(TyperCommand):
 
 
 def find_patience(wait: float | None, timeout: float | None) -> float | None:
-    """Return the longest wait in seconds, the shorter one if both options are given; None: do not wait."""
+    """Return the longest wait in seconds, the shorter one of the options --wait and --timeout; None if neither is
+    given, so that the command does not wait.
+    """
     given = [each for each in (wait, timeout) if each is not None]
     return min(given) if given else None
 
 
 @contextmanager
 def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
-    """Turn a Ctrl-C within this context into CommandError with status 130. The message names the slots that are in the
-    list by then and stay as they are.
+    """Turn a Ctrl-C within this context into CommandError with exit status 130. The message names the ids that the list
+    `slots` contains by then, followed by `what_stays`, like "stays cordoned".
     """
     try:
         yield
     except KeyboardInterrupt:
-        kept = f"{' '.join(slots)} {what_stays}" if slots else "nothing was changed, as far as is known"
-        raise CommandError(f"interrupted: {kept}", INTERRUPTED) from None
+        if not slots:
+            message = "interrupted by Ctrl-C before a slot was changed, as far as is known"
+            raise CommandError(message, INTERRUPTED) from None
+        raise CommandError(f"interrupted by Ctrl-C: slot {' '.join(slots)} {what_stays}", INTERRUPTED) from None
 
 
 def await_free(client: "Client", names: list[str], seconds: float) -> None:
-    """Return when none of the slots holds a lease. Raises CommandError if one still does after the time."""
+    """Wait until none of the slots `names` holds a lease. Raises CommandError if one still does after `seconds`."""
     _await(_Leases(client, set(names)).describe, seconds, late="not free")
 
 
 def await_gone(client: "Client", names: list[str], machines: dict[str, int], seconds: float) -> None:
-    """Return when the machines that the slots had (by epoch) are gone. Raises as `await_free` does."""
+    """Wait until the slots `names` hold no lease and their machines are gone. Raises CommandError if not so after
+    `seconds`.
+
+    `machines`: the number of each slot's machine (its epoch) before the wait; a later machine of a slot is not waited
+    for.
+    """
     leases = _Leases(client, set(names))
 
     def describe() -> str:
@@ -90,10 +101,10 @@ def await_gone(client: "Client", names: list[str], machines: dict[str, int], sec
 
 
 class _Leases:
-    """The leases on some slots.
+    """Finds the leases on some slots, repeatedly while a command waits for the end of these leases.
 
-    The list of all reservations is read once at the start and once at the end. In between only the reservations with a
-    lease are read, because the list may be long.
+    The list of all reservations may be long, so it is read only by the first call, and when no lease is known any more.
+    In between only the reservations with a known lease are read.
     """
 
     def __init__(self, client: "Client", names: set[str]) -> None:
@@ -101,7 +112,7 @@ class _Leases:
         self._holders: dict[str, list[str]] = {}
 
     def describe(self) -> str:
-        """Return the slots that still hold leases with their reservations, as a text; "" for none."""
+        """Return a text that names the slots that still hold leases, each with its reservations; "" if none does."""
         known = {id_ for ids in self._holders.values() for id_ in ids}
         self._sort(row for id_ in sorted(known) if (row := self._client.get(id_)) is not None)
         if not self._holders:
@@ -132,7 +143,9 @@ def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
 
 
 def show_progress(line: str) -> None:
-    """Write a line over the last one, on a terminal only. It is cut at the width of the terminal."""
+    """Replace the last line on the terminal by `line`, cut at the terminal's width. Without a terminal on standard
+    error, do nothing.
+    """
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{make_visible(line)[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()

@@ -91,5 +91,5 @@ def test_ctrl_c_leaves_the_cordon_and_reports_it(stack: FakeIntake, tmp_path: Pa
     assert process.stdout.readline() == "linux-1 ready cordoned\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
-    assert (process.returncode, err) == (130, "leasehold: interrupted: linux-1 stays cordoned\n")
+    assert (process.returncode, err) == (130, "leasehold: interrupted by Ctrl-C: slot linux-1 stays cordoned\n")
     assert stack.verbs() == ["cordon"]
