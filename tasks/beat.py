@@ -64,7 +64,7 @@ class PunctualScheduler(Scheduler):
     """Celery's scheduler, but it wakes exactly when the next task is due."""
 
     refusal: ClassVar[str | None] = None
-    """The message of the ForeignClusterError that ended beat."""
+    """The message of the ForeignClusterError that made beat end; None while it runs."""
     _waits = False
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
@@ -76,8 +76,8 @@ class PunctualScheduler(Scheduler):
         return n + drift
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send a due task if this process still belongs to the cluster of its Redis. Otherwise end the process. While
-        the database is an older state, send nothing.
+        """Send a due task of the schedule if this beat still belongs to the cluster of its Redis; otherwise end beat.
+        Send nothing while the database is an older state than this process has seen.
         """
         if self._may_send():
             super().apply_entry(entry, producer)

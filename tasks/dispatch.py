@@ -71,7 +71,10 @@ class CeleryDispatcher:
                 raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
             # The queue will never accept it, and repeating it would delay other callbacks.
             log.warning(
-                "The queue of a callback is no list.", action="callback.refused", queue=name, callback=outgoing.id
+                "The queue of a callback is a Redis key of another type than list: the callback was not sent.",
+                action="callback.refused",
+                queue=name,
+                callback=outgoing.id,
             )
         except (OperationalError, redis.RedisError, OSError) as error:
             raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error

@@ -79,12 +79,14 @@ class ReadableRequest(Request):
 
     @property
     def argsrepr(self) -> str:
-        """Empty: a value of the sender is not shown."""
+        """Return "" in place of Celery's description of a task's named arguments: values of senders are not shown."""
         return ""
 
     @property
     def kwargsrepr(self) -> str:
-        """Empty, as `argsrepr`."""
+        """Return an empty text in place of Celery's description of a task's named arguments: values of senders are not
+        shown.
+        """
         return ""
 
     def cancel(self, pool: Any, signal: int | None = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002 - Celery's signature

@@ -46,7 +46,7 @@ def _few(ids: list[str]) -> list[str]:
 
 
 class Question(Document):
-    """A request that changes nothing."""
+    """A request that reads and changes nothing."""
 
     request: Text
     reply_to: Text
@@ -99,7 +99,7 @@ class RequestTask(LeaseholdTask):
 
 
 def _register(verb: str) -> None:
-    """Register the task of one verb."""
+    """Register the Celery task of one verb."""
 
     def carry_out(document: Any) -> str:
         address = find_address(document)

@@ -29,7 +29,7 @@ class SigningProducer(Producer):
         super().__init__(*arguments, **options)
 
     def publish(self, body: Any, routing_key: str | None = None, **options: Any) -> Any:  # type: ignore[override]
-        """See kombu.Producer.publish."""
+        """Sign a message and publish it. See kombu.Producer.publish."""
         headers = options.get("headers") or {}
         if self._find_access is None or not str(headers.get("task")).startswith(f"{TASK_PREFIX}."):
             return super().publish(body, routing_key=routing_key, **options)
@@ -65,7 +65,7 @@ class SigningAMQP(AMQP):
 
     @property
     def producer_pool(self) -> ProducerPool:
-        """See AMQP.producer_pool. Celery resets `_producer_pool` after a fork."""
+        """Return the pool of signing producers. See AMQP.producer_pool. Celery resets `_producer_pool` after a fork."""
         if self._producer_pool is None:
             pool: Any = self.app.pool
             self._producer_pool = ProducerPool(connections=pool, limit=pool.limit, Producer=self.Producer)

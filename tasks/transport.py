@@ -42,7 +42,7 @@ _SENTENCE = "A message that is no task of this queue was dropped."
 
 @cache
 def _known_tasks(queue: str) -> frozenset[str]:
-    """Return the tasks of this queue. Called with the first message, when all tasks are registered."""
+    """Return the names of the tasks of this queue. Called with the first message, when all tasks are registered."""
     from tasks.app import app  # noqa: PLC0415 - the app names this module as its transport
 
     return frozenset(name for name in app.tasks if name.startswith(f"{TASK_PREFIX}.{queue}."))
@@ -72,7 +72,7 @@ class QoS(redis.QoS):
     channel: Any
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Note a message that this worker has taken: as kombu does, except for the time."""
+        """Store a note of a message that this worker has taken, as kombu does, but with cluster time."""
         self._repair_and_retry(lambda: self._note(message, delivery_tag))
         super(redis.QoS, self).append(message, delivery_tag)
 
@@ -113,16 +113,17 @@ class QoS(redis.QoS):
             act()
 
     def _set_aside(self) -> set[str]:
-        """Set aside the keys of a wrong type and return them. If there are none, raise the handled error again."""
+        """Rename the keys of a wrong type, so that the transport can use their names again, and return them. If there
+        are none, raise the handled error again.
+        """
         found: set[str] = self.channel.set_aside_wrong_keys()
         if not found:
             raise  # noqa: PLE0704 - called while an error is handled
         return found
 
     def _note_again(self) -> None:
-        """Store the notes of this worker's messages again, and add a time to notes of other workers that have none.
-
-        Without a note and a time a message is not restored when its worker dies.
+        """Store kombu's notes of this worker's unacknowledged messages again, and add a time to notes of other workers
+        that have none. Without a note and a time a message is not restored when its worker dies.
         """
         for tag, message in (self._delivered or {}).items():
             if tag not in (self._dirty or ()):

@@ -20,7 +20,9 @@ LEAST_QUOTA: Final = 1_000
 
 
 class Limits(Protocol):
-    """One way to limit the cores of processes. `lease` is a unique name of a lease. Methods raise OSError."""
+    """The interface of one way to limit the cores of a lease's processes. `lease` is a unique name of a lease. Methods
+    raise OSError.
+    """
 
     name: str
 
@@ -32,7 +34,7 @@ class Limits(Protocol):
         """
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:
-        """Remove the limit of cores of the processes of this lease."""
+        """Remove the limit of cores of a lease: its processes may use all cores of the machine again."""
 
 
 class Cgroups:

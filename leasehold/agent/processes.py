@@ -34,7 +34,9 @@ def notes_folder(state: Path, slot: str) -> Path:
 
 
 def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path:
-    """Write the note that a process belongs to a lease. Raises OSError if the file cannot be written."""
+    """Write the file by which the host agent knows that a process, and all processes that it starts, belong to a lease.
+    Raises OSError if the file cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     note, path = Note(reservation, component, pid, find_start(pid)), folder / f"{pid}.json"
     draft = folder / f".{uuid4().hex}"
@@ -44,8 +46,8 @@ def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Return the notes of running processes in the order of their ids. Delete the notes of processes that
-    have ended.
+    """Return the notes (which process belongs to which lease) of running processes, in the order of the process ids.
+    Delete the notes of processes that have ended.
     """
     alive = []
     for path in folder.glob("*.json"):

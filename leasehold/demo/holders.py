@@ -112,7 +112,9 @@ class Holders:
         }
 
     def _look_at(self, row: Reservation) -> None:
-        """Confirm a lease, or record an end that no answer reported."""
+        """Record what the row of a job's reservation shows: confirm a new lease, or note an end that no answer
+        reported.
+        """
         now = self.now
         if row.phase in {"leased", "revoking"}:
             self.progress.leased.setdefault(row.id, now)
@@ -127,7 +129,9 @@ class Holders:
             self._give_up(row.id, f"{row.phase}: {row.reason}")
 
     def _take_up(self, row: Reservation, until: float) -> None:
-        """Confirm the lease. Its release becomes due only after that, so the renewal is never the later message."""
+        """Confirm the lease of a job. Its release becomes due only after that, so the renewal is never the later
+        message.
+        """
         self._client.renew(row.id, row.token)
         self._due[row.id] = (until, row.token)
 
@@ -140,7 +144,9 @@ class Holders:
         self.progress.errors.append(f"{name}: {reason}")
 
     def _guarded(self, name: str, act: Callable[[], object]) -> None:
-        """Record an error of `act`; the job is no longer busy then, so the next step looks at its row again."""
+        """Run `act`, a request of a job, and record an error. After an error the job is no longer busy, so the next
+        step looks at its row again.
+        """
         try:
             act()
         except LeaseholdError as error:

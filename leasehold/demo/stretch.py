@@ -29,15 +29,17 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """The time from the first submission to the last end if no job waited, in seconds of the log."""
+        """The length of the stretch of the log if no job waited: from the first submission to the last end, in seconds
+        of the log.
+        """
         return _span(self.jobs)
 
     def submit_after(self, job: Job) -> float:
-        """Return the real seconds from the start of the play to the submission of the job."""
+        """Return the real seconds from the start of the demo to the submission of a job of the log."""
         return (job.submit_seconds - self.starts_at) / self.speed
 
     def run_for(self, job: Job) -> float:
-        """Return the real seconds for which the job holds its lease."""
+        """Return the real seconds for which a job of the log holds its lease in the demo."""
         return max(SHORTEST_RUN, job.run_seconds / self.speed)
 
 

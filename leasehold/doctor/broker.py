@@ -86,7 +86,7 @@ def _look_at_clock(check: str, client: redis.Redis, user: str, now: Callable[[],
 
 
 def _read_info(client: redis.Redis) -> dict[str, Any] | None:
-    """Return the answer of INFO; None if this user may not use it."""
+    """Return the answer of Redis to INFO; None if this user may not use the command."""
     with suppress(NoPermissionError):
         info: dict[str, Any] = client.info()
         return info

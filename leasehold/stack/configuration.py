@@ -160,7 +160,7 @@ def _plan_emulator(
 
 
 def _free_or_any(host: str, port: int) -> int:
-    """Return this port if it is free, else another one: a second stack on this host may use it."""
+    """Return this port if it is free, else any free port: a second stack on this host may use the first one."""
     try:
         return find_free_port(host, port)
     except OSError:

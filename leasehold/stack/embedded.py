@@ -48,7 +48,7 @@ MOST_DEATHS: Final = 3
 _POLL_SECONDS: Final = 0.1
 
 Progress = Callable[[str, str], object]
-"""Called with the name of a part and `started` or `ready`."""
+"""A function that is called with the name of a part of the stack and `started` or `ready`."""
 
 
 class Stack:
@@ -261,7 +261,7 @@ class Stack:
         return False
 
     def _await(self, checks: Mapping[str, Check], until: float) -> None:
-        """Return when every check has succeeded once."""
+        """Return when every check of the stack's parts has succeeded once. Raises StackError after START_SECONDS."""
         open_checks = dict(checks)
         while True:
             for name in [name for name, is_ready in open_checks.items() if is_ready()]:

@@ -70,7 +70,7 @@ class LogReader:
         self._file, self._rest = None, b""
 
     def _is_replaced(self, file: BinaryIO) -> bool:
-        """Return whether the path names another file now, or the file is shorter than the part that was read."""
+        """Return whether the path of a log names another file, or the file is shorter than the part that was read."""
         try:
             now = self._path.stat()
         except FileNotFoundError:

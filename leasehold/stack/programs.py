@@ -84,7 +84,7 @@ class Reaper:
         self._send(f"-{pid}\n")
 
     def dismiss(self) -> None:
-        """End the reaper, after all processes have ended."""
+        """End the reaper process, after all processes of the stack have ended."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -120,11 +120,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The id of the process, which leads its group."""
+        """The id of the process, which leads its process group."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return its exit status; None while it runs."""
+        """Return the exit status of the process; None while it runs."""
         return self._process.poll()
 
     def terminate(self) -> None:
@@ -133,7 +133,7 @@ class Child:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end; return whether it ended within this time."""
+        """Wait for the end of the process; return whether it ended within this time."""
         try:
             self._process.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
@@ -141,7 +141,7 @@ class Child:
         return True
 
     def clear(self) -> None:
-        """Kill the remaining processes of its group."""
+        """Kill the remaining processes of the group of this process."""
         end_group(self.identity)
         self._process.wait()
         self._reaper.forget(self.pid)

@@ -1,4 +1,4 @@
-"""Checks whether the parts of a stack work: each part must answer."""
+"""Checks whether the parts of an embedded stack work: each part must answer."""
 
 import socket
 from collections.abc import Callable

@@ -20,7 +20,7 @@ _POLL_SECONDS: Final = 0.05
 
 
 def read_processes(lines: Iterable[str]) -> list[ProcessIdentity]:
-    """Return the processes that were added and not removed when the input ends, in their order."""
+    """Return the processes that were added and not removed when the input of the reaper ends, in their order."""
     known: dict[int, ProcessIdentity] = {}
     for line in lines:
         match line.split():
@@ -52,7 +52,7 @@ def _terminate(process: ProcessIdentity) -> bool:
 
 
 def main() -> int:
-    """Wait for the end of the supervisor, then end its processes."""
+    """Wait for the end of the stack's supervisor, then end the processes that it started."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end_groups(read_processes(sys.stdin))

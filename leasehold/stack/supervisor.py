@@ -44,7 +44,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     def begin(self) -> None:
-        """Start the thread that watches the programs."""
+        """Start the thread that watches the programs of the stack."""
         self._thread.start()
 
     def start(self, program: Program) -> bool:
@@ -105,7 +105,7 @@ class Supervisor:
                 self._on_change()
 
     def _check(self, watched: Watched, now: float) -> bool:
-        """Record a death, or restart a program that is due. Return whether anything changed."""
+        """Record the death of a program, or restart a program whose pause is over. Return whether anything changed."""
         if watched.child is not None:
             if watched.child.poll() is None:
                 return False

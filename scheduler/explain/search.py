@@ -38,7 +38,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     text: str
     rows: tuple[Row, ...] = ()
-    """The rows of the view that the change replaces."""
+    """The rows of the view that the suggested change replaces."""
     config: Mapping[str, Any] = {}
     """The keys of the rules that the change sets, as a partial config."""
     wait_seconds: float = 0.0
@@ -150,7 +150,9 @@ def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return the first suggestion that one of the kinds finds; None if none does or the time budget runs out."""
+    """Return the first change that one of the kinds finds for the waiting reservation; None if none finds one or the
+    time budget runs out.
+    """
     for kind in kinds:
         found = kind(search)
         if found is not None or search.is_cut_short:
@@ -206,7 +208,7 @@ def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
-    """Put the given rows into the view for the `with` block."""
+    """Put the given rows into the view for the `with` block; afterwards the view has its earlier rows again."""
     back: list[Change] = []
     try:
         for row in rows:
@@ -226,7 +228,9 @@ Candidates = Callable[[Search], Iterable[Suggestion]]
 
 
 def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[Kind]) -> Suggestion | None:
-    """Return the first pair of changes found that serves the reservation together; neither alone would."""
+    """Return the first pair of changes that serves the waiting reservation, where neither of the two alone serves it.
+    The first of the pair comes from `openers`, the second is searched among `kinds`.
+    """
     # The changes of a kind are listed before one of them is tried, because a trial changes the view.
     for first in chain.from_iterable(list(islice(list_changes(search), MOST_OPENERS)) for list_changes in openers):
         second = find_second(search, first, kinds)
@@ -240,8 +244,8 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
 
 
 def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return the change that would serve the reservation after the change `first`; None if there is none or the rules
-    refuse `first`.
+    """Return the change that serves the waiting reservation after the change `first`; None if there is none or the
+    rules refuse `first`.
     """
     with suppress(InvalidInputError), search.assuming(first):
         return find_of_kinds(search, kinds)
@@ -249,7 +253,7 @@ def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Sug
 
 
 def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
-    """Return both changes as one. Where both change the same row or key, the second one contains the first."""
+    """Return two suggested changes as one. Where both change the same row or key, the second one contains the first."""
     return Suggestion(
         kind=kind,
         text=f"{TOGETHER}{first.text.removeprefix(TOGETHER)}; {second.text.removeprefix(TOGETHER)}",
@@ -260,7 +264,7 @@ def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
 
 
 def _are_apart(first: Suggestion, second: Suggestion) -> bool:
-    """Return whether two changes have no row and no key in common."""
+    """Return whether two suggested changes have no row and no key of the rules in common."""
     rows = {_key_of(row) for row in first.rows} & {_key_of(row) for row in second.rows}
     return not rows and not set(_list_keys(first.config)) & set(_list_keys(second.config))
 

@@ -33,7 +33,7 @@ class BackupError(StoreUnavailableError):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a backup that its file contains."""
+    """The facts about a backup of a database, as its file contains them."""
 
     path: str
     kind: Kind
@@ -126,9 +126,9 @@ def _find_file(url: str) -> Path:
 
 
 def _copy_sqlite(source: Path, target: Path, *, mode: str, journal: str, database: Path) -> None:
-    """Copy all pages in one transaction of the target, so that processes which have it open see all of it or nothing.
-
-    `mode`: how the target is opened. `journal`: its journal mode afterwards. `database`: the file that errors name.
+    """Copy all pages of one SQLite database into another in one transaction of the target, so that processes that have
+    the target open see all of it or nothing. `mode`: how the target is opened. `journal`: its journal mode afterwards.
+    `database`: the file that errors name.
     """
     try:
         with closing(_open_sqlite(source, "ro")) as read, closing(_open_sqlite(target, mode)) as write:

@@ -38,7 +38,7 @@ def read_boot_id() -> str:
 
 
 class BootClock:
-    """The clock of one database file in this process."""
+    """Cluster time of one SQLite database file, as this process reads it."""
 
     def __init__(
         self,
@@ -52,10 +52,9 @@ class BootClock:
         """Cluster time minus the monotonic clock, as read last."""
 
     def prepare(self, engine: Engine) -> None:
-        """Store a base time for this boot if there is none.
-
-        It uses its own transaction, which a rollback of the caller's does not undo. It does nothing once a base was
-        seen.
+        """Store a base of cluster time for this boot of the host (its id, a time, and the monotonic clock at that time)
+        if the database has none. This uses a transaction of its own, which a rollback of the caller's does not undo. It
+        does nothing once this process has seen a base.
         """
         if self._has_base:
             return
@@ -90,6 +89,6 @@ class BootClock:
         self._has_base = True
 
     def _fits(self, stored: StoredCluster) -> bool:
-        """Return whether the stored base was taken in this boot."""
+        """Return whether the stored base of cluster time was taken in the present boot of the host."""
         base = stored.base_monotonic
         return stored.boot == self._boot() and base is not None and base <= self._monotonic()

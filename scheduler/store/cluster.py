@@ -28,7 +28,9 @@ _NEWEST: Final = select(
 
 
 class StoredCluster(msgspec.Struct, frozen=True):
-    """The stored values. The fields have the order of the columns of `select_cluster`."""
+    """The values of the row of the table `cluster`, as read by the statement of `select_cluster`, in the order of its
+    columns.
+    """
 
     reference: float
     """The database's own clock; 0 if it has none."""
@@ -45,7 +47,7 @@ class StoredCluster(msgspec.Struct, frozen=True):
     token: int
 
     def at(self, now: float, offset: float) -> ClusterRow:
-        """Return the port's row at this cluster time."""
+        """Return these stored values as a `ClusterRow` of the Store port, at the cluster time `now`."""
         return ClusterRow(
             now=now,
             identity=self.identity,
@@ -58,7 +60,9 @@ class StoredCluster(msgspec.Struct, frozen=True):
 
 
 def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]:
-    """Return the statement for `read_stored`. `reference`: the database's expression for its own clock."""
+    """Return the SQL statement that reads the row of the table `cluster`. `reference`: the SQL expression for the
+    database's own clock.
+    """
     columns = [_CLUSTER[name] for name in StoredCluster.__struct_fields__[1:9]]
     own = literal(0.0) if reference is None else reference
     found = select(own.label("reference"), *columns, _LEADER.term, _LEADER.ticked_at, _TOKEN)
@@ -66,7 +70,9 @@ def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]
 
 
 def read_stored(connection: Connection, statement: Select[Any]) -> StoredCluster:
-    """Return the row. Raises StoreUnavailableError if it is missing."""
+    """Execute the statement that reads the row of the table `cluster`, and return the row. Raises StoreUnavailableError
+    if the row is missing.
+    """
     row = connection.execute(statement).one_or_none()
     if row is None:
         raise StoreUnavailableError("the database has no row for the cluster: run `leasehold migrate`")
@@ -74,5 +80,5 @@ def read_stored(connection: Connection, statement: Select[Any]) -> StoredCluster
 
 
 def find_newest(connection: Connection) -> float:
-    """Return the newest time in any row; 0 in an empty database."""
+    """Return the newest time of a write in any row of the database; 0 in an empty database."""
     return float(max(connection.execute(_NEWEST).one()))

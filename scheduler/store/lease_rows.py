@@ -18,7 +18,9 @@ class LeaseRows:
     def __init__(
         self, session: Session, statements: LeaseStatements, write: Callable[[Bulk, Sequence[StoredLease]], None]
     ) -> None:
-        """`write`: writes these rows, and raises StaleWriteError if one of them was not written."""
+        """Start without known leases. `write`: a function that writes lease rows, and raises StaleWriteError if one of
+        them was not written.
+        """
         self._session, self._statements, self._write = session, statements, write
         self._stored: dict[str, tuple[tuple[Lease, ...], int]] = {}
         """By reservation: its stored leases, and the position of the last one (-1: it has none)."""

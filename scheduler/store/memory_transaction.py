@@ -73,7 +73,7 @@ class MemoryTransaction(WholeOrNothing):
         return self._now
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """Lock the term row. See Transaction."""
+        """Raise DeposedError unless the caller's leader term is the present one. See Transaction."""
         self._compare_terms(self._leader_term, leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
@@ -280,8 +280,8 @@ class MemoryTransaction(WholeOrNothing):
         return {row_id: row for row_id, row in found if row is not None}
 
     def _guard(self, row: Row) -> Row | None:
-        """Return the present row, or None if this one will be inserted. Raises StaleWriteError for any
-        other version.
+        """Return the present copy of a row that will be written, or None if the row will be inserted. Raises
+        StaleWriteError if the present copy has another version than the one that `row` was read with.
         """
         current = self._find((type(row), row.id))
         is_new = current is None and row.version == 0 and type(row) is not Reservation

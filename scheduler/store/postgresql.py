@@ -152,7 +152,7 @@ class PostgresDialect:
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
 
     def prepare_clock(self, engine: Engine) -> None:
-        """See Dialect: the server has a clock."""
+        """Do nothing: a PostgreSQL server has a clock of its own. See Dialect."""
 
     def read_cluster(self, connection: Connection) -> ClusterRow:
         """Return cluster time and the other values of the cluster row, by one statement. See Dialect."""
@@ -214,7 +214,9 @@ def _complete(url: URL, limits: Mapping[str, str]) -> URL:
 
 
 def _bound(each: Column[Any]) -> str:
-    """Return the name under which a column's values are bound. Its own name would mean the value to be set."""
+    """Return the name of the bind parameter for a column's values. The column's own name would mean the value to be
+    set.
+    """
     return f"given_{each.name}"
 
 
@@ -237,7 +239,7 @@ def _write_array(values: Iterable[Any], write: Callable[[Any], str]) -> str:
 
 
 def _find_writer(each: Column[Any]) -> Callable[[Any], str]:
-    """Return the function that writes a value of this column within an array."""
+    """Return the function that writes a value of this column as an element of PostgreSQL's text form of an array."""
     if each.info.get("json"):
         return lambda value: _quote(_ENCODE(value).decode())
     if isinstance(each.type, Boolean):
@@ -253,7 +255,7 @@ def _quote(value: str) -> str:
 
 
 def _take(path: Sequence[int | str], rows: Sequence[msgspec.Struct]) -> Iterable[Any]:
-    """Return the values at the end of this path, of all rows."""
+    """Return, for each row, the value at the end of this path: the position of a field, then names of nested fields."""
     position, *deeper = path
     name = rows[0].__struct_fields__[int(position)]
     return map(attrgetter(".".join([name, *map(str, deeper)])), rows)

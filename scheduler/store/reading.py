@@ -1,4 +1,4 @@
-"""Reads that the store and its transactions share."""
+"""Reads of the SQL store that are used both inside and outside transactions."""
 
 from collections.abc import Iterator, Sequence
 
@@ -36,7 +36,7 @@ def read_rules_version(session: Session) -> int:
 
 
 def load_leader_term(session: Session, *, lock: bool = False) -> LeaderTerm:
-    """Return the present leadership. `lock`: lock its row until the transaction ends."""
+    """Return the row of the present leadership. `lock`: lock this row until the transaction ends."""
     for row in session.fetch(_LEADER_TERM_LOCKED if lock else _LEADER_TERM):
         return LeaderTerm(*row)
     raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")

@@ -33,7 +33,7 @@ _CORRECT: Final = (
 
 
 class _Known(NamedTuple):
-    """An earlier reading: cluster time was `now` when the monotonic clock was between `before` and `after`."""
+    """An earlier reading of cluster time: it was `now` when the monotonic clock was between `before` and `after`."""
 
     now: float
     before: float
@@ -44,7 +44,9 @@ class _Known(NamedTuple):
     """Monotonic time from which on this process may correct the stored offset."""
 
     def carry(self, before: float, after: float) -> float:
-        """Return cluster time between these two readings of the monotonic clock, by this process' clock alone."""
+        """Return cluster time between two readings of the monotonic clock, computed from an earlier reading by this
+        process' clock alone.
+        """
         return self.now + (before + after - self.before - self.after) / 2
 
     def has_jumped(self, now: float, before: float, after: float) -> bool:
@@ -67,7 +69,9 @@ class ReferenceClock:
         self._known: _Known | None = None
 
     def read(self, connection: Connection) -> ClusterRow:
-        """Return cluster time and the row. After a jump, correct the stored offset through another connection."""
+        """Return cluster time and the row of the table `cluster`. After a jump of the server's clock, correct the
+        stored offset through another connection.
+        """
         stored, before, after = self._ask(connection)
         if self._has_jumped(stored, before, after):
             return self._correct(connection.engine, stored, before, after)
@@ -90,7 +94,9 @@ class ReferenceClock:
         return known.has_jumped(now, before, after)
 
     def _adopt(self, stored: StoredCluster, before: float, after: float) -> ClusterRow:
-        """Use the stored time. A difference within the tolerance never makes the time of this process go back."""
+        """Use the stored cluster time from now on. A difference within the tolerance never makes the time of this
+        process go back.
+        """
         now = stored.reference + stored.clock_offset
         with self._guard:
             known = self._known

@@ -33,8 +33,8 @@ class Session:
         self._failure: Exception | None = None
 
     def check_whole(self) -> None:
-        """Raise the error of an earlier statement again: the database may have rolled back, which a commit would not
-        report.
+        """Raise the error of an earlier statement of this transaction again, if there was one: after an error the
+        database may have rolled back, and a commit would not report that.
         """
         if self._failure is not None:
             raise self._failure
@@ -118,7 +118,7 @@ def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[
 
 
 def _commit(connection: Connection, transaction: Transaction) -> None:
-    """Commit. If that fails, discard the connection, since its transaction may still be open."""
+    """Commit the transaction. If that fails, discard the connection, since its transaction may still be open."""
     try:
         transaction.commit()
     except SQLAlchemyError:
@@ -141,7 +141,7 @@ def explaining(dialect: Dialect) -> Iterator[None]:
 
 
 def cut(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Return the items in lists of at most CHUNK_ROWS."""
+    """Return the items in lists of at most CHUNK_ROWS items, the number of rows in one statement."""
     walk = iter(items)
     while chunk := list(islice(walk, CHUNK_ROWS)):
         yield chunk

@@ -53,7 +53,7 @@ class Shape(Generic[AnyStruct]):
         )
 
     def fields(self, columns: Iterable[Column[Any]]) -> list[Field]:
-        """Return these columns, each with the path to its value in a written struct."""
+        """Return these columns, each with the path to its value in a struct that is written."""
         found = []
         for column in columns:
             first, *deeper = column.info.get("path", (column.name,))
@@ -61,7 +61,9 @@ class Shape(Generic[AnyStruct]):
         return found
 
     def read(self, values: Sequence[Any], **besides: object) -> AnyStruct:
-        """Return the struct with these values of `columns`. `besides`: the fields that are stored elsewhere."""
+        """Return the struct that has these values of `columns`. `besides`: values of the fields that are stored in
+        other tables.
+        """
         fields: dict[str, Any] = dict(zip(self._fields, values, strict=False))
         for field, reader in self._readers:
             value = fields[field]

@@ -1,4 +1,6 @@
-"""Rules that every store shares: time marks, lost writes, and the constants of restores and of the view."""
+"""Rules that all implementations of the Store port share: time marks, lost writes, and the constants of restores and of
+the view.
+"""
 
 from typing import Final, TypeVar
 
@@ -25,7 +27,9 @@ class WholeOrNothing:
     _lost: StaleWriteError | DeposedError | None = None
 
     def check_whole(self) -> None:
-        """Raise the error of an earlier write again."""
+        """Raise the error of an earlier write of this transaction again, if one failed: its other writes must not be
+        committed.
+        """
         if self._lost is not None:
             raise self._lost
 
@@ -34,16 +38,14 @@ class WholeOrNothing:
         return error
 
     def _compare_terms(self, current: LeaderTerm, mine: LeaderTerm) -> None:
-        """Raise DeposedError unless the leadership of the caller is the present one."""
+        """Raise DeposedError unless the leader term of the caller is the present one."""
         if (current.term, current.holder) != (mine.term, mine.holder):
             raise self._lose(DeposedError(f"term {mine.term} is over: it is {current.term} now"))
 
 
 def take_marks(current: Row, wanted: Row, now: float) -> Row:
-    """Return `current` with the time marks of `wanted` and `marked_at` = now.
-
-    Marks are the fields that may be written without increasing a row's version. Holds and accounts have only
-    `marked_at`.
+    """Return the row `current` with the time marks of `wanted`, and with `marked_at` = now. Time marks are the fields
+    that may be written without increasing a row's version. Holds and accounts have only `marked_at`.
     """
     match current, wanted:
         case Slot(), Slot():

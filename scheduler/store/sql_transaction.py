@@ -102,15 +102,15 @@ class SqlTransaction(WholeOrNothing):
     """One transaction of a SqlStore, valid until the block of `transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, now: float) -> None:
-        """`now`: cluster time at the begin of the transaction."""
+        """Start a transaction. `now`: cluster time at its begin."""
         self._session, self._statements, self._rules = session, statements, rules
         self._now = now
         self._events: list[Event] = []
         self._leases = LeaseRows(session, statements.leases, self._write)
 
     def finish(self) -> None:
-        """Write the events. Transactions number events one after the other, each until its commit, so
-        this comes last.
+        """Write the collected events as the last statement of a transaction: transactions number events one after the
+        other, and each blocks the next one until its commit.
         """
         self.check_whole()
         if self._events:
@@ -124,7 +124,9 @@ class SqlTransaction(WholeOrNothing):
         return self._now
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """Lock the term row. See Transaction."""
+        """Lock the row of the leader term, and raise DeposedError unless the caller's term is the present one. See
+        Transaction.
+        """
         self._compare_terms(load_leader_term(self._session, lock=True), leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
@@ -353,7 +355,7 @@ class SqlTransaction(WholeOrNothing):
         return version + 1
 
     def _count(self, counter: str, count: int) -> range:
-        """Return the next `count` numbers of a counter."""
+        """Return the next `count` numbers of a counter of the database."""
         ((last,),) = self._session.fetch(_COUNT, counter=counter, count=count)
         return range(last - count + 1, last + 1)
 
@@ -372,7 +374,9 @@ class SqlTransaction(WholeOrNothing):
         return rows[kind]
 
     def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
-        """Write rows. Raises StaleWriteError if one was not written, because its version differs."""
+        """Write changed rows of one kind. Raises StaleWriteError if the stored version of a row differs, so that it was
+        not written.
+        """
         try:
             written = self._session.write(bulk, rows)
         except StaleWriteError as error:
@@ -383,7 +387,7 @@ class SqlTransaction(WholeOrNothing):
 
 
 def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
-    """Return the rows by kind, in the order in which kinds are locked."""
+    """Return rows grouped by kind, in the order in which all transactions lock the kinds."""
     found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: [], Account: []}
     for row in rows:
         found[type(row)].append(row)

@@ -137,13 +137,13 @@ class SqliteDialect:
         return stored.at(self._boot.read(stored) if self._clock is None else self._clock(), stored.clock_offset)
 
     def queue_for_events(self, connection: Connection) -> None:
-        """See Dialect: there is one writer at a time."""
+        """Do nothing: SQLite has one writer at a time, so numbers of events are committed in order. See Dialect."""
 
     def queue_for_migration(self, connection: Connection) -> None:
-        """See Dialect: a migration begins as a writer."""
+        """Do nothing: a migration begins as a writer, and SQLite has one writer at a time. See Dialect."""
 
     def check_text(self, connection: Connection) -> None:
-        """See Dialect: SQLite stores every text."""
+        """Do nothing: SQLite stores every text. See Dialect."""
 
     def explain(self, error: SQLAlchemyError) -> Exception:
         """Return the port's error for the driver's: a message of one line, without a password. See Dialect."""

@@ -138,7 +138,7 @@ class RowStatements:
 
     @cached_property
     def find(self) -> Select[Any]:
-        """Select the rows of these ids without locking."""
+        """Select the rows of these ids without locking them."""
         return select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
 
     @cached_property

@@ -58,7 +58,7 @@ def list_freed(search: Search) -> Iterator[Suggestion]:
 
 
 def list_waits(search: Search) -> Iterator[Suggestion]:
-    """Yield the ends of launch back-offs, soonest first."""
+    """Yield the ends of launch back-offs (pauses after failed launches), soonest first."""
     pools = {name for name, _ in list_pools(search)}
     holds = [each for each in search.view.holds.values() if each.pool in pools | {"*"} and each.until > search.now]
     for hold in sorted(holds, key=lambda each: (each.until, each.id)):
@@ -71,7 +71,9 @@ def list_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def list_overtaking(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that let the reservation pass one before it that does not fit: backfill, or no guard."""
+    """Yield the changes of the rules that let the reservation be placed before an earlier one that does not fit:
+    backfill, or no starvation guard.
+    """
     settings = search.rules.settings_of(search.reservation.request.pool, search.reservation.request.system)
     changes: list[tuple[str, dict[str, Any]]] = []
     if not settings.backfill:

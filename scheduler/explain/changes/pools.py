@@ -98,7 +98,7 @@ def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> 
 
 
 def list_offerings_more(search: Search) -> Iterator[Suggestion]:
-    """Yield the changes that add an offering of another pool, cheapest first."""
+    """Yield changes that could end a wait: each adds to a pool an offering that another pool has, cheapest first."""
     known = [offering for pool in search.rules.pools.values() for offering in pool.offerings]
     for offering in sorted(known, key=lambda each: (each.price, each.name)):
         for name, pool in list_pools(search):
@@ -189,7 +189,7 @@ def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
 
 
 def list_leases_more(search: Search) -> Iterator[Suggestion]:
-    """Yield the change that allows one more lease on each slot of a pool."""
+    """Yield the changes that allow one more lease on each slot of a pool that may serve the reservation."""
     for name, pool in list_pools(search):
         if pool.lease_limit != float("inf"):
             yield Suggestion(
@@ -231,7 +231,7 @@ def _with_pool_like(search: Search, model: str, most: int) -> Suggestion:
 
 
 def _number(name: str) -> Iterator[str]:
-    """Yield the given name, then the name with the numbers that follow."""
+    """Yield a name, then the name with the numbers from 2: candidates for a name that is not in use."""
     yield name
     yield from (f"{name}-{number}" for number in count(2))
 

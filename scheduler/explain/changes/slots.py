@@ -105,7 +105,7 @@ def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
 
 
 def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
-    """Yield, by resource, what the slot lacks for each of the given sums of requests."""
+    """Yield the amounts of each resource that the slot lacks to hold each of the given sums of requests."""
     capacity = capacity_of(slot, pool)
     if capacity is None:
         return
@@ -194,7 +194,7 @@ class _Host:
     words: str
 
     def add(self, now: float, more: int) -> Suggestion:
-        """Return the change that adds `more` of these hosts."""
+        """Return the suggested change that adds `more` hosts of this kind."""
         hosts = tuple(
             Slot(
                 id=f"{self.pool}-more-{number}",
