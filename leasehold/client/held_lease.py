@@ -120,7 +120,7 @@ class HeldLease(ABC):
 
     @property
     def resources(self) -> dict[str, float]:
-        """The resources that the first component received."""
+        """The resources that the first component of the leased reservation received on its slot."""
         return self.placements[0].resources
 
     @property

@@ -147,7 +147,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
-    """Return the account as a cycle at `now` would find it."""
+    """Return a quota account with the balances that it would have after a charge at `now`."""
     every = (item for leases in view.leases_on.values() for item in leases.items())
     payers = ((lease, view.account_of(view.reservations[owner])) for (owner, _), lease in every)
     leases = [lease for lease, payer in payers if payer is not None and payer.id == account.id]

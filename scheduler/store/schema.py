@@ -56,7 +56,9 @@ def find_fault(url: str) -> str | None:
 
 
 def find_schema_fault(dialect: Dialect) -> str | None:
-    """Return `judge_revision` of this database; None also if the database cannot be reached."""
+    """Return why the tables of this database do not fit this program, and the remedy; None if they fit or the database
+    cannot be reached.
+    """
     engine = dialect.create_engine()
     try:
         with engine.connect().execution_options(**dialect.options(writes=False)) as connection, connection.begin():

@@ -130,11 +130,13 @@ class RemainingCapacity:
         self.leases = self.load * LEASE
 
     def can_give(self, step: Amounts) -> bool:
-        """Return whether one more lease of these amounts fits."""
+        """Return whether one more lease of these amounts fits into this remaining capacity of a slot."""
         return find_obstacle(step.amounts, self.free, self.most - self.load, self.uses_left) is None
 
     def take_often(self, step: Amounts, most: int) -> tuple[int, "RemainingCapacity"]:
-        """Return how many leases of these amounts fit, up to `most`, and what is left after them."""
+        """Return how many leases of these amounts fit into this remaining capacity of a slot, up to `most`, and what is
+        left after them.
+        """
         known = self.runs.get(step)
         if known is not None and known[0] <= most:
             return known
@@ -166,11 +168,11 @@ class RemainingCapacities:
         self._known: dict[tuple[object, ...], RemainingCapacity] = {}
 
     def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
-        """Return the object for all slots with this mark and these free amounts."""
+        """Return the `RemainingCapacity` object that all slots with this mark and these free amounts share."""
         return self._known.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
-        """Return the object for what is left after one more lease of these amounts."""
+        """Return the `RemainingCapacity` object for what is left of a slot after one more lease of these amounts."""
         free = None if before.free is None else subtract(before.free, amounts)
         amount = None if free is None else tuple(free.items())
         mark = (amount, before.load + 1, before.uses_left - 1, before.most)

@@ -74,7 +74,9 @@ class CandidateQueue:
     """The number of changes in the index when the queue last read them."""
 
     def catch_up(self) -> int:
-        """Read the changes of slots since the last search; return the number of slots examined."""
+        """Read the changes of slots since the last search of this queue of candidates. Return the number of slots
+        examined.
+        """
         if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
             self.open()
             return sum(len(each.slot_infos) for each in self.slot_classes)
@@ -93,7 +95,7 @@ class CandidateQueue:
         return self.slot_infos.get(slot_info.order) is slot_info and slot_info.slot_class in self.slot_classes
 
     def open(self) -> None:
-        """Fill the queue with all slots on which the request fits."""
+        """Fill the candidate queue with all slots on which the request fits."""
         self.read = {slot_class: len(slot_class.changed) for slot_class in self.slot_classes}
         for slot_class in self.slot_classes:
             if slot_class.has_removed:
@@ -108,7 +110,7 @@ class CandidateQueue:
         self.advance()
 
     def update(self, slot_info: SlotInfo) -> None:
-        """Note that a slot of these classes was added, or that its remaining capacity changed."""
+        """Note in this candidate queue that a slot of these classes was added, or its remaining capacity changed."""
         has_enough = slot_info.remaining.after[self.step] is not None
         if self.first is slot_info:
             if has_enough:
@@ -118,7 +120,9 @@ class CandidateQueue:
             self.enter(slot_info)
 
     def enter(self, slot_info: SlotInfo) -> None:
-        """Note that a slot that is not `first` has room for the request and was added or changed."""
+        """Note in this queue of candidates that a slot that is not `first` was added or changed and can take the
+        request.
+        """
         rank = self._rank(slot_info)
         if rank < self.rank:
             if self.first is not None:
@@ -128,7 +132,9 @@ class CandidateQueue:
             heappush(self.others, rank)
 
     def advance(self) -> None:
-        """Replace `first` by the best of the others, because it was removed, is full or was pushed again."""
+        """Replace the first slot of the candidate queue by the best of the others, because it was removed, is full or
+        was pushed again.
+        """
         others, slot_infos, slot_classes = self.others, self.slot_infos, self.slot_classes
         step, spreads = self.step, self.spreads
         while others:

@@ -42,9 +42,8 @@ from scheduler.policy.plan_cache import PlanCache
 
 
 class Balances:
-    """The existing quota accounts in a cycle: level after the charge, balance after charge and preemptions.
-
-    Source: qscheduler.
+    """The quota accounts that exist in a cycle: the level of each after the charge, and its balance after charge and
+    preemptions. Source: qscheduler.
     """
 
     def __init__(self, accounts: Mapping[str, Account]) -> None:
@@ -320,11 +319,11 @@ class CycleState:
                 self.wait(name, *reason)
 
     def is_due(self, instant: float) -> bool:
-        """Return whether now >= instant."""
+        """Return whether the time of the cycle is `instant` or later."""
         return self.now >= instant
 
     def is_past(self, start: float, limit: float) -> bool:
-        """Return whether more than `limit` seconds have passed since `start`."""
+        """Return whether more than `limit` seconds have passed from `start` to the time of the cycle."""
         return self.now - start > limit
 
     def open_indexes(self) -> None:

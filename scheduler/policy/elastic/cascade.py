@@ -357,14 +357,14 @@ class ReclaimableCapacity:
         self._refused: list[InstanceRequest] = []
 
     def leave(self, group: ElasticGroup) -> None:
-        """Leave out the elastic instances of a group that is served now."""
+        """Take the elastic instances of a group that is served now out of the reclaimable amounts."""
         self._left += 1
         if self._on is not None:
             for elastic_instance in group.elastic_instances:
                 self.leave_one(elastic_instance)
 
     def leave_one(self, elastic_instance: ElasticInstance) -> None:
-        """Leave out an elastic instance that is lifted, or whose group is served now."""
+        """Take an elastic instance that is lifted, or whose group is served now, out of the reclaimable amounts."""
         if self._on is not None and elastic_instance.slot_info is not None:
             self._on[elastic_instance.slot_info].add(elastic_instance.amounts_on(elastic_instance.slot_info), -1)
 

@@ -47,7 +47,7 @@ class _SlotUsage:
             self.add("revoking", amounts)
 
     def fits(self) -> bool:
-        """Return whether all leases noted for the slot fit on it together."""
+        """Return whether all leases that were noted for the slot fit on it together."""
         return not is_overfull(self._occupancy.sum(), self._slot_info.pool.lease_limit, self._slot_info.capacity)
 
 

@@ -133,7 +133,7 @@ class _Moves:
     """Single leases that end, as (reservation, component)."""
 
     def list_left(self, cycle: CycleState) -> set[str]:
-        """Return the slots on which leases end."""
+        """Return the slots on which leases end in this cycle."""
         rows, left = cycle.view.reservations, set[str]()
         left.update(lease.slot for name in self.gone if name in rows for lease in rows[name].leases)
         for name, component in self.parted:
@@ -142,8 +142,8 @@ class _Moves:
 
 
 def _follow(decisions: Sequence[Decision]) -> _Moves:
-    """Read the cycle's decisions from the last one on: a lease that was assigned before its reservation lost all does
-    not count.
+    """Read the decisions of the cycle, last one first, and collect the leases that begin and end. A lease that was
+    assigned before its reservation lost all leases does not count.
     """
     moves = _Moves()
     came, gone = moves.came, moves.gone

@@ -27,14 +27,14 @@ written at the same time.
 
 
 def settle(lease: Lease, now: float) -> Lease:
-    """Return the lease with its cost counted up to now."""
+    """Return the lease with its cost counted up to `now`."""
     if lease.charged_at is None or now <= lease.charged_at:
         return lease
     return msgspec.structs.replace(lease, cost=cost_until(lease, now), charged_at=now)
 
 
 def stop(lease: Lease, now: float) -> Lease:
-    """Return the lease with its cost counted up to now; from now on it costs nothing."""
+    """Return the lease with its cost counted up to `now`. From `now` on it costs nothing."""
     return msgspec.structs.replace(settle(lease, now), charged_at=None)
 
 
@@ -61,7 +61,7 @@ def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> 
 
 
 def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels:
-    """Return what these leases have used of the account since the account was last charged."""
+    """Return what these leases have used of their account since the account was last charged, by level."""
     total = NOTHING
     for lease in leases:
         total = add(total, used_since_charge(account, lease, now))
