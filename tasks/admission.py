@@ -36,15 +36,17 @@ log = get_logger(__name__)
 MEASURE_SECONDS: Final = 0.25
 """Interval in which the length of the queue is read and the two keys are written."""
 KNOWN_SECONDS: Final = 60.0
-"""Time after an answer in which copies of its request are recognised: as long as the answer is kept in Redis."""
+"""Seconds after an answer in which copies of the answered request are recognised: as long as Redis keeps the answer."""
 MOST_KNOWN: Final = 10_000
 HANGING_SECONDS: Final = 5.0
-"""After this time a running request may hang; a copy of it then goes to another process."""
+"""Seconds after which a running request is taken to hang; a copy of the request then goes to another process."""
 LEASES_PATIENCE: Final = 7.0
 """Seconds after which a host repeats its request for its leases, if the message has no `patience`."""
 ARRIVAL: Final = "arrival"
-"""Header with the number that the main process gives to each message it takes. It replaces a value of the sender. The
-id of a message is chosen by its sender and cannot be used: two messages may have the same.
+"""Name of the message header with the number that a worker's main process gives to each message it takes. A value that
+the sender set is replaced.
+
+The id of a message is chosen by its sender and cannot be used: two messages may have the same id.
 """
 SHED: Final = "leasehold_shed_requests_total"
 SKIPPED: Final = "leasehold_skipped_requests_total"
@@ -61,10 +63,12 @@ _DOCUMENT: Final = msgspec.json.Decoder(_Document)
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request that was taken from the queue. `key`: equal for copies; None if copies cannot be recognised."""
+    """A request that a worker took from the queue `reservations`. `key`: equal for copies of one request; None if
+    copies cannot be recognised.
+    """
 
     number: str
-    """Number of the message in this process, see ARRIVAL."""
+    """Number that this worker's main process gave to the message."""
     verb: str
     key: bytes | None
     reply_to: str | None
@@ -75,7 +79,9 @@ class Arrival:
 
 
 def read_arrival(message: Mapping[str, Any], body: bytes) -> Arrival:
-    """Return the arrival for a numbered message that passed `check_message`. `body`: its decoded body."""
+    """Return the `Arrival` (facts about a request taken from the queue) for a message that passed `check_message` and
+    has a number. `body`: the decoded body of the message.
+    """
     headers = message["headers"]
     verb = str(headers["task"]).removeprefix(f"{TASK_PREFIX}.{RESERVATIONS}.")
     document = _read_document(body)
@@ -118,9 +124,9 @@ class _Running:
 
 
 class Admission:
-    """Decides for each request whether it goes to the pool; see the module. Used by the thread of one main process.
-
-    `clock`: cluster time, by which senders stamp their messages.
+    """Decides for each request that a worker takes whether the worker's process pool gets it, or whether it is dropped
+    or answered "come again later". Used by the thread of one main process. `clock`: cluster time, by which senders
+    stamp their messages.
     """
 
     def __init__(
@@ -141,17 +147,21 @@ class Admission:
         self._clock, self._monotonic = clock, monotonic
         self._running: dict[str, _Running] = {}
         self._keys: dict[bytes, float] = {}
-        """Key of each unsigned request that runs -> since when its newest copy runs."""
+        """Key of each unsigned request that runs -> monotonic time at which the newest copy of the request began to
+        run.
+        """
         self._left: _Running | None = None
-        """The request that left the pool last."""
+        """The request that left the worker's process pool last."""
         self._answered: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
-        """Key -> when the request was answered, by cluster time and by the monotonic clock."""
+        """Key of an answered request -> when the request was answered, by cluster time and by the monotonic clock."""
         self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
         self._taken = self._counted = 0
         self._measured_at = float("-inf")
 
     def admit(self, arrival: Arrival) -> bool:
-        """Return whether this request goes to the pool. If not, it has been answered or dropped."""
+        """Return whether this request goes to the worker's process pool. If not, the request has been answered "come
+        again later" or dropped.
+        """
         self._gauge.note_taken()
         if self._monotonic() - self._measured_at >= MEASURE_SECONDS:
             self._measure(arrival.sent_at)
@@ -170,7 +180,7 @@ class Admission:
         return True
 
     def note_left(self, number: str) -> None:
-        """Record that the request of this message left the pool, with any result."""
+        """Record that the request with this number left the worker's process pool, with any result."""
         self._left = running = self._running.pop(number, None)
         if running is None:
             return
@@ -182,10 +192,11 @@ class Admission:
             self._measure(None)
 
     def note_result(self, number: str, result: str) -> None:
-        """Record the result of the task that left the pool last.
+        """Record that the request that left the worker's process pool last has an answer, if `result` shows one; copies
+        of the request that were sent before the answer are then dropped.
 
-        A request without an answer may be carried out again, so it is not recorded. A forged copy is not recorded
-        either, because a refused signature has another result.
+        A request without an answer may be carried out again, so it is not recorded. A request with a refused signature
+        is not recorded either, because it may be a forged copy.
         """
         left, self._left = self._left, None
         # The result as Celery's event has it: its repr.
@@ -202,7 +213,7 @@ class Admission:
             return self._monotonic() - since < HANGING_SECONDS
         self._drop_old_answers()
         answered = self._answered.get(arrival.key)
-        # A copy that was sent after the answer: the sender has not received the answer, so it is sent again.
+        # A copy that was sent after the answer is carried out: its sender has not received the answer.
         return answered is not None and arrival.sent_at is not None and arrival.sent_at <= answered[0]
 
     def _drop_old_answers(self) -> None:
@@ -221,7 +232,9 @@ class Admission:
         return patience is not None and self._clock() - arrival.sent_at > patience
 
     def _shed(self, arrival: Arrival) -> bool:
-        """Answer "come again later" if the wait is too long for this verb and the sender understands this answer."""
+        """Answer "come again later" and return True if the wait in the queue is too long for the request's verb and the
+        request states how long its sender waits and an address for the answer.
+        """
         wait = self._gauge.wait
         seconds = find_retry(arrival.verb, wait, self._longest)
         if seconds is None or arrival.reply_to is None or arrival.patience is None:
@@ -238,7 +251,9 @@ class Admission:
         self._counts[name, tuple(labels.items())] += 1
 
     def _measure(self, sent_at: float | None) -> None:
-        """Write the counts, publish the two keys, and read how many requests wait."""
+        """Write the counts of dropped requests to the meter, publish the `sent_at` of the last request and the number
+        of requests taken in Redis, and read how many requests wait in the queue.
+        """
         self._measured_at = self._monotonic()
         counts, self._counts = self._counts, Counter()
         for (name, labels), amount in counts.items():
@@ -266,7 +281,9 @@ def describe_retry(seconds: float, wait: float, longest: float) -> dict[str, Any
 
 @cache
 def find_admission() -> Admission | None:
-    """Return the admission of this process; None if its settings are invalid, which was reported at the start."""
+    """Return the `Admission` of this process, which decides whether requests are carried out; None if the settings are
+    invalid, which was reported at the start of the process.
+    """
     from scheduler.view.connection import make_redis  # noqa: PLC0415 - only in a worker
     from tasks.app import services  # noqa: PLC0415 - the app names the transport, which imports this module
 

@@ -31,7 +31,9 @@ from workers.settings import Settings
 log = get_logger(__name__)
 
 PUBLISH_RETRIES: Final = {"max_retries": 3, "interval_start": 0.0, "interval_step": 0.2, "interval_max": 0.5}
-"""Retries of a message and of its connection: about a second in all. Then the sender continues without it."""
+"""Most retries to send a message, and to open a connection to the broker: about a second in all. Then the sender
+continues without the message.
+"""
 
 MODULES: Final = (
     "tasks.reservations",
@@ -42,7 +44,7 @@ MODULES: Final = (
 
 
 def make_app(settings: Settings) -> Celery:
-    """Return the application for these settings."""
+    """Return the Celery application for these settings."""
     signs = settings.access.mode != "open"
     app = Celery(
         "leasehold",
@@ -124,9 +126,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
 
 
 def split_login(url: str | None) -> tuple[str | None, str | None, str | None]:
-    """Return the URL without login and secret parameters, the user, and the password. See `find_tls` for its TLS
-    parameters.
-    """
+    """Return a Redis URL without login and TLS parameters, the user, and the password."""
     if url is None:
         return None, None, None
     parts = urlsplit(url)
@@ -158,13 +158,15 @@ def _read_settings() -> Settings:
 
 
 def require_broker() -> None:
-    """End this process with a line unless the settings name a broker. There is no default broker."""
+    """End this process with a line on stderr unless the settings name a broker. There is no default broker."""
     if settings.broker_url is None:
         sys.exit("leasehold: broker.url: expected the URL of a Redis (LEASEHOLD_BROKER__URL), got nothing")
 
 
 def refuse_foreign() -> None:
-    """End this process with a line if its Redis belongs to another cluster, or if its database was set back."""
+    """End this process with a line on stderr if its Redis belongs to another cluster, or if its database was reset to
+    an older state.
+    """
     if line := find_foreign(settings):
         sys.exit(f"leasehold: {line}")
 
@@ -186,13 +188,15 @@ sign_with(app, lambda: services.access)
 
 @celeryd_init.connect(weak=False)
 def _guard_queues(conf: Any, **_signal: object) -> None:
-    """Use our transport in workers. Other processes, like Flower, need the transport that the URL's scheme names."""
+    """Use the project's transport, which checks messages, in workers. Other processes, like Flower, need the transport
+    that the URL's scheme names.
+    """
     conf.broker_transport = "tasks.transport:Transport"
 
 
 @celeryd_after_setup.connect(weak=False)
 def _report_schema(**_signal: object) -> None:
-    """Report, before a worker consumes, a database schema that is older or newer than the program."""
+    """Log, before a worker consumes messages, that the database schema is older or newer than the program."""
     with suppress(InvalidInputError):
         if fault := services.find_schema_fault():
             log.error("The database schema does not fit this program.", action="schema.unfit", error=fault)
@@ -200,10 +204,11 @@ def _report_schema(**_signal: object) -> None:
 
 @before_task_publish.connect(weak=False)
 def _note_time(headers: dict[str, Any], **_signal: object) -> None:
-    """Stamp a message of this process with the cluster time at which it was sent and expires.
+    """Stamp a message that this process sends with the cluster time at which it was sent and at which it expires; a
+    message of a client in this process has a stamp already.
 
     Celery computes the expiry from the wall clock of this host. The metrics process derives the age of waiting messages
-    from the stamp. Messages of a client in this process have a stamp already.
+    from the stamp.
     """
     if SENT_AT in headers:
         return
@@ -215,11 +220,13 @@ def _note_time(headers: dict[str, Any], **_signal: object) -> None:
 
 @worker_process_init.connect(weak=False)
 def _warm_up(**_signal: object) -> None:
-    """Prepare the services in each process of a pool, after its fork. (tasks/worker.py does so for threads.)"""
+    """Prepare the connections and settings (`services`) in each process of a worker's process pool, after its fork. For
+    a pool of threads, tasks/worker.py does so.
+    """
     services.warm_up(fleet=False)
 
 
 @setup_logging.connect(weak=False)
 def _set_up_logging(**_signal: object) -> None:
-    """Configure our logging. Celery configures none if this signal has a receiver."""
+    """Configure the project's logging. Celery configures none if this signal has a receiver."""
     configure_logging(settings.log.format, settings.log.level)

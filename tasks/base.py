@@ -66,11 +66,13 @@ DROPPED: Final[dict[type[Exception], tuple[str, str]]] = {
 }
 """Expected error -> result of the task and sentence for the log. Celery logs other errors with a traceback."""
 MOST_SHOWN: Final = 10
-"""Faults listed in one log line."""
+"""The most faults that one log line lists."""
 
 
 class UnansweredError(Exception):
-    """A request without `reply_to` was refused. `faults` are the reasons, `result` is the result of the task."""
+    """Raised if a request without the address `reply_to` is refused. `faults`: the reasons; `result`: the result of the
+    task.
+    """
 
     def __init__(self, faults: Sequence[Fault], result: str) -> None:
         self.faults, self.result = tuple(faults), result
@@ -78,7 +80,9 @@ class UnansweredError(Exception):
 
 
 def _leave(error: ForeignClusterError) -> NoReturn:
-    """End this worker and return the message to its queue, for a worker of the cluster that the queue belongs to."""
+    """End this worker, because its queue belongs to another cluster, and return the message to the queue for a worker
+    of that cluster.
+    """
     sentence = "This worker belongs to another cluster than its queue; it ends."
     log.error(sentence, action="worker.foreign", error=str(error))
     # In a pool of processes the parent is the worker; in a pool of threads this process is.
@@ -87,17 +91,19 @@ def _leave(error: ForeignClusterError) -> NoReturn:
 
 
 class LeaseholdTask(Task):  # type: ignore[type-arg]
-    """A task with checks and measurements; see the module."""
+    """Base class of all tasks: checks the sender and the arguments of a message, runs the task, and measures its
+    duration. A known error becomes one log line and a result.
+    """
 
     abstract = True
     Request = "tasks.requests:ReadableRequest"
     needs_membership = True
     """Whether the task runs only while database and Redis belong to one cluster."""
     roles: ClassVar[frozenset[Role]] = frozenset({"worker"})
-    """The roles whose messages are accepted in `access.mode = signed`."""
+    """Roles of principals whose messages the task accepts if `access.mode` is `signed`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
-        """Run the task and return its result. The text before a colon is a label of the metric of its duration."""
+        """Run the task and return its result. The part before a colon is a label of the duration metric."""
         with bound_contextvars(task=self.name, task_id=self.request.id):
             started = time.monotonic()
             result = self._run_verified(args, kwargs)
@@ -105,14 +111,15 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return result
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Send `answer` to the sender of a refused message, if the message names an address. Its arguments are not
-        checked yet.
+        """Send `answer` to the sender of a refused message, if the message names an address; the base class sends
+        nothing. The arguments of the message are not checked yet.
         """
 
     def verify(self) -> Principal | None:
         """Return the principal that sent the message; None for an unsigned message, if `access.mode` allows it.
 
-        Raises UnprovenError, and StoreUnavailableError without the database.
+        Raises UnprovenError for a missing or wrong signature, and StoreUnavailableError if the database cannot be
+        reached.
         """
         return verify_sender(vars(self.request), self.name or "", self.roles)
 
@@ -166,7 +173,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         return result
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments for the task, checked for their number and types. Raises InvalidInputError."""
+        """Return the arguments for the task. Raises InvalidInputError if their number or types are wrong."""
         try:
             given = self._signature.bind(*args, **kwargs)
         except TypeError:
@@ -200,11 +207,13 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
 
 _CURRENT: Final[ContextVar[Principal | None]] = ContextVar("principal", default=None)
 _WANTED: Final = "a valid signature of a known principal of this cluster, at most an hour old"
-"""The same text for every wrong signature, so that a sender does not learn which names exist."""
+"""The expected value in every fault about a signature, one text for all, so that a sender does not learn which names
+exist.
+"""
 
 
 class UnprovenError(Exception):
-    """A message was refused because of its sender. `fault` goes to the sender, `reason` into the worker's log."""
+    """Raised if a message is refused because of its sender. `fault` goes to the sender, `reason` into the log."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
         self.fault, self.reason = fault, reason
@@ -212,7 +221,7 @@ class UnprovenError(Exception):
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The answer to the sender."""
+        """The answer to the sender of the refused message: `fault` as a document."""
         return {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(self.fault)}]}
 
 
@@ -223,7 +232,9 @@ def current_principal() -> Principal | None:
 
 @contextmanager
 def acting_for(principal: Principal | None) -> Iterator[None]:
-    """Let `current_principal` return this principal within the context. Only `tasks.base` calls it, after verifying."""
+    """Let `current_principal` return this principal for the `with` block. Only `tasks.base` calls it, after it verified
+    the signature.
+    """
     token = _CURRENT.set(principal)
     try:
         yield
@@ -234,8 +245,8 @@ def acting_for(principal: Principal | None) -> Iterator[None]:
 def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role]) -> Principal | None:
     """Return the principal that sent a message for this task; None for an unsigned one, if `access.mode` accepts it.
 
-    A wrong signature is refused in every mode, a role that is not in `roles` in mode `signed`. Raises UnprovenError,
-    and StoreUnavailableError without the database.
+    Raises UnprovenError for a wrong signature in every mode, and for a role that is not in `roles` in mode `signed`.
+    Raises StoreUnavailableError if the database cannot be reached.
     """
     from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
 

@@ -18,16 +18,18 @@ from workers.logs import get_logger
 from workers.settings import Settings
 
 FULL_SWEEP: Final = 3
-"""Intervals of `recover` after which all machines are checked and reconciled."""
+"""Every how many intervals of the task `recover` all machines are checked and reconciled with EC2."""
 PRUNE_MINUTE: Final = 17
-"""Minute of each hour by the clock. An interval would start again with each restart of beat, which keeps no file."""
+"""Minute of each hour at which the task `prune` is sent. An interval would start again with each restart of beat, which
+keeps no file.
+"""
 
 _STARTED: Final = datetime.now(UTC)
 _STARTED_MONOTONIC: Final = read_monotonic()
 
 
 def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return Celery's beat schedule with the intervals of the settings."""
+    """Return Celery's beat schedule: each periodic task with its interval from the settings."""
     recover, aws = settings.recover_interval, settings.aws
     notices = {"interruptions": _every(aws.interruption_interval, INTERRUPTIONS)} if aws.interruption_queue else {}
     hourly = crontab(minute=str(PRUNE_MINUTE), nowfun=read_steady_time)
@@ -64,20 +66,22 @@ class PunctualScheduler(Scheduler):
     """Celery's scheduler, but it wakes exactly when the next task is due."""
 
     refusal: ClassVar[str | None] = None
-    """The message of the ForeignClusterError that made beat end; None while it runs."""
+    """Why beat ended: its Redis belongs to another cluster, with the text of the ForeignClusterError. None while beat
+    runs.
+    """
     _waits = False
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
-        """Return how long to sleep if the next task is due in `n` seconds.
+        """Return how many seconds beat sleeps if the next task is due in `n` seconds: exactly until then.
 
-        Celery subtracts 10 ms and then checks in a busy loop until they have passed: a hundredth of a core for each
-        message a second.
+        Celery would subtract 10 ms and then check in a busy loop, which costs a hundredth of a core at one message a
+        second.
         """
         return n + drift
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send a due task of the schedule if this beat still belongs to the cluster of its Redis; otherwise end beat.
-        Send nothing while the database is an older state than this process has seen.
+        """Send the due task `entry`, if the Redis of this beat process belongs to its cluster; otherwise end the
+        process. While the database was reset to an older state, send nothing.
         """
         if self._may_send():
             super().apply_entry(entry, producer)

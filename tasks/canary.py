@@ -18,21 +18,23 @@ from tasks.base import LeaseholdTask
 
 
 class CanaryTask(LeaseholdTask):
-    """Changes nothing and needs no database. It answers every message while the database is unreachable, because no
-    signature can be verified then.
+    """Base class of the canary tasks, which only answer, so that health checks see that a worker consumes the queue.
+    While the database is unreachable, it answers every message, because no signature can be verified then.
     """
 
     abstract = True
     roles = frozenset({"worker", "operator", "reader"})
 
     def verify(self) -> Principal | None:
-        """Return the principal that sent the message; None for an unsigned message, if `access.mode` allows it."""
+        """Return the principal that sent the message; None for an unsigned message, if `access.mode` allows it, and for
+        every message while the database is unreachable.
+        """
         with suppress(StoreUnavailableError):
             return super().verify()
         return None
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Send `answer` to the sender of a refused message, if the message names an address. See LeaseholdTask."""
+        """Send `answer` to the sender of a refused canary message, if the message names an address for answers."""
         with suppress(InvalidInputError):
             (reply_to,), _ = self.read_arguments(args, kwargs)
             services.ports.notifier.reply(reply_to, answer)

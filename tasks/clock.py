@@ -16,8 +16,10 @@ from scheduler.operations.paused_gc import PausedGC
 
 
 def record_sends(file: Path) -> None:
-    """Write the monotonic clock into this file now and after each task that this process sends. Raises OSError if the
-    file cannot be written now.
+    """Write the monotonic clock into this file now and after each task that this process sends, so that a health check
+    sees when beat last sent a task.
+
+    Raises OSError if the file cannot be written now.
     """
     write_send_time(file)
 

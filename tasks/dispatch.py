@@ -21,11 +21,14 @@ from workers.logs import get_logger
 log = get_logger(__name__)
 
 LEAST_WAIT: Final = 0.02
-"""Least seconds before an alarm, so that work which stays due does not cause one tick after the other."""
+"""Least seconds before an alarm (a timer that requests a tick), so that work which stays due does not cause one tick
+after the other.
+"""
 
 
 class CeleryDispatcher:
-    """See `scheduler.ports.Dispatcher`. Safe for threads; each process makes its own.
+    """Sends the scheduler's slow work, ticks and callbacks as Celery messages. Safe for threads; each process makes its
+    own.
 
     `resend_seconds`: the interval in which `recover` sends slow work again. Messages expire after twice this time, so
     that copies do not fill a slow queue.
@@ -38,24 +41,32 @@ class CeleryDispatcher:
         self._alarm = Alarm(self._send_due_tick)
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Send the launches of these slots to the launch queue. See Dispatcher."""
+        """Send one message for each of these slots to the queue `launch`: a worker then launches the machine of the
+        slot.
+        """
         self._send(LAUNCH_SLOT, [[slot.id, slot.launch_id] for slot in slots], self._slow_expires)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Send the terminations of these slots' machines, in these epochs, to the terminate queue. See Dispatcher."""
+        """Send one message for each of these slots to the queue `terminate`: a worker then ends the machine that the
+        slot has in its present epoch.
+        """
         self._send(TERMINATE_SLOT, [[slot.id, slot.epoch] for slot in slots], self._slow_expires)
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """Send checks of these slots to the health queue. See Dispatcher."""
+        """Send one message to the queue `health`: a worker then checks the machines of the slots with these ids."""
         if slots:
             self._send(CHECK, [[list(slots)]], self._check_expires)
 
     def send_tick(self) -> None:
-        """Request a tick now."""
+        """Send a message that requests a tick (one run of the scheduler) now."""
         self._send(TICK, [[]], 2 * self._tick_seconds)
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send a callback to its task and queue. See Dispatcher."""
+        """Send a callback to the task and the queue that a producer named. A queue name that is no list in Redis is
+        logged and ignored.
+
+        Raises ConnectionError if the broker does not take the message.
+        """
         name = outgoing.callback.queue
         # The producer's queue, which is not declared here: the message goes onto the Redis list of that name.
         queue = Queue(name, Exchange("", type="direct", no_declare=True), routing_key=name, no_declare=True)
@@ -69,19 +80,15 @@ class CeleryDispatcher:
         except redis.ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
-            # The queue will never accept it, and repeating it would delay other callbacks.
-            log.warning(
-                "The queue of a callback is a Redis key of another type than list: the callback was not sent.",
-                action="callback.refused",
-                queue=name,
-                callback=outgoing.id,
-            )
+            # The queue will never accept the callback, and repeating it would delay other callbacks.
+            sentence = "A callback was dropped: the Redis key with the name of its queue is no list."
+            log.warning(sentence, action="callback.refused", queue=name, callback=outgoing.id)
         except (OperationalError, redis.RedisError, OSError) as error:
             raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Schedule a tick for `due` (None: no scheduled tick). A due time after the next periodic tick needs no alarm.
-        See Dispatcher.
+        """Set the alarm so that a tick is requested at `due` (None: no alarm). If the next periodic tick comes first,
+        no alarm is set.
         """
         wait = None if due is None or due - now >= self._tick_seconds else max(due - now, LEAST_WAIT)
         self._alarm.set(wait)
@@ -101,7 +108,7 @@ class CeleryDispatcher:
 
 
 class Alarm:
-    """Calls a function once, in a thread of its own, when the time that was set last is over."""
+    """A timer that calls a function once, in a thread of its own. A new setting replaces the earlier one."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
@@ -109,7 +116,9 @@ class Alarm:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float | None) -> None:
-        """Call the function after this time; None: not at all. This replaces an earlier setting."""
+        """Call the function of this alarm once after `seconds` (None: do not call it). This replaces an earlier
+        setting.
+        """
         with self._guard:
             if self._timer is not None:
                 self._timer.cancel()

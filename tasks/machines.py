@@ -36,13 +36,15 @@ def sweep_slots(all_machines: bool = False) -> str:  # noqa: FBT001, FBT002 - an
 
 @app.task(name=HEAR)
 def hear() -> str:
-    """Record the heartbeats of static hosts."""
+    """Record the heartbeats that static hosts (machines that are not launched on EC2) have sent."""
     return f"heard: {hear_hosts(services.ports)}"
 
 
 @app.task(name=RECOVER)
 def recover_lost() -> str:
-    """Send again what was decided and is neither done nor sent lately; write the events of refused messages."""
+    """Send launches, terminations and callbacks again that were decided, are not done and were not sent lately; write
+    the events of refused messages.
+    """
     count = recover(services.ports, services.settings.recover_interval)
     if count:
         log.info("Overdue messages were sent again.", action="recover.sent", count=count)
@@ -52,7 +54,9 @@ def recover_lost() -> str:
 
 @app.task(name=RECONCILE)
 def reconcile_machines() -> str:
-    """Compare EC2's machines with our tags to the slots: adopt those of lost answers, terminate those of no slot."""
+    """Compare the EC2 machines that have this cluster's tags to the slots: give a machine to its slot if the answer to
+    its launch was lost, and terminate machines that belong to no slot.
+    """
     found = reconcile(services.ports, services.settings.orphan_age)
     if found != Reconciled():
         counts = msgspec.structs.asdict(found)
@@ -91,7 +95,7 @@ def prune() -> str:
 
 @app.task(name=LAUNCH_SLOT)
 def launch_slot(slot_id: str, launch_id: str) -> str:
-    """Carry out the launch that was decided for this slot, if it is still wanted."""
+    """Launch a machine on EC2 for this slot, if the slot still wants the launch with the id `launch_id`."""
     result = launch(services.ports, slot_id, launch_id)
     log.info("Launched." if result == "success" else "Not launched.", action=f"launch.{result}", slot=slot_id)
     return result
@@ -99,7 +103,7 @@ def launch_slot(slot_id: str, launch_id: str) -> str:
 
 @app.task(name=TERMINATE_SLOT)
 def terminate_slot(slot_id: str, epoch: int) -> str:
-    """End the machine that this slot has in this epoch, and in no other."""
+    """End the machine that this slot has in the epoch `epoch`; a machine of another epoch of the slot is not ended."""
     result = terminate(services.ports, slot_id, epoch)
     sentence = "The end of a machine was requested." if result == "asked" else "No machine had to be ended."
     log.info(sentence, action=f"terminate.{result}", slot=slot_id, epoch=epoch)

@@ -55,18 +55,22 @@ def check_message(queue: str, raw: object, known: Collection[str]) -> bytes:
 
 
 def find_defect(error: InvalidInputError) -> Defect:
-    """Return the kind of defect for a message that did not pass the check."""
+    """Return the kind of defect of a message that `check_message` refused: "task" for an unknown task name, else
+    "envelope".
+    """
     return "task" if error.faults[0].path == "headers.task" else "envelope"
 
 
 def is_expired(raw: Mapping[str, Any], now: float) -> bool:
-    """Return whether a checked message has expired. A time without a zone is in UTC, as for Celery."""
+    """Return whether a message that passed `check_message` has expired at `now`. A time without a zone is in UTC, as
+    for Celery.
+    """
     instant = maybe_iso8601(raw["headers"].get("expires"))
     return instant is not None and maybe_make_aware(instant).timestamp() <= now
 
 
 def move_instant(instant: str, seconds: float) -> str:
-    """Return this instant in ISO 8601, moved by some seconds."""
+    """Return the ISO 8601 time `instant`, moved by `seconds`; unchanged if it cannot be read."""
     found = maybe_iso8601(instant)
     return instant if found is None else (maybe_make_aware(found) + timedelta(seconds=seconds)).isoformat()
 
@@ -112,7 +116,9 @@ def _is_instant(value: object) -> bool:
 
 
 def _check_properties(properties: Mapping[str, Any]) -> None:
-    """Check what kombu needs to store the message while a worker has it, and to restore it when the worker dies."""
+    """Check the properties of a message that kombu needs to store the message while a worker has it, and to restore it
+    when the worker dies.
+    """
     if not is_whole_text(properties.get("delivery_tag"), MOST_ID):
         raise fault("properties.delivery_tag", f"an id of 1 to {MOST_ID} characters", properties.get("delivery_tag"))
     delivery = _table(properties.get("delivery_info"), "properties.delivery_info")
@@ -147,7 +153,7 @@ def _read_body(body: object, encoding: object) -> bytes:
 
 
 def _decode(content: bytes, encoding: object) -> object:
-    """Return the body as the task will read it."""
+    """Return the body of a message as the task will read it, decoded from JSON."""
     try:
         return serialization.loads(content, CONTENT_TYPE, "utf-8", accept={CONTENT_TYPE})
     except (ValueError, DecodeError, ContentDisallowed) as error:
@@ -160,7 +166,7 @@ def _refuse_body(encoding: object, error: Exception) -> InvalidInputError:
 
 
 def _check_body(content: object) -> None:
-    """Check that the body is `[arguments, named arguments, links]` and not nested too deeply."""
+    """Check that the decoded body of a message is `[arguments, named arguments, links]` and not nested too deeply."""
     if not isinstance(content, list) or len(content) != 3:  # noqa: PLR2004 - protocol 2
         raise fault("body", "[arguments, named arguments, links]", content)
     arguments, named, links = content
@@ -184,12 +190,14 @@ def _check_body(content: object) -> None:
 
 
 _HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})
-"""Fields of documents whose values are never shown."""
+"""Fields of documents whose values never appear in logs and events, because they are secrets."""
 _TYPES: Final = {'"': "a text", "{": "a table", "[": "a list"}
 
 
 def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task: str, message: str) -> None:
-    """Count and record a message that was refused without an answer. Never raises: the message is refused anyway."""
+    """Count and record a message that was refused without an answer to its sender. A failure of Redis is ignored,
+    because the message is refused anyway.
+    """
     from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
 
     first = faults[0]
@@ -211,7 +219,7 @@ def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task:
 
 
 def conceal(fault: Fault) -> str:
-    """Return the value of a fault without secrets. Of a message's body only type and size are shown."""
+    """Return the received value of a fault, with secrets masked. Of a message's body only type and size are shown."""
     field = re.split(r"[.\[\]]", fault.path.rstrip("]"))[-1]
     if field in _HIDDEN:
         return MASK
@@ -232,7 +240,7 @@ _SENTENCE: Final = (
 
 
 class ExpiredMessages:
-    """The expired messages that one worker dropped. Safe for threads."""
+    """Counts the expired messages that one worker dropped, for the metrics and a warning. Safe for threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -241,14 +249,16 @@ class ExpiredMessages:
         self._counted_at = self._warned_at = float("-inf")
 
     def note(self, queue: str) -> None:
-        """Record one dropped message."""
+        """Record one expired message of this queue that the worker dropped."""
         with self._guard:
             self._uncounted[queue] += 1
             self._unreported[queue] += 1
         self.report()
 
     def report(self) -> None:
-        """Write the counts and the warning that are due. It is called regularly, so that the last ones are written."""
+        """Write the counts of expired messages to the metrics, at most once a second, and a warning, at most once a
+        minute. It is called regularly, so that the last counts are written.
+        """
         now = read_monotonic()
         with self._guard:
             counted = self._take_due(self._uncounted, self._counted_at + COUNT_SECONDS, now)

@@ -18,7 +18,9 @@ from workers.settings import FlowerSettings, is_loopback
 
 
 def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
-    """Return why Flower must not start with these settings, or None."""
+    """Return why Flower must not start with these settings: it has no password and is not in the local stack on a
+    loopback address. None if it may start.
+    """
     if flower.basic_auth is not None or (local and is_loopback(flower.host)):
         return None
     return (
@@ -60,7 +62,7 @@ def close_metrics() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run Flower until it is stopped; end with status 1 if it must not start."""
+    """Run Flower, Celery's web page, until it is stopped; end with status 1 if it must not start."""
     from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
 
     require_broker()
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
     if fault := refuse(flower, local="--local" in arguments):
         sys.exit(f"leasehold: {fault}")
     if flower.basic_auth is not None:
-        # By the environment: every user of this host can read a command line.
+        # The password is passed by the environment, because every user of this host can read a command line.
         os.environ["FLOWER_BASIC_AUTH"] = flower.basic_auth.get_secret_value()
     app.start(["flower", f"--address={flower.host}", f"--port={flower.port}"])
 

@@ -23,8 +23,8 @@ CONDITIONS: Final = task_name(RESERVATIONS, "conditions")
 
 
 def list_queues() -> list[Queue]:
-    """Return the queues. They are plain direct queues: a message goes onto the Redis list of that name. So nothing must
-    be declared before sending, and a flush of Redis loses no declaration.
+    """Return the cluster's queues as plain direct queues: a message goes onto the Redis list of the queue's name. So
+    nothing must be declared before sending, and a flush of Redis loses no declaration.
     """
     return [Queue(name, routing_key=name, no_declare=True) for name in QUEUE_NAMES]
 

@@ -20,7 +20,7 @@ _NAMES: Final = ("reservation", "id", "slot")
 
 
 def describe_arguments(arguments: Sequence[object]) -> str:
-    """Return positional arguments as a short text: a document by its id, without tokens."""
+    """Return the positional arguments of a task as a short text: a document by its id, without tokens."""
     return _cut(", ".join(map(_describe, arguments)))
 
 
@@ -79,20 +79,18 @@ class ReadableRequest(Request):
 
     @property
     def argsrepr(self) -> str:
-        """Return "" in place of Celery's description of a task's named arguments: values of senders are not shown."""
+        """Empty: Celery would show the arguments as the sender wrote them."""
         return ""
 
     @property
     def kwargsrepr(self) -> str:
-        """Return an empty text in place of Celery's description of a task's named arguments: values of senders are not
-        shown.
-        """
+        """Empty: Celery would show the named arguments as the sender wrote them."""
         return ""
 
     def cancel(self, pool: Any, signal: int | None = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002 - Celery's signature
-        """Give the task up at a cold shutdown; its message returns to the queue.
+        """Give up this running task at a cold shutdown of the worker; its message returns to the queue.
 
-        Threads cannot be ended and run until their process ends (tasks/threads.py). Celery's method raises
+        Tasks in threads cannot be ended and run until their process ends (tasks/threads.py). Celery's method raises
         NotImplementedError for them.
         """
         try:
@@ -101,12 +99,16 @@ class ReadableRequest(Request):
             self._announce_cancelled(emit_retry=emit_retry)  # type: ignore[attr-defined] # the stubs leave it out
 
     def acknowledge(self) -> None:
-        """Acknowledge the message after its task has ended in any way, and admit another request."""
+        """Acknowledge the message after its task has ended in any way, and record that the request left the worker's
+        process pool.
+        """
         super().acknowledge()
         self._note_left()
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - Celery's signature
-        """Return the message to its queue or drop it, and admit another request."""
+        """Return the message to its queue (`requeue`) or drop it, and record that the request left the worker's process
+        pool.
+        """
         super().reject(requeue)
         self._note_left()
 
@@ -126,10 +128,10 @@ class ReadableRequest(Request):
         return {**super().info(safe=True), "args": self.argsrepr, "kwargs": self.kwargsrepr}
 
     def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's signature
-        """Send an event without the task's result.
+        """Send Celery's event about this task without the task's result.
 
-        The worker's loop buffers events and sends them together in its thread. Celery empties the buffer after sending
-        it, so an event that another thread adds in between would be lost. A thread of the pool therefore sends its
+        The worker's loop buffers events and sends them together in its thread. Celery empties the buffer after sending,
+        so an event that another thread adds in between would be lost. A thread of the worker's pool therefore sends its
         events at once.
         """
         result = fields.pop("result", None)

@@ -46,7 +46,7 @@ def _few(ids: list[str]) -> list[str]:
 
 
 class Question(Document):
-    """A request that reads and changes nothing."""
+    """Base class of the documents of requests that only read and change nothing."""
 
     request: Text
     reply_to: Text
@@ -81,25 +81,29 @@ AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
 class RequestTask(LeaseholdTask):
-    """A task of the reservations queue. It runs with one document, in whichever form the message has it."""
+    """Base class of the tasks of the queue `reservations`. It runs with one document, which a message may contain in
+    several forms.
+    """
 
     abstract = True
     roles = frozenset(ROLES)
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Send `answer` to the sender of a refused message, if the message names an address. See LeaseholdTask."""
+        """Send `answer` to the sender of a refused request, if its document names an address for the answer."""
         with suppress(InvalidInputError):
             (document,), _ = self.read_arguments(args, kwargs)
             if address := find_address(document):
                 services.ports.notifier.reply(address, answer)
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments for the task, checked for their number and types. See LeaseholdTask."""
+        """Return the document of a request as the only argument for the task. Raises InvalidInputError if the arguments
+        of the message contain no document.
+        """
         return [read_request(args, kwargs, str(self.request.id or ""))], {}
 
 
 def _register(verb: str) -> None:
-    """Register the Celery task of one verb."""
+    """Register the Celery task that carries out and answers the requests of one verb."""
 
     def carry_out(document: Any) -> str:
         address = find_address(document)
@@ -161,7 +165,9 @@ def _explain(asked: ExplainDocument) -> Answer:
 
 
 def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable[[AnyQuestion], Answer]) -> str:
-    """Answer a question of a message. A question changes nothing, so it may be repeated."""
+    """Answer a request that only reads: call `act` with the checked document and send the result to the document's
+    address. It changes nothing, so it may be repeated.
+    """
     address = find_address(document)
     try:
         question = read_document(model, document)
@@ -183,7 +189,9 @@ def _accept(verb: str, document: object) -> Answer:
 
 
 def find_address(document: object) -> str | None:
-    """Return the address for the answer, if the document has one. Raises ForeignAddressError for a wrong address."""
+    """Return the address for the answer, if the document has one. Raises ForeignAddressError if the address is no
+    answer address of this cluster.
+    """
     address = document.get("reply_to") if isinstance(document, dict) else None
     if address is None:
         return None
@@ -194,7 +202,7 @@ def find_address(document: object) -> str | None:
 
 
 def send_answer(address: str | None, answer: Answer) -> None:
-    """Send the answer to the address. Raises UnansweredError for a refusal without an address."""
+    """Send the answer to `address`; without an address, raise UnansweredError if the answer is a refusal."""
     if address is not None:
         services.ports.notifier.reply(address, answer)
     elif not answer["ok"]:
@@ -203,12 +211,12 @@ def send_answer(address: str | None, answer: Answer) -> None:
 
 
 def list_errors(answer: Answer) -> list[dict[str, Any]]:
-    """Return the errors in the answer for one document or for a list of documents."""
+    """Return all errors in an answer, which belongs to one document or to a list of documents."""
     return [error for each in answer.get("results", [answer]) for error in each.get("errors", ())]
 
 
 def describe_answer(answer: Answer) -> str:
-    """Return the answer in a few words, without tokens."""
+    """Return a short text about an answer for logs, without tokens: "accepted", or how many documents were refused."""
     results = answer.get("results", [answer])
     refused = sum(not each["ok"] for each in results)
     if refused:
@@ -217,7 +225,7 @@ def describe_answer(answer: Answer) -> str:
 
 
 NAME = "document"
-"""The keyword argument for a whole document. No document has a field of this name."""
+"""Name of the keyword argument that contains a whole document. No document has a field of this name."""
 
 
 def read_request(arguments: Sequence[Any], named: Mapping[str, Any], message: str) -> Any:

@@ -22,14 +22,16 @@ FindAccess = Callable[[], Access]
 
 
 class SigningProducer(Producer):
-    """A producer that serializes the body itself, so that exactly the sent bytes are signed."""
+    """A kombu producer that signs messages to this cluster's tasks. It serializes the body itself, so that exactly the
+    sent bytes are signed.
+    """
 
     def __init__(self, find_access: FindAccess | None, *arguments: Any, **options: Any) -> None:
         self._find_access = find_access
         super().__init__(*arguments, **options)
 
     def publish(self, body: Any, routing_key: str | None = None, **options: Any) -> Any:  # type: ignore[override]
-        """Sign a message and publish it. See kombu.Producer.publish."""
+        """Publish a message as kombu does; a message for one of this cluster's tasks is signed first."""
         headers = options.get("headers") or {}
         if self._find_access is None or not str(headers.get("task")).startswith(f"{TASK_PREFIX}."):
             return super().publish(body, routing_key=routing_key, **options)
@@ -41,7 +43,7 @@ class SigningProducer(Producer):
 
 
 def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-    """Return the headers of the signature; none while no key can be read.
+    """Return the headers with the signature of a message; none while no key can be read.
 
     A worker in mode `signed` then refuses the message, and the next tick, sweep or recovery does its work.
     """
@@ -53,7 +55,7 @@ def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body:
 
 
 class SigningAMQP(AMQP):
-    """Celery's AMQP with producers that sign: those of the pool and that of beat."""
+    """Celery's AMQP class with producers that sign messages: those of the producer pool and that of beat."""
 
     find_access: FindAccess | None = None
     _producer_pool: ProducerPool | None = None
@@ -65,7 +67,7 @@ class SigningAMQP(AMQP):
 
     @property
     def producer_pool(self) -> ProducerPool:
-        """Return the pool of signing producers. See AMQP.producer_pool. Celery resets `_producer_pool` after a fork."""
+        """The pool of signing producers, made at the first use. Celery resets `_producer_pool` after a fork."""
         if self._producer_pool is None:
             pool: Any = self.app.pool
             self._producer_pool = ProducerPool(connections=pool, limit=pool.limit, Producer=self.Producer)
@@ -73,6 +75,8 @@ class SigningAMQP(AMQP):
 
 
 def sign_with(app: Celery, find_access: FindAccess) -> None:
-    """Let an application with SigningAMQP sign by these principals. They are read with the first message."""
+    """Let the Celery application `app` sign its messages with the keys that `find_access` reads. They are read with the
+    first message.
+    """
     if isinstance(app.amqp, SigningAMQP):
         app.amqp.find_access = find_access

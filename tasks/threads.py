@@ -19,22 +19,26 @@ POOL_NAME: Final = "tasks.threads:ThreadPool"
 
 
 class ThreadPool(TaskPool):
-    """Thread pool that waits for its tasks at a warm shutdown, not at a cold one: the soft shutdown has waited."""
+    """Celery thread pool that waits for running tasks at a warm shutdown, but not at a cold one, because the soft
+    shutdown before it has waited.
+    """
 
     executor: ThreadPoolExecutor
 
     def on_stop(self) -> None:
-        """Accept no more tasks; at a cold shutdown drop the tasks that have not begun."""
+        """Accept no more tasks when the worker stops; wait for running tasks at a warm shutdown, and drop tasks that
+        have not begun at a cold one.
+        """
         is_cold = bool(state.should_terminate)
         self.executor.shutdown(wait=not is_cold, cancel_futures=is_cold)
 
     def count_busy(self) -> int:
-        """Return how many threads have not ended. After a warm shutdown all have."""
+        """Return how many threads of this pool still run. After a warm shutdown the number is 0."""
         return sum(thread.is_alive() for thread in self.executor._threads)  # noqa: SLF001 - no public way
 
 
 def leave(status: int | None, pool: Any) -> NoReturn:
-    """End this process with this status, without waiting for threads that wait for EC2."""
+    """End this worker process with this status, without waiting for threads that wait for EC2."""
     busy = pool.count_busy() if isinstance(pool, ThreadPool) else 0
     if busy:
         sentence = "The process ends before its tasks; their work will be sent again."

@@ -11,7 +11,7 @@ log = get_logger(__name__)
 
 
 class TickTask(LeaseholdTask):
-    """A task that operators may send as well."""
+    """Base class of the tick's task, which accepts messages of workers and operators."""
 
     abstract = True
     roles = frozenset({"worker", "operator"})
@@ -19,7 +19,9 @@ class TickTask(LeaseholdTask):
 
 @app.task(name=TICK, base=TickTask)
 def run_tick() -> str:
-    """Run a tick, unless another process ticks: that process then runs another tick."""
+    """Run a tick (one run of the scheduler), unless another process holds the tick lock: that process then runs one
+    more tick.
+    """
     ports = services.ports
     try:
         done = tick(ports, services.leader, lambda: Renewal(ports.lock, services.settings.ticks.lock_seconds))

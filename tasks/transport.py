@@ -31,11 +31,13 @@ from workers.logs import get_logger
 
 log = get_logger(__name__)
 PREFIX_OPTION = "view_prefix"
-"""The transport's option with the prefix of our keys."""
+"""Name of the transport option that contains the prefix of this cluster's keys in Redis."""
 _NUMBERS = count(1)
-"""Numbers for ARRIVAL. They are global, because a worker makes a new transport when it reconnects."""
+"""Numbers for the messages that this process takes, written into the header ARRIVAL. They are global, because a worker
+makes a new transport when it reconnects.
+"""
 _NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
-"""kombu's note of a message that a worker has taken: its envelope, exchange and routing key."""
+"""Decoder of kombu's stored record of a message that a worker has taken: envelope, exchange and routing key."""
 _CLOSED = "the channel was closed"
 _SENTENCE = "A message that is no task of this queue was dropped."
 
@@ -49,7 +51,9 @@ def _known_tasks(queue: str) -> frozenset[str]:
 
 
 def _is_readable(note: bytes | None) -> bool:
-    """Return whether kombu can restore a message from `note`, its stored record. True as well if the record is gone."""
+    """Return whether kombu can restore a message from `note`, its stored record in Redis; also True if there is no
+    record.
+    """
     try:
         return note is None or bool(_NOTE.decode(note))
     except msgspec.DecodeError:
@@ -64,7 +68,8 @@ def _read_clock() -> float:
 
 
 class QoS(redis.QoS):
-    """Stores a note in Redis for each message that a worker is processing, with the cluster time of its start.
+    """Stores a record in Redis for each message that a worker is processing, with the cluster time at which the worker
+    took the message.
 
     kombu uses the wall clock of this host; another host would then restore such a message too early or never.
     """
@@ -72,16 +77,20 @@ class QoS(redis.QoS):
     channel: Any
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Store a note of a message that this worker has taken, as kombu does, but with cluster time."""
+        """Store a record in Redis of a message that this worker has taken: as kombu does, but with cluster time."""
         self._repair_and_retry(lambda: self._note(message, delivery_tag))
         super(redis.QoS, self).append(message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        """Acknowledge a message; repairs keys of a wrong type first, if necessary."""
+        """Acknowledge a message. If a key of the broker has a wrong type, the key is renamed first and the records are
+        stored again.
+        """
         self._repair_and_retry(lambda: super(QoS, self).ack(delivery_tag))
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
-        """Reject a message; with `requeue` it returns to its queue. Repairs keys of a wrong type, if necessary."""
+        """Reject a message; with `requeue` it returns to its queue. If a key of the broker has a wrong type, the key is
+        renamed and the records are stored again.
+        """
         try:
             super().reject(delivery_tag, requeue)
         except ResponseError:
@@ -95,8 +104,8 @@ class QoS(redis.QoS):
                 super().reject(delivery_tag, requeue)
 
     def restore_by_tag(self, tag: bytes | str, client: Any = None, leftmost: bool = False) -> None:  # noqa: FBT001, FBT002 - as above
-        """Restore the message of this note to its queue. A note that cannot be read is set aside, because kombu would
-        fail on it, or drop it, before later notes.
+        """Return the message with the delivery tag `tag` to its queue. If its stored record cannot be read, the record
+        is moved away, because kombu would fail on it before it restores later messages.
         """
         with self.channel.conn_or_acquire(client) as found:
             if _is_readable(found.hget(self.unacked_key, tag)):
@@ -113,8 +122,8 @@ class QoS(redis.QoS):
             act()
 
     def _set_aside(self) -> set[str]:
-        """Rename the keys of a wrong type, so that the transport can use their names again, and return them. If there
-        are none, raise the handled error again.
+        """Rename the broker's keys that have a wrong type and return their names. If there are none, raise the Redis
+        error that is being handled.
         """
         found: set[str] = self.channel.set_aside_wrong_keys()
         if not found:
@@ -122,8 +131,10 @@ class QoS(redis.QoS):
         return found
 
     def _note_again(self) -> None:
-        """Store kombu's notes of this worker's unacknowledged messages again, and add a time to notes of other workers
-        that have none. Without a note and a time a message is not restored when its worker dies.
+        """Store the records of this worker's unacknowledged messages in Redis again, and add a time to records of other
+        workers that have none.
+
+        Without a record and a time a message is not restored when its worker dies.
         """
         for tag, message in (self._delivered or {}).items():
             if tag not in (self._dirty or ()):
@@ -141,7 +152,7 @@ class QoS(redis.QoS):
             pipe.hset(self.unacked_key, delivery_tag, kept).execute()
 
     def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
-        """Restore the messages that were noted longer ago than the visibility timeout.
+        """Return messages to their queues that workers took longer ago than the visibility timeout.
 
         kombu measures by the wall clock, so the timeout is corrected by its difference from cluster time.
         """
@@ -154,15 +165,17 @@ class QoS(redis.QoS):
 
 
 class Channel(redis.Channel):
-    """A channel that drops undecodable messages, keeps one client, and reports its closing as a lost connection."""
+    """A kombu channel that drops messages that cannot be decoded, keeps one Redis client, and reports its own closing
+    as a lost connection.
+    """
 
     QoS = QoS
     connection: Any
     _kept: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
-        """Return a client. An asynchronous one of kombu has a connection of its own. All others take a connection from
-        the pool for each command, so one client serves all, also from several threads.
+        """Return the Redis client of this channel. kombu's asynchronous client has a connection of its own. For all
+        other uses one client serves, also from several threads: it takes a connection from the pool for each command.
         """
         if asynchronous:
             return super()._create_client(asynchronous=True)  # type: ignore[misc] # the stubs leave it out
@@ -172,8 +185,8 @@ class Channel(redis.Channel):
         return self._kept
 
     def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
-        """Return the parameters of a connection. Raises ConnectionError if the channel is closed: the publisher then
-        gets a new channel from kombu and sends the message again.
+        """Return the parameters of a connection to Redis. Raises ConnectionError if the channel is closed: the
+        publisher then gets a new channel from kombu and sends the message again.
         """
         if self.connection is None:
             # kombu's method fails with AttributeError. When a connection is lost during a declaration, kombu opens a
@@ -182,7 +195,7 @@ class Channel(redis.Channel):
         return super()._connparams(asynchronous)  # type: ignore[misc] # as above
 
     def set_aside_wrong_keys(self) -> set[str]:
-        """Rename the keys of the broker that have a wrong type; return the keys."""
+        """Rename the broker's keys in Redis that have a wrong type, and return their names."""
         # Not by the connection of `client`, which may be waiting for a message.
         found = set_aside(self._create_client(), self._prefix, BROKER_TYPES)
         for each in found:
@@ -195,7 +208,7 @@ class Channel(redis.Channel):
         return {each.key for each in found}
 
     def set_aside_note(self, tag: str) -> None:
-        """Move a note that cannot be read out of kombu's tables."""
+        """Move the stored record of the message with this delivery tag, which cannot be read, out of kombu's keys."""
         set_aside_note(self._create_client(), self._prefix, tag)
         sentence = "The note of a message could not be read. It was set aside."
         log.error(sentence, action="broker.key_set_aside", key=UNACKED, found="unreadable", tag=show(tag))
@@ -209,7 +222,9 @@ class Channel(redis.Channel):
         return str(self.connection.client.transport_options.get(PREFIX_OPTION, DEFAULT_PREFIX))
 
     def _put(self, queue: str, message: Any, **options: Any) -> None:
-        """Send a message. If its queue has a wrong type, set the key aside and send it to a new queue."""
+        """Send a message to this queue. If the queue's key in Redis has a wrong type, rename the key and send the
+        message to a new queue.
+        """
         try:
             super()._put(queue, message, **options)
         except ResponseError:
@@ -222,7 +237,7 @@ class Channel(redis.Channel):
         try:
             return super()._brpop_read(**options)  # type: ignore[misc] # the stubs leave it out
         except ResponseError:
-            # Without this the worker, and each of its successors, would end.
+            # An unhandled error would end this worker, and each worker that reads the same key after it.
             if self.connection.handed_over != before or not self.set_aside_wrong_keys():
                 raise
             return True
@@ -237,7 +252,7 @@ class Channel(redis.Channel):
 
 
 def _find_text(error: Exception) -> str:
-    """Return the text that could not be decoded. Only the error has it; kombu drops it."""
+    """Return the text of a message that could not be decoded; only the decoder's error still has it."""
     found = getattr(error, "doc", None) or getattr(error, "object", None) or str(error)
     return show(found.decode(errors="replace") if isinstance(found, bytes) else found)
 
@@ -248,11 +263,11 @@ def _admit(message: Any, body: bytes) -> bool:
 
 
 class Transport(redis.Transport):
-    """Delivers the messages that pass the check."""
+    """Celery's transport on Redis that delivers only messages that passed the check and have not expired."""
 
     Channel = Channel
     handed_over = 0
-    """Number of envelopes that were read."""
+    """Number of message envelopes that were read."""
 
     def _deliver(self, message: Any, queue: str | None) -> None:
         self.handed_over += 1

@@ -26,7 +26,9 @@ POOLS: Final[dict[str, Pool]] = {
     HEALTH: "threads",
     TERMINATE: "threads",
 }
-"""Processes where time limits must hold and Python computes; threads where tasks wait for EC2 and machines."""
+"""The kind of Celery pool for each queue: processes where time limits must hold and Python computes; threads where
+tasks wait for EC2 and machines.
+"""
 
 
 def worker_options(queue: str, concurrency: ConcurrencySettings) -> dict[str, Any]:

@@ -50,14 +50,14 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
 
 
 def describe_pool(view: View, rules: Rules, name: str, now: float) -> list[str]:
-    """Return what holds back the launches of a pool now: each back-off with its reason and its end."""
+    """Return texts on what holds back the launches of a pool now: each back-off with its reason and its end."""
     holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
     active = sum(slot.pool == name and slot.state not in INACTIVE for slot in view.slots.values())
     return [text for hold in holds for text in _describe_hold(hold, rules.pools[name], active, now)]
 
 
 def describe_subject(hold: Hold) -> str:
-    """Return as text what a back-off keeps from being launched."""
+    """Return as text what a launch back-off holds back: a pool, every pool, or an offering or zone of a pool."""
     pool = "every pool" if hold.pool == "*" else f"pool {hold.pool}"
     if hold.kind == "unhealthy" or not hold.subject:
         return pool
@@ -138,16 +138,18 @@ _A_MOMENT: Final = 0.001
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What an account would have if it was charged now, and what its leases cost per second at each level."""
+    """What a quota account would have if it was charged now, and what its leases cost per second at each level."""
 
     account: Account
     use: Levels
     level: int
-    """The best level that the account can pay for; 5: no paid level."""
+    """The best quota level that the account can pay for; 5 means no paid level."""
 
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
-    """Return a quota account with the balances that it would have after a charge at `now`."""
+    """Return the quota account as it would be if it was charged at `now`, with the cost of its running leases per
+    second.
+    """
     every = (item for leases in view.leases_on.values() for item in leases.items())
     payers = ((lease, view.account_of(view.reservations[owner])) for (owner, _), lease in every)
     leases = [lease for lease, payer in payers if payer is not None and payer.id == account.id]
@@ -160,18 +162,19 @@ def forecast(view: View, account: Account, now: float) -> Forecast:
 
 
 def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
-    """Yield (seconds, level): when the account can pay again at a level better than its present one, soonest first.
+    """Yield (seconds, level) for each quota level better than the present one: when the account can pay at it again,
+    soonest first.
 
-    It is assumed that its running work goes on. A balance of 0 pays for nothing.
+    It is assumed that the account's running work goes on. A balance of 0 pays for nothing.
     """
     times = [(_seconds_until_paid(found, level), level) for level in PAID if level < found.level]
     yield from sorted((seconds, level) for seconds, level in times if seconds is not None)
 
 
 def _seconds_until_paid(found: Forecast, level: int) -> float | None:
-    """Return the seconds until an account can pay at a level; None if it never can.
+    """Return the seconds until a quota account can pay at `level`; None if it never can.
 
-    It never can if it earns nothing at the level, keeps nothing, or earns less than its work costs.
+    It never can if it earns nothing at the level, keeps no earnings, or earns less than its running work costs.
     """
     account = found.account
     gain = account.charge_rate[level] - found.use[level]
@@ -182,7 +185,7 @@ def _seconds_until_paid(found: Forecast, level: int) -> float | None:
 
 
 def describe_account(found: Forecast) -> str:
-    """Return a sentence on the account: what it has left, how long that lasts, and when it can pay again."""
+    """Return a sentence on a quota account: what it has left, how long that lasts, and when it can pay again."""
     account = found.account
     if found.level == FREE:
         text = f"account {account.id} has nothing left at any level"

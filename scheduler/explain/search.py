@@ -29,24 +29,24 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 MOST_PLANS: Final = 150
-"""The most plans that one search for a change makes."""
+"""The most times that one search for a change plans."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One change that would end the wait, as text and as the rows and rules that it changes."""
+    """One change of rows and rules that would end a reservation's wait, with the text that suggests it."""
 
     kind: str
     text: str
     rows: tuple[Row, ...] = ()
-    """The rows of the view that the suggested change replaces."""
+    """The changed rows (reservations, slots, accounts), which replace those of the same id."""
     config: Mapping[str, Any] = {}
-    """The keys of the rules that the change sets, as a partial config."""
+    """The changed keys of the rules, as a partial config."""
     wait_seconds: float = 0.0
-    """Seconds after which the wait ends without any action."""
+    """Seconds after which the wait ends by itself; 0 for a change that an operator makes."""
 
 
 class Search:
-    """The search for one reservation: tries changes on its view, which is unchanged afterwards.
+    """Tries changes that could end the wait of one pending reservation. The view is unchanged afterwards.
 
     `has_time` is called before each plan. Once it returns False, or after MOST_PLANS plans, nothing more is tried and
     `is_cut_short` is true. `cache`: the plan cache of the view (default: an empty one).
@@ -67,15 +67,17 @@ class Search:
         self._cache = PlanCache() if cache is None else cache
 
     def may_go_on(self) -> bool:
-        """Return whether there is time for more trials. Loops over many candidate rows call it as well."""
+        """Return whether this search may try more changes: its time is not over and it has made fewer than MOST_PLANS
+        plans. Loops over many rows call it as well.
+        """
         self.is_cut_short = self.is_cut_short or self._plans >= MOST_PLANS or not self._has_time()
         return not self.is_cut_short
 
     def serves(self, change: Suggestion) -> bool:
-        """Return whether the plan with this change leases the reservation, or has all that the reservation needs in
-        flight.
+        """Return whether `change` would end the wait: a plan with it leases the searched reservation, or all slots that
+        the reservation needs are booting or being given back.
 
-        A change that makes the rules invalid serves nothing, for example a second offering of the same name.
+        A change that makes the rules invalid, for example a second offering of the same name, ends no wait.
         """
         if not self.may_go_on():
             return False
@@ -86,7 +88,7 @@ class Search:
 
     @contextmanager
     def assuming(self, change: Suggestion) -> Iterator[None]:
-        """Apply a change to the view and the rules for the `with` block.
+        """Apply `change` to the view and the rules of this search for the `with` block.
 
         Raises InvalidInputError if the change makes the rules invalid.
         """
@@ -101,7 +103,9 @@ class Search:
                 self.rules, self.reservation, self.now = before
 
     def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
-        """Return the first of the given changes that serves the reservation; None if none does or time is over."""
+        """Return the first of the given changes that would end the reservation's wait; None if none does or time is
+        over.
+        """
         for change in changes:
             if self.serves(change):
                 return change
@@ -110,8 +114,8 @@ class Search:
         return None
 
     def find_least(self, make: Callable[[int], Suggestion], most: int) -> Suggestion | None:
-        """Return the change with the least number from 1 to `most` that serves the reservation; None if `most` does
-        not.
+        """Return the change `make(n)` with the least `n` from 1 to `most` that would end the reservation's wait. None
+        if `make(most)` does not end it or time is over.
         """
         if most < 1 or not self.serves(make(most)):
             return None
@@ -122,10 +126,8 @@ class Search:
         return None if self.is_cut_short else make(high)
 
     def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
-        """Try one kind of change after the other, and return the least change of the first kind that serves the
-        reservation.
-
-        None if no kind serves it or time is over.
+        """Return the least change (`make(n)` with the least `n`) of the first of these makers that can end the
+        reservation's wait. None if no maker can or time is over.
         """
         for make in makers:
             change = self.find_least(make, most)
@@ -138,10 +140,10 @@ Kind = Callable[[Search], Suggestion | None]
 
 
 def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return a change of the first kind that would serve the pending reservation.
+    """Return a change of the first of these kinds that would end the wait of the search's reservation.
 
-    None if it is served without a change, or if no change of these kinds serves it or was found in time
-    (`search.is_cut_short`).
+    None if the reservation is not pending or is served without a change, or if no such change exists or was found in
+    time (`search.is_cut_short`).
     """
     nothing = Suggestion(kind="nothing", text="")
     if search.reservation.phase != "pending" or search.serves(nothing):
@@ -150,8 +152,8 @@ def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return the first change that one of the kinds finds for the waiting reservation; None if none finds one or the
-    time budget runs out.
+    """Return the first change that one of these kinds finds to end the reservation's wait; None if none does or time is
+    over.
     """
     for kind in kinds:
         found = kind(search)
@@ -161,8 +163,8 @@ def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def is_served(outcome: Plan, name: str) -> bool:
-    """Return whether the plan leases the reservation, or has all that it needs in flight: slots that boot, or slots of
-    preempted reservations.
+    """Return whether the plan leases the reservation `name`, or all that it needs is on the way: slots that boot, or
+    slots that preempted reservations give back.
     """
     if any(isinstance(each, Assign | Preempt) and each.reservation == name for each in outcome.decisions):
         return True
@@ -177,8 +179,8 @@ def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
 
 
 def describe_change(view: View, change: Suggestion) -> dict[str, Any]:
-    """Return the change as a document: `kind`, `text`, `wait_seconds`, and `actions` as in a scenario's timeline.
-    Played one after the other, the actions make the change.
+    """Return a suggested change as a document: `kind`, `text`, `wait_seconds`, and `actions` as in a scenario's
+    timeline. The actions, played in their order, make the change.
     """
     actions: list[dict[str, Any]] = [{"rules": change.config}] if change.config else []
     actions += [action for row in change.rows for action in _list_actions(view, row)]
@@ -208,7 +210,7 @@ def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
-    """Put the given rows into the view for the `with` block; afterwards the view has its earlier rows again."""
+    """Put the given rows into the view for the `with` block; the former rows are restored afterwards."""
     back: list[Change] = []
     try:
         for row in rows:
@@ -222,14 +224,15 @@ def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
 
 
 MOST_OPENERS: Final = 3
-"""The most changes of one kind that are tried as the first of two: each costs a whole search."""
+"""The most changes of one kind that are tried as the first of two changes together: each costs a whole search."""
 TOGETHER: Final = "only together: "
 Candidates = Callable[[Search], Iterable[Suggestion]]
 
 
 def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[Kind]) -> Suggestion | None:
-    """Return the first pair of changes that serves the waiting reservation, where neither of the two alone serves it.
-    The first of the pair comes from `openers`, the second is searched among `kinds`.
+    """Return two changes that together end the reservation's wait: one listed by `openers`, then one of `kinds`,
+    searched while the first is assumed. Returns the second change alone if it suffices; None if no pair is found or
+    time is over.
     """
     # The changes of a kind are listed before one of them is tried, because a trial changes the view.
     for first in chain.from_iterable(list(islice(list_changes(search), MOST_OPENERS)) for list_changes in openers):
@@ -244,8 +247,8 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
 
 
 def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return the change that serves the waiting reservation after the change `first`; None if there is none or the
-    rules refuse `first`.
+    """Return the change of one of `kinds` that would end the reservation's wait if the change `first` was made before.
+    None if there is none or `first` makes the rules invalid.
     """
     with suppress(InvalidInputError), search.assuming(first):
         return find_of_kinds(search, kinds)
@@ -253,7 +256,9 @@ def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Sug
 
 
 def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
-    """Return two suggested changes as one. Where both change the same row or key, the second one contains the first."""
+    """Return one change that makes both `first` and `second`. If both change the same row or key, that of `second` is
+    used, which already contains the change of `first`.
+    """
     return Suggestion(
         kind=kind,
         text=f"{TOGETHER}{first.text.removeprefix(TOGETHER)}; {second.text.removeprefix(TOGETHER)}",
@@ -264,7 +269,7 @@ def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
 
 
 def _are_apart(first: Suggestion, second: Suggestion) -> bool:
-    """Return whether two suggested changes have no row and no key of the rules in common."""
+    """Return whether two changes change different rows and different keys of the rules."""
     rows = {_key_of(row) for row in first.rows} & {_key_of(row) for row in second.rows}
     return not rows and not set(_list_keys(first.config)) & set(_list_keys(second.config))
 
@@ -274,7 +279,7 @@ def _key_of(row: Row) -> tuple[type, str]:
 
 
 def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the paths of the keys of a partial config whose values are not tables."""
+    """Yield the path of each key in a partial config whose value is not a table."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _list_keys(value, f"{path}{key}.")
@@ -283,19 +288,19 @@ def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 MOST_SLOTS_MORE: Final = 64
-"""Most slots that a suggested change adds."""
+"""The most slots that a suggested change adds."""
 MOST_CANDIDATES: Final = 12
 """The most changes of one kind that are tried if there could be one for each slot."""
 
 
 def list_pools(search: Search) -> list[tuple[str, Pool]]:
-    """Return name and rules of the pools that may serve the reservation, in configured order."""
+    """Return name and rules of each pool that may serve the searched reservation, in configured order."""
     request = search.reservation.request
     return [(name, search.rules.pools[name]) for name in search.rules.serving_pools(request.pool, request.system)]
 
 
 def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """Yield the ready slots of these pools, by pool and number."""
+    """Yield the ready slots of the pools that may serve the searched reservation, by pool and number."""
     pools = dict(list_pools(search))
     for slot in sorted(search.view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):
         if slot.pool in pools and slot.state == "ready":
@@ -303,16 +308,16 @@ def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
 
 
 def list_hosts(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """Return the ready slots of static pools. An operator can give a host more resources and other labels; an EC2
-    machine stays as it was launched.
+    """Return the ready slots of those static pools that may serve the searched reservation.
+
+    An operator can give a host more resources and other labels; an EC2 machine stays as it was launched.
     """
     return ((slot, pool) for slot, pool in list_slots(search) if not pool.is_elastic)
 
 
 def count_wanted(search: Search) -> int:
-    """Return how many slots all pending reservations could use, at most MOST_SLOTS_MORE.
-
-    Reservations before the explained one take theirs first.
+    """Return how many slots all pending reservations could use, at most MOST_SLOTS_MORE. Reservations earlier in the
+    queue than the searched one take theirs first.
     """
     wanted = 0
     for each in search.view.by_phase["pending"].values():
@@ -323,17 +328,17 @@ def count_wanted(search: Search) -> int:
 
 
 def list_components(reservation: Reservation) -> list[Component]:
-    """Return the essential components of the reservation."""
+    """Return the essential components of the searched reservation."""
     return [each for each in reservation.request.components if each.kind == "essential"]
 
 
 def required_labels(reservation: Reservation, component: Component) -> Labels:
-    """Return the labels that a slot needs for an instance of this component."""
+    """Return the labels that a slot must have for an instance of this component of the reservation."""
     return {**reservation.request.labels, **component.labels}
 
 
 def find_lacking(labels: Labels, required: Labels) -> dict[str, str]:
-    """Return the required labels that are missing from the given labels or have another value there."""
+    """Return those of the `required` labels that a slot with the given labels lacks or has with another value."""
     return {name: value for name, value in required.items() if labels.get(name) != value}
 
 

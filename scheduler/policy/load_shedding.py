@@ -25,7 +25,7 @@ _SAMPLES: Final = 20
 
 
 def find_rank(verb: str) -> int:
-    """Return the rank of a verb: 0 is shed first, 2 last."""
+    """Return when requests with this verb are shed under load: 0 is shed first, 2 last."""
     if verb in _FIRST:
         return 0
     return 2 if verb in _LAST else 1

@@ -27,7 +27,7 @@ class _KeptPlan(msgspec.Struct, frozen=True):
     rules: Rules
     since: float
     until: float
-    """The kept plan holds until this instant (seconds): a cycle at or after it could decide something."""
+    """The kept plan is valid until this instant (seconds): a cycle at or after it could decide something."""
 
 
 class PlanCache:

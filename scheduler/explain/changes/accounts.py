@@ -13,11 +13,13 @@ from scheduler.model.accounts import PAID, Account, Levels
 from scheduler.policy.quota.accounting import settle
 
 _A_LITTLE: Final = 0.001
-"""Worker-seconds: the balance that a suggestion uses for "above 0"."""
+"""The balance in worker-seconds that a suggested change uses for "above 0"."""
 
 
 def _find_payer(search: Search) -> Account | None:
-    """Return the account of the reservation; None if its queue is not `quota` or it has none."""
+    """Return the quota account that pays for the searched reservation; None if its queue is not `quota` or it has no
+    account.
+    """
     request = search.reservation.request
     if search.rules.settings_of(request.pool, request.system).queue != "quota":
         return None
@@ -25,7 +27,9 @@ def _find_payer(search: Search) -> Account | None:
 
 
 def list_account_waits(search: Search) -> Iterator[Suggestion]:
-    """Yield waits that end without action: preempted reservations give slots back, or the account can pay again."""
+    """Yield the waits after which the searched reservation may be served without action: preempted reservations give
+    slots back, or its quota account can pay again.
+    """
     for lease in search.reservation.leases:
         ends = {other.revoke_by for _, other in search.view.leases_of(lease.slot) if other.revoke_by is not None}
         for until in sorted(end for end in ends if end > search.now):
@@ -44,7 +48,9 @@ def list_account_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_limit(search: Search) -> Suggestion | None:
-    """Return the smallest rise of a limit of the reservation's account that serves the reservation."""
+    """Return the smallest rise of a limit of the reservation's quota account (`max_fanout` or a limit for a label) that
+    would end the reservation's wait.
+    """
     account = _find_payer(search)
     if account is None:
         return None
@@ -73,7 +79,9 @@ def _with_label_limit(account: Account, name: str, more: int) -> Suggestion:
 
 
 def list_freed_work(search: Search) -> Iterator[Suggestion]:
-    """Yield the change that lets the reservation's account run free work."""
+    """Yield the change that lets the reservation's quota account run free work, if the account has
+    `disable_free_tasks`.
+    """
     account = _find_payer(search)
     if account is not None and account.disable_free_tasks:
         yield Suggestion(
@@ -84,17 +92,18 @@ def list_freed_work(search: Search) -> Iterator[Suggestion]:
 
 
 def grant_what_is_lacking(search: Search) -> Suggestion | None:
-    """Return a higher balance for an account that allows no free work: without a balance it waits whatever capacity
-    there is.
+    """Return the least higher balance that would end the reservation's wait, if its quota account allows no free work:
+    without a balance such a reservation waits whatever capacity there is.
     """
     account = _find_payer(search)
     return grant_balance(search) if account is not None and account.disable_free_tasks else None
 
 
 def grant_balance(search: Search) -> Suggestion | None:
-    """Return the least balance of the reservation's account at one level that serves the reservation.
+    """Return the least higher balance at one quota level that lets the waiting reservation run.
 
-    Levels at which the account earns come first, and of these the worst one, because it preempts the least.
+    Levels at which the account earns are tried first, the worst of these before the better ones, because it preempts
+    the least.
     """
     account = _find_payer(search)
     if account is None:
@@ -114,8 +123,8 @@ def grant_balance(search: Search) -> Suggestion | None:
 
 
 def _most_needed(search: Search, account: Account, level: int) -> int:
-    """Return an amount that is surely enough at this level to preempt: more than any lease has cost that the account
-    could preempt, plus what its own work has cost since the last charge.
+    """Return a balance that is surely enough at this quota level to preempt: more than the leases on any one slot have
+    cost, plus what the account's own work has cost since the last charge.
     """
     now = search.now
     used = [0.0]

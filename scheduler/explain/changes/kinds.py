@@ -49,7 +49,7 @@ from scheduler.model.reservations import Reservation, is_on_hold
 
 
 def list_freed(search: Search) -> Iterator[Suggestion]:
-    """Yield the change that takes the reservation off hold: it is resumed, and a priority of 0 becomes 1."""
+    """Yield the change that takes the searched reservation off hold: it is resumed, and a priority of 0 becomes 1."""
     reservation = search.reservation
     if is_on_hold(reservation):
         words = "it would be placed if it were resumed" if reservation.suspended else "a priority above 0 would do"
@@ -58,7 +58,7 @@ def list_freed(search: Search) -> Iterator[Suggestion]:
 
 
 def list_waits(search: Search) -> Iterator[Suggestion]:
-    """Yield the ends of launch back-offs (pauses after failed launches), soonest first."""
+    """Yield waits until a launch back-off ends in a pool that may serve the reservation, soonest first."""
     pools = {name for name, _ in list_pools(search)}
     holds = [each for each in search.view.holds.values() if each.pool in pools | {"*"} and each.until > search.now]
     for hold in sorted(holds, key=lambda each: (each.until, each.id)):
@@ -71,8 +71,8 @@ def list_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def list_overtaking(search: Search) -> Iterator[Suggestion]:
-    """Yield the changes of the rules that let the reservation be placed before an earlier one that does not fit:
-    backfill, or no starvation guard.
+    """Yield changes of the rules that let the reservation pass an earlier one in the queue that does not fit: backfill
+    is allowed, or the starvation guard is disabled.
     """
     settings = search.rules.settings_of(search.reservation.request.pool, search.reservation.request.system)
     changes: list[tuple[str, dict[str, Any]]] = []
@@ -87,8 +87,8 @@ def list_overtaking(search: Search) -> Iterator[Suggestion]:
 
 
 def end_lease(search: Search) -> Suggestion | None:
-    """Return the end of one reservation's leases on a slot that could serve the waiting one; the smallest holder is
-    tried first.
+    """Return the release of another reservation that would end the wait: one that has a lease on a slot that could
+    serve the waiting reservation. The reservation with the fewest and smallest leases is tried first.
     """
     owners: dict[str, str] = {}
     for slot, _ in list_slots(search):
@@ -111,7 +111,7 @@ def _rank_of_holder(holder: Reservation) -> tuple[int, float, int]:
 
 
 def _first_of(list_changes: Candidates) -> Kind:
-    """Return a kind of change: a function that finds the first of the listed changes that serves the reservation."""
+    """Return a function that returns the first of the changes of `list_changes` that would end a reservation's wait."""
     return lambda search: search.find_first(list_changes(search))
 
 
@@ -129,7 +129,7 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_leases_more,
     list_overtaking,
 )
-"""Changes without a size, tried as the first of two changes: each is made or not."""
+"""Kinds of changes that are tried as the first of two changes together: those without a size, which are made or not."""
 SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed),
     _first_of(list_uncordoned),
@@ -152,14 +152,15 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     grant_balance,
     end_lease,
 )
-"""Kinds of single changes, in the order in which they are tried: changes that cost nothing first."""
+"""Kinds of changes that are tried alone, in this order: changes that cost nothing first."""
 KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
     *SINGLE_KINDS,
     lambda search: combine_two(search, OPENERS, SINGLE_KINDS),
     add_hosts_that_fit,
     lambda search: combine_two(search, OPENERS, [add_hosts_that_fit]),
 )
-"""All kinds of change in the order in which they are tried.
+"""All kinds of change in the order in which the search tries them.
 
-Two changes together are tried only if no single one serves; hosts made for the reservation come last.
+Two changes together are tried only if no single one ends the wait; new hosts that are made for the reservation come
+last.
 """

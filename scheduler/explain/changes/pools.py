@@ -27,11 +27,13 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.requests import given_to
 
 _STEPS: Final = 10_000
-"""Suggested price factors are rounded up to four decimal places: this many steps in 1."""
+"""Suggested price factors are rounded up to four decimal places, so to 1/10,000."""
 
 
 def add_slots(search: Search) -> Suggestion | None:
-    """Return the smallest rise of `max_slots` in one pool, else over all pools, else of both."""
+    """Return the smallest rise of `max_slots` that would end the reservation's wait: of one pool, else of the limit
+    over all pools, else of both.
+    """
     wanted = count_wanted(search)
     return (
         _add_slots_in_pool(search)
@@ -62,10 +64,10 @@ def _with_slots(name: str, most: int, more: int) -> Suggestion:
 
 
 def _add_slots_of_both(search: Search, wanted: int) -> Suggestion | None:
-    """Return a rise of one pool's `max_slots` together with the smallest rise over all pools that serves the
-    reservation.
+    """Return a rise of one pool's `max_slots` together with the smallest rise of the limit over all pools that would
+    end the reservation's wait.
 
-    The rise in one pool is found with the largest rise over all pools.
+    The rise of the pool is found while the limit over all pools is raised as far as possible.
     """
     for make in _list_bounds_over_all(search):
         second = find_second(search, make(wanted), [_add_slots_in_pool])
@@ -79,7 +81,9 @@ def _join_slots(make: Callable[[int], Suggestion], second: Suggestion, more: int
 
 
 def _list_bounds_over_all(search: Search) -> Iterator[Callable[[int], Suggestion]]:
-    """Yield, for each `max_slots` over several pools, the function that makes a rise of it by a given number."""
+    """Yield, for each `max_slots` that limits several pools together, a function that returns the change which raises
+    the limit by a given number.
+    """
     scheduler = search.rules.scheduler
     if scheduler.max_slots:
         yield partial(_with_more_over_all, "scheduler", scheduler.max_slots, None)
@@ -98,7 +102,9 @@ def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> 
 
 
 def list_offerings_more(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that could end a wait: each adds to a pool an offering that another pool has, cheapest first."""
+    """Yield changes that add to a pool that may serve the reservation an offering (EC2 machine type) which another pool
+    has, cheapest first.
+    """
     known = [offering for pool in search.rules.pools.values() for offering in pool.offerings]
     for offering in sorted(known, key=lambda each: (each.price, each.name)):
         for name, pool in list_pools(search):
@@ -111,7 +117,9 @@ def list_offerings_more(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
-    """Return the smallest `price_factor` that makes an offering eligible that serves the reservation."""
+    """Return the smallest `price_factor` of a pool that allows an offering (EC2 machine type) whose machines would end
+    the reservation's wait.
+    """
     instances = list_instances(search.reservation.request, "essential")
     component = instances[0].component if len(instances) == 1 else None  # None: the reservation is a gang
     found: list[tuple[float, str, str]] = []
@@ -138,7 +146,9 @@ def _could_be(search: Search, pool: Pool, offering: Offering, component: Compone
 
 
 def list_larger_machines(search: Search) -> Iterator[Suggestion]:
-    """Yield changes to larger machines in one pool: of its `resources`, or by a new offering."""
+    """Yield changes that give a pool machines large enough for each part of the reservation: larger `resources` of the
+    pool, or a new offering if the pool has offerings.
+    """
     instances = list_instances(search.reservation.request, "essential")
     for name, pool in list_pools(search):
         if pool.is_elastic and not pool.counts_leases_only:
@@ -172,7 +182,9 @@ def _find_name(pool: Pool) -> str:
 
 
 def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield the changes that give new slots of a pool the labels they lack for the reservation, fewest labels first."""
+    """Yield changes that add to a pool's labels, for new slots, those that the reservation requires and the pool lacks,
+    fewest labels first.
+    """
     found = [
         (name, pool, find_lacking(pool.labels, required_labels(search.reservation, component)))
         for component in list_components(search.reservation)
@@ -189,7 +201,7 @@ def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
 
 
 def list_leases_more(search: Search) -> Iterator[Suggestion]:
-    """Yield the changes that allow one more lease on each slot of a pool that may serve the reservation."""
+    """Yield changes that allow one more lease on each slot of a pool that may serve the reservation."""
     for name, pool in list_pools(search):
         if pool.lease_limit != float("inf"):
             yield Suggestion(
@@ -200,7 +212,9 @@ def list_leases_more(search: Search) -> Iterator[Suggestion]:
 
 
 def add_pool(search: Search) -> Suggestion | None:
-    """Return a new pool like an existing one, with the fewest slots that serve the reservation, if no pool does."""
+    """Return a new pool that would end the reservation's wait, like an existing pool and with the fewest slots; None if
+    the rules have a pool that may serve the reservation.
+    """
     if list_pools(search):
         return None
     models = (name for name, pool in search.rules.pools.items() if pool.is_elastic)
@@ -208,7 +222,9 @@ def add_pool(search: Search) -> Suggestion | None:
 
 
 def list_new_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield new pools with one slot, each like an existing one, if no pool serves the reservation."""
+    """Yield new pools with one slot, each like an existing pool, if the rules have no pool that may serve the
+    reservation.
+    """
     if not list_pools(search):
         for name, pool in search.rules.pools.items():
             if pool.is_elastic:
@@ -231,7 +247,7 @@ def _with_pool_like(search: Search, model: str, most: int) -> Suggestion:
 
 
 def _number(name: str) -> Iterator[str]:
-    """Yield a name, then the name with the numbers from 2: candidates for a name that is not in use."""
+    """Yield `name`, then `name-2`, `name-3` and so on without end."""
     yield name
     yield from (f"{name}-{number}" for number in count(2))
 

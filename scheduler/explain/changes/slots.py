@@ -34,16 +34,18 @@ from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.capacity.slot_info import capacity_of
 
 MOST_RIVALS: Final = 16
-"""The most pending reservations that are considered to take the added capacity before the explained one."""
+"""The most pending reservations that are assumed to take added capacity before the reservation whose wait is
+explained.
+"""
 MOST_SUMS: Final = 200
-"""The most sums of pending requests that are tried as the capacity that a host lacks."""
+"""The most sums of pending requests that are tried as the capacity that one host should have."""
 MOST_SIZES: Final = 48
-"""The most enlargements of a host that are tried."""
+"""The most ways to enlarge a host that one search tries."""
 Missing = dict[str, float]
 
 
 def list_uncordoned(search: Search) -> Iterator[Suggestion]:
-    """Yield the changes that take a cordoned slot back into use, if it could serve the reservation."""
+    """Yield changes that take a cordoned slot back into use, for slots that may serve the reservation."""
     cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
     for slot in islice(cordoned, MOST_CANDIDATES):
         yield Suggestion(
@@ -54,9 +56,11 @@ def list_uncordoned(search: Search) -> Iterator[Suggestion]:
 
 
 def enlarge_slot(search: Search) -> Suggestion | None:
-    """Return what one host lacks to take another instance: the fewest resource names first, then the least amounts.
+    """Return the larger resources of one host that would end the reservation's wait: the fewest resource names first,
+    then the least amounts.
 
-    If reservations before the explained one in the queue would take the capacity, the host is enlarged for these too.
+    If earlier reservations in the queue would take the added capacity, the host is enlarged for these reservations
+    too.
     """
     found: list[tuple[int, float, int, Slot, Pool, Missing]] = []
     for component in list_components(search.reservation):
@@ -72,9 +76,10 @@ def enlarge_slot(search: Search) -> Suggestion | None:
 
 
 def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
-    """Yield hosts, at most MOST_CANDIDATES; of equal hosts only as many as the reservation has instances.
+    """Yield hosts to enlarge, of equal hosts at most MOST_CANDIDATES and only as many as the reservation has
+    instances.
 
-    Other instances of a gang may have taken the first ones.
+    More than one, because other instances of a gang may have taken the first hosts.
     """
     instances = list_instances(search.reservation.request, "essential")
     seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
@@ -105,7 +110,7 @@ def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
 
 
 def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
-    """Yield the amounts of each resource that the slot lacks to hold each of the given sums of requests."""
+    """Yield, for each of the given sums of requests, the amounts by resource that the slot lacks to hold the sum."""
     capacity = capacity_of(slot, pool)
     if capacity is None:
         return
@@ -121,9 +126,9 @@ def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, lis
 def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
     """Return the sums of the smallest pending requests that a slot of this pool might hold together.
 
-    The least enlargement that serves is what a slot lacks for one of these sums: only there does it change which
-    requests fit. A sum may lack this reservation's own request: if one before it blocks the queue, capacity for that
-    one is enough.
+    The least enlargement that ends the wait is what a slot lacks for one of these sums: between two sums no other
+    request fits. A sum may lack the waiting reservation's own request: if an earlier one blocks the queue, capacity for
+    that one is enough.
     """
     sums: dict[tuple[float, ...], Missing] = {(0.0,) * len(wanted): dict.fromkeys(wanted, 0.0)}
     for resources in nsmallest(
@@ -136,7 +141,9 @@ def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
 
 
 def _list_pending_amounts(search: Search, name: str) -> Iterator[Resources]:
-    """Yield the amounts that pending instances get in this pool, of equal ones at most MOST_RIVALS."""
+    """Yield the amounts by resource that the instances of pending reservations get in this pool; at most MOST_RIVALS
+    equal ones.
+    """
     shapes = Counter(search.view.shapes[each] for each in search.view.by_phase["pending"])
     for shape, count in shapes.items():
         for instance in shape.essential:
@@ -153,7 +160,9 @@ def _used_on(search: Search, slot: Slot) -> Missing:
 
 
 def list_relabelled(search: Search) -> Iterator[Suggestion]:
-    """Yield the changes that add to a host the labels it lacks for the reservation, fewest labels first."""
+    """Yield changes that add to a host the labels that the reservation requires and the host lacks, fewest labels
+    first.
+    """
     found = [
         (len(lacking), number, slot, lacking)
         for component in list_components(search.reservation)
@@ -169,12 +178,16 @@ def list_relabelled(search: Search) -> Iterator[Suggestion]:
 
 
 def add_hosts(search: Search) -> Suggestion | None:
-    """Return the fewest hosts to add to a static pool: each like an existing one, else with the pool's resources."""
+    """Return the fewest new hosts of a static pool that would end the reservation's wait: each like an existing host,
+    else with the pool's resources.
+    """
     return _add_hosts(search, _list_known_hosts)
 
 
 def add_hosts_that_fit(search: Search) -> Suggestion | None:
-    """Return the fewest hosts to add that are made for the reservation: for one of its components, else for all."""
+    """Return the fewest new hosts of a static pool that would end the reservation's wait, made for it: as large as one
+    of its components, else large enough for each of its components.
+    """
     return _add_hosts(search, _list_fitting_hosts)
 
 
@@ -186,7 +199,7 @@ def _add_hosts(search: Search, list_hosts: Callable[[Search, str, Pool], Iterabl
 
 @dataclass(frozen=True)
 class _Host:
-    """A kind of hosts to add: resources and labels, and the text that describes them."""
+    """Hosts that could be added to a static pool: resources, labels, and the text that describes them."""
 
     pool: str
     resources: dict[str, float] | None
@@ -194,7 +207,7 @@ class _Host:
     words: str
 
     def add(self, now: float, more: int) -> Suggestion:
-        """Return the suggested change that adds `more` hosts of this kind."""
+        """Return the change that adds `more` hosts of this kind to their pool."""
         hosts = tuple(
             Slot(
                 id=f"{self.pool}-more-{number}",

@@ -21,9 +21,8 @@ LEASE: Final[Rank] = 1 << 48
 Mark = tuple[object, ...]
 """A key that is equal for slots that are alike in what the table looks up, for example the capacity left."""
 Moment = Literal["now", "later", "always"]
-"""Which leases on a slot count.
-
-`now`: held and revoking ones. `later`: held and claimed ones. `always`: all leases, so that both moments count.
+"""Which leases on a slot count when its use is measured. `now`: held and revoking ones. `later`: held and claimed ones.
+`always`: all leases, so that both moments count.
 """
 
 
@@ -53,7 +52,7 @@ class Usage:
     amounts: dict[str, float] = field(default_factory=dict)
 
     def add(self, amounts: Resources, times: int = 1) -> None:
-        """Add leases with the given amounts to the sum; a negative number removes leases."""
+        """Add the number and amounts of leases to this sum; a negative number removes leases."""
         self.count += times
         for name, amount in amounts.items():
             self.amounts[name] = self.amounts.get(name, 0) + times * amount
@@ -70,7 +69,7 @@ class Occupancy:
             self.add(lease.state, lease.resources)
 
     def add(self, state: LeaseState, amounts: Resources, times: int = 1) -> None:
-        """Add leases of the given state to the sums; a negative number removes leases."""
+        """Add leases of the given state to the sums of their slot; a negative number removes leases."""
         self._usages[state].add(amounts, times)
 
     def sum(self) -> Usage:
@@ -113,7 +112,9 @@ class Amounts:
 
 @dataclass(slots=True, eq=False)
 class RemainingCapacity:
-    """What a slot can still take. Slots with equal values share one object, so that each answer is worked out once."""
+    """The capacity that a slot has left. Slots with equal capacity left share one object, so that each answer is worked
+    out once.
+    """
 
     free: Resources | None
     load: int
@@ -149,7 +150,7 @@ class RemainingCapacity:
 
 
 class _After(dict[Amounts, RemainingCapacity | None]):
-    """A table that asks the rule of capacity once for each key."""
+    """A table that computes what is left of a slot after one lease, once for each amounts that are looked up."""
 
     __slots__ = ("capacities", "remaining")
     remaining: RemainingCapacity
@@ -168,7 +169,7 @@ class RemainingCapacities:
         self._known: dict[tuple[object, ...], RemainingCapacity] = {}
 
     def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
-        """Return the `RemainingCapacity` object that all slots with this mark and these free amounts share."""
+        """Return the `RemainingCapacity` object that all slots with this key and these free amounts share."""
         return self._known.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
@@ -186,7 +187,9 @@ class RemainingCapacities:
         return remaining
 
     def close(self) -> None:
-        """Drop the references between the objects, so that they are freed without the garbage collector."""
+        """Drop the references between the `RemainingCapacity` objects, so that they are freed without the garbage
+        collector.
+        """
         for remaining in self._known.values():
             remaining.after.clear()
             remaining.runs.clear()

@@ -71,12 +71,10 @@ class CandidateQueue:
     read: dict[SlotClass, int] = field(default_factory=dict)
     """By slot class: how many of the class's changes the queue has read."""
     read_at: int = 0
-    """The number of changes in the index when the queue last read them."""
+    """The number of changes of slots that the index had counted when the queue last read them."""
 
     def catch_up(self) -> int:
-        """Read the changes of slots since the last search of this queue of candidates. Return the number of slots
-        examined.
-        """
+        """Read the slots that changed since the last search of this queue; return the number of slots examined."""
         if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
             self.open()
             return sum(len(each.slot_infos) for each in self.slot_classes)
@@ -132,8 +130,8 @@ class CandidateQueue:
             heappush(self.others, rank)
 
     def advance(self) -> None:
-        """Replace the first slot of the candidate queue by the best of the others, because it was removed, is full or
-        was pushed again.
+        """Replace `first`, the queue's best slot, by the best other one: it was removed, is full or was pushed
+        again.
         """
         others, slot_infos, slot_classes = self.others, self.slot_infos, self.slot_classes
         step, spreads = self.step, self.spreads
@@ -198,13 +196,13 @@ class SlotIndex:
         self._note(slot_info.slot_class, slot_info)
 
     def _note(self, slot_class: SlotClass, slot_info: SlotInfo) -> None:
-        """Let queues read a change of this slot before their next search."""
+        """Note that this slot changed; the queues of candidate slots read the change before their next search."""
         slot_class.changed.append(slot_info)
         self.changes += 1
         self.steps += 1
 
     def _insert(self, slot_info: SlotInfo) -> None:
-        """Put a slot into the class of its pool and labels; no queue is updated."""
+        """Put a slot into the class of slots with its pool and labels; no candidate queue is updated."""
         self._slot_infos[slot_info.order] = slot_info
         class_mark, capacity_mark = slot_info.find_marks()
         slot_class = self._classes.get(class_mark)
@@ -357,7 +355,7 @@ class SlotIndex:
         return most - left
 
     def put_back(self, slot_info: SlotInfo, remaining: RemainingCapacity, count: int) -> None:
-        """Undo the last `count` instances taken on a slot."""
+        """Give back the capacity of the last `count` instances that were placed on a slot."""
         slot_info.given -= count
         self._put(slot_info, remaining)
 
@@ -370,7 +368,7 @@ class SlotIndex:
             slot_class.candidate_queues.clear()
 
     def _put(self, slot_info: SlotInfo, remaining: RemainingCapacity) -> None:
-        """Set the remaining capacity of a slot; the queues it stands in read the change before their next search."""
+        """Set the remaining capacity of a slot; queues of candidate slots read the change before their next search."""
         slot_info.free, slot_info.remaining = remaining.free, remaining
         self._note(slot_info.slot_class, slot_info)
 

@@ -146,7 +146,9 @@ class SlotInfo(msgspec.Struct, eq=False):
         self.count_free()
 
     def count_free(self) -> None:
-        """Set `free` and `overlap` of the slot from its leases, after these have changed."""
+        """Set the free amounts of the slot (`free`) and its number of pairs of a revoking and a claimed lease
+        (`overlap`) from its leases, after these have changed.
+        """
         self.overlap, self.free = 0, self.capacity
         if self.leases:
             usage = measure(self.leases.values())
@@ -158,7 +160,7 @@ class CachedSlot(msgspec.Struct, eq=False):
     """A slot before anything is decided, with the facts that follow from its row and its leases."""
 
     slot_info: SlotInfo
-    """The original from which the scratch copies of the slot are made; its order is 0."""
+    """The slot before anything is decided, from which each cycle copies its own; the slot order in it is 0."""
     is_at_rest: bool
     """Whether no rule of the slot's lifecycle applies, unless something happens to the slot in this cycle."""
     is_sound: bool
@@ -257,7 +259,7 @@ def _keys_of(offering: Offering) -> tuple[str, str, str]:
 
 
 AT_REST: Final = frozenset({"ready", "empty"})
-"""States in which a slot may stay for any time."""
+"""Slot states without a timeout: a slot may stay in them for any time."""
 
 
 def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:

@@ -13,7 +13,9 @@ from scheduler.model.rules import Pool, Rules
 
 
 class Terms(NamedTuple):
-    """The fields of a request that determine how long a reservation lives; equal fields mean equally long."""
+    """The fields of a request that determine when a reservation expires; requests with equal fields expire after
+    equally long times.
+    """
 
     ttl: float | None
     pool: str | None
@@ -46,7 +48,9 @@ def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> f
 
 
 def _own_ttl(request: Request | Terms, rules: Rules) -> float | None:
-    """Return the ttl of the pending and the leased phase. None if neither request nor pool has a ttl, 0.0 for never."""
+    """Return the ttl (seconds) of a reservation's pending and of its leased phase: None if neither request nor pool has
+    one, 0.0 for never.
+    """
     if request.ttl is not None:
         return request.ttl
     pool = _first_pool(request, rules)

@@ -96,6 +96,6 @@ class Queue:
         )
 
     def filter(self, stays: Sequence[object]) -> "Queue":
-        """Return a queue of the reservations for which `stays` is true."""
+        """Return a queue of those reservations for which the function `stays` returns true, in the same order."""
         ids, demands = list(compress(self.ids, stays)), list(compress(self.demands, stays))
         return Queue(self.reservations, ids, demands, self.oldest, stays)

@@ -57,7 +57,9 @@ class ElasticShortage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """What placing leaves to the step that launches."""
+    """What the step that places reservations leaves to the step that launches slots: reservations and elastic instances
+    without a slot.
+    """
 
     queue: Queue
     """Reservations for which no slot is ready or in flight, in queue order."""
@@ -68,7 +70,7 @@ class Unplaced:
     """
     protected: Protected
     elastic: Sequence[ElasticShortage]
-    """Elastic instances without capacity, in rank order."""
+    """Elastic instances for which no slot has capacity, in the order in which they are served."""
 
 
 @dataclass(frozen=True, slots=True)

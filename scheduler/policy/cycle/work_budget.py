@@ -33,12 +33,14 @@ class WorkBudget:
     """The work budgets of one cycle. `memory` is kept between cycles and holds which reservations were tried."""
 
     def __init__(self, memory: Turns, most: int) -> None:
-        """Start the budgets. `most`: steps that one principal or account may take in one cycle; 0: no limit."""
+        """Start the work budgets of one cycle. `most`: steps that one principal or account may take in the cycle; 0:
+        no limit.
+        """
         self._memory, self._most = memory, most
         self._spent: dict[Payer, int] = {}
         self._began = 0
         self._present: Payer | None = None
-        """The principal or account that pays for the present steps; None: nothing is charged."""
+        """The principal or account whose work budget pays for the present steps of search; None: no budget pays."""
         self._asking: Payer | None = None
         """The principal or account that pays for leases of the reservation that was tried last."""
         self._tried: Turns = {}
@@ -85,9 +87,8 @@ class WorkBudget:
         return True
 
     def _close(self, steps: int) -> None:
-        """Charge the steps since the last call to the principal or account that pays.
-
-        The first reservation of a payer pays for no search.
+        """Charge the steps of search since the last reservation was tried to the budget of the principal or account
+        that pays. The first reservation of each payer pays for no search.
         """
         if self._present is not None:
             self.spend(self._present, steps - self._began)
@@ -135,7 +136,7 @@ class WorkBudget:
         return True
 
     def spend(self, payer: Payer, steps: int) -> None:
-        """Take steps from the work budget of the payer, a principal or an account."""
+        """Take counted steps of work from the budget of `payer`, a principal or an account, for this cycle."""
         self._spent[payer] = self._spent.get(payer, 0) + steps
 
     def is_spent(self, payer: Payer) -> bool:

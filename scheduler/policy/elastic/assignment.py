@@ -108,7 +108,9 @@ class Assignment:
         return find_obstacle(lease.resources, home.free, home.pool.lease_limit - home.load) is None
 
     def move(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
-        """Lift an elastic instance off its slot, and put it on the slot of `slot_info`, if any."""
+        """Take an elastic instance off its slot in the scratch copy of the cycle, and put it on the slot of
+        `slot_info`, if any.
+        """
         self._note(elastic_instance, slot_info)
         if elastic_instance.slot_info is not None:
             self._remove(
@@ -164,11 +166,11 @@ class Assignment:
 
     @property
     def mark(self) -> int:
-        """The number of moves so far: `undo` goes back to it."""
+        """The number of moves of elastic instances so far, from which `undo` can go back to this state."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
-        """Undo all moves of instances since `mark` was taken."""
+        """Undo all moves of elastic instances that were made since the number of moves was `mark`."""
         while len(self._journal) > mark:
             entry = self._journal.pop()
             for slot_info, given, lifted, free in entry.slot_infos:

@@ -97,7 +97,7 @@ class RelaxedCapacity:
         return False
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract requests that were placed, or have capacity kept, on these slots; only ready slots count."""
+        """Subtract requests that were placed on these ready slots, or have capacity kept there, from the bound."""
         for need, slot_info in zip(needs, slot_infos, strict=False):
             headroom = self._headrooms.get(slot_info.order)
             if headroom is not None:
@@ -110,7 +110,7 @@ class Cascade:
     """The elastic instances of one queue, and the slot of each in the scratch copy."""
 
     def __init__(self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int]) -> None:
-        """Start with `ranks`: by reservation id, the position among all pending and leased reservations."""
+        """Start the cascade of one queue. `ranks`: reservation id -> position among pending and leased ones."""
         self.settings = settings
         self._cycle, self._ranks = cycle, ranks
         self._assignment = Assignment(cycle)
@@ -184,7 +184,7 @@ class Cascade:
         return None
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Note that a demand was placed on the given slots, or that capacity of them is kept for it."""
+        """Subtract a reservation's requests, placed or kept on these slots, from what a reclaim could free."""
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
 
@@ -278,7 +278,7 @@ class Cascade:
         return self.takes_back and self._behind.could_give(group.need, self._assignment)
 
     def _find(self, search: "VictimSearch") -> SlotInfo | None:
-        """Return a slot for one more instance; lift elastic instances if it fits on no slot as it is."""
+        """Return a slot for one more instance; if there is none, first lift elastic instances that rank behind."""
         slot_info = self._assignment.find(search.need, search.declined)
         if slot_info is not None:
             return slot_info
@@ -357,14 +357,14 @@ class ReclaimableCapacity:
         self._refused: list[InstanceRequest] = []
 
     def leave(self, group: ElasticGroup) -> None:
-        """Take the elastic instances of a group that is served now out of the reclaimable amounts."""
+        """Subtract the elastic instances of a group, which is served now, from the reclaimable capacity."""
         self._left += 1
         if self._on is not None:
             for elastic_instance in group.elastic_instances:
                 self.leave_one(elastic_instance)
 
     def leave_one(self, elastic_instance: ElasticInstance) -> None:
-        """Take an elastic instance that is lifted, or whose group is served now, out of the reclaimable amounts."""
+        """Subtract one elastic instance, now lifted or about to be served, from the reclaimable capacity."""
         if self._on is not None and elastic_instance.slot_info is not None:
             self._on[elastic_instance.slot_info].add(elastic_instance.amounts_on(elastic_instance.slot_info), -1)
 

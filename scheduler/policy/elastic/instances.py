@@ -54,7 +54,7 @@ class ElasticInstance:
         return self.slot_info is not None and self.slot_info is not self.home
 
     def stand(self, slot_info: SlotInfo | None) -> None:
-        """Set the slot of the instance in the scratch copy; None lifts the instance off its slot."""
+        """Put the elastic instance on this slot in the scratch copy of the cycle; None takes it off its slot."""
         change = (slot_info is None) - (self.slot_info is None)
         self.group.missing += change
         if self.home is not None:
@@ -114,7 +114,7 @@ class ElasticGroup:
         yield from self._open_up_to(None)
 
     def _open_up_to(self, end: int | None) -> Iterator[ElasticInstance]:
-        """Make the objects of the group's instances below `index`, one after the other."""
+        """Make the `ElasticInstance` objects of this group for the indices below `index`, one after the other."""
         while self.first_unopened is not None and (end is None or self.first_unopened < end):
             yield self._open()
 
@@ -176,7 +176,7 @@ def list_groups(
 
 
 def _number(component: Component, leases: Iterable[Lease]) -> dict[int, Lease]:
-    """Return the leases of a component's instances, by the number of the instance."""
+    """Return the leases of the elastic instances of one component, by the number of the instance."""
     numbered = ((find_number(component, lease.component), lease) for lease in leases)
     return {number: lease for number, lease in numbered if number is not None}
 

@@ -55,9 +55,8 @@ class ElasticDecisions:
     """Turns the changes of all elastic instances of a cycle into decisions."""
 
     def __init__(self, cycle: CycleState, start: int) -> None:
-        """Start the decisions.
-
-        `start`: the number of decisions of the cycle before the first reservation was placed.
+        """Start without elastic instances. `start`: how many decisions the cycle had made before the first reservation
+        was placed.
         """
         self._cycle, self._start = cycle, start
         self._usages: dict[str, _SlotUsage] = {}
@@ -260,7 +259,7 @@ class ElasticStep:
         return slot_infos
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
-        """Note that a demand was placed on the given slots, or that capacity of them is kept for it."""
+        """Subtract a reservation's requests, placed or kept on these slots, from what a reclaim could free."""
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)
 

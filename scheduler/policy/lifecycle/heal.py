@@ -160,7 +160,7 @@ def _fail_lost(cycle: CycleState, silent: Collection[str]) -> None:
 
 
 def _fail(cycle: CycleState, reservation: Reservation, reason: str) -> None:
-    """Fail a reservation: all its leases end. A later cycle restarts it if its policy allows that."""
+    """Decide that a reservation failed: all its leases end. A later cycle may restart the reservation."""
     cycle.decide(Fail(reservation=reservation.id, reason=reason))
     cycle.end(reservation)
 
@@ -177,7 +177,9 @@ def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
 
 
 def _heal_stuck(cycle: CycleState) -> FailedBoots:
-    """End the state of each slot that has been in it for the timeout of that state (age >= timeout)."""
+    """End the state (for example launching or draining) of each slot that has been in it for at least the timeout of
+    that state.
+    """
     failed_boots: dict[str, list[str]] = {}
     for slot_info in [each for each in cycle.list_restless() if each.state not in AT_REST]:
         slot, pool = slot_info.slot, slot_info.pool
@@ -232,7 +234,7 @@ def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
 
 
 def _restart(cycle: CycleState) -> None:
-    """Make failed reservations pending again: at once the first time, later after `restart_delay`."""
+    """Requeue failed reservations that may restart: at once the first time, later after `restart_delay`."""
     for reservation in cycle.list_in_phase("failed"):
         if not may_restart_again(reservation, cycle.rules):
             continue

@@ -47,9 +47,8 @@ def expire(cycle: CycleState) -> Unexpired:
 
 
 _MANY: Final = frozenset({Assign, Cores})
-"""Frequent kinds of decisions that need no look.
-
-`Timers.lease_terms` stands for the leases; a limit of cores never falls due.
+"""Frequent kinds of decisions that are not examined when the next cycle's time is found. `Timers.lease_terms` stands
+for the leases; a limit of cores never falls due.
 """
 
 
@@ -104,6 +103,8 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
 
 
 def _wake_after_timeout(cycle: CycleState, timeout: float) -> None:
-    """Add the end of a timeout that begins now. A timeout of 0 is off, or due in the next cycle in any case."""
+    """Add the end of a timeout that begins now to the times at which a cycle is due. A timeout of 0 is off, or due in
+    the next cycle in any case.
+    """
     if timeout:
         cycle.timers.add(cycle.now + timeout)

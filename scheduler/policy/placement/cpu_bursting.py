@@ -123,7 +123,7 @@ def _is_filled(slot_info: SlotInfo, came: int) -> bool:
 
 @dataclass(slots=True)
 class _Moves:
-    """The leases that begin and end in this cycle, by slot or by reservation."""
+    """The leases that the decisions of one cycle begin and end, by slot or by reservation."""
 
     came: dict[str, list[tuple[str, Placement]]] = field(default_factory=lambda: defaultdict(list))
     """The leases that begin, by slot: (reservation, placement)."""

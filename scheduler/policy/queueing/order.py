@@ -22,7 +22,9 @@ DEFAULT_PRIORITY: Final = 1.0
 
 
 def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
-    """Return field -> warning for each value of a request that is not the default and that this queue does not read."""
+    """Return field -> warning for each value of a request that is not the default and that the queue's type does not
+    use.
+    """
     given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
     return {
         field: f"the queue `{queue}` does not read it; only the queue `{reader}` does"

@@ -144,6 +144,6 @@ def _kind_of(demand: Demand) -> _Kind:
 
 
 def _could_hold(needs: Iterable[InstanceRequest], slot_info: SlotInfo) -> bool:
-    """Return whether the slot, if it were empty, could hold one of the given instances."""
+    """Return whether one of the given instances would fit on the slot if the slot had no leases."""
     pool, capacity, labels = slot_info.slot.pool, slot_info.capacity, slot_info.labels
     return any(pool in need.given and need.could_hold(pool, capacity, labels) for need in needs)

@@ -27,19 +27,19 @@ written at the same time.
 
 
 def settle(lease: Lease, now: float) -> Lease:
-    """Return the lease with its cost counted up to `now`."""
+    """Return the lease with its cost, by which quota accounts pay, counted up to `now`."""
     if lease.charged_at is None or now <= lease.charged_at:
         return lease
     return msgspec.structs.replace(lease, cost=cost_until(lease, now), charged_at=now)
 
 
 def stop(lease: Lease, now: float) -> Lease:
-    """Return the lease with its cost counted up to `now`. From `now` on it costs nothing."""
+    """Return the lease with its cost counted up to `now`; after that the lease costs its quota account nothing."""
     return msgspec.structs.replace(settle(lease, now), charged_at=None)
 
 
 def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
-    """Return what this lease has used of the account since the account was last charged."""
+    """Return what this lease has cost its quota account, by level, since the account was last charged."""
     if lease.charged_at is None:
         return NOTHING
     return at_level(lease.level, lease.weight * max(0.0, now - max(account.charged_at, lease.charged_at)))
@@ -61,7 +61,7 @@ def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> 
 
 
 def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels:
-    """Return what these leases have used of their account since the account was last charged, by level."""
+    """Return what these leases together have cost the quota account, by level, since the account was last charged."""
     total = NOTHING
     for lease in leases:
         total = add(total, used_since_charge(account, lease, now))

@@ -53,7 +53,7 @@ class RequirementsIndex:
         self._met: dict[object, tuple[Requirements, ...]] = {}
 
     def find(self, labels: Labels, steps: Mapping[str, Amounts]) -> Requirements:
-        """Return the shared object for these labels and amounts."""
+        """Return the one `Requirements` object for these labels and amounts, which equal requests share."""
         key = (shape_of(labels), tuple(steps.items()))
         requirements = self._known.get(key)
         if requirements is None:
@@ -76,7 +76,9 @@ class RequirementsIndex:
 
 
 Rank = tuple[int, float, int]
-"""Less is served first: most required labels, then the oldest, then the order of submission."""
+"""The sort key of pending groups; the smallest is served first: most required labels, then the oldest, then the order
+of submission.
+"""
 Found = TypeVar("Found")
 
 

@@ -116,7 +116,9 @@ class _Trial:
         )
 
     def _put_back(self) -> None:
-        """Keep the leases that do not stand in the way of the reservation, first in rank first."""
+        """Put elastic leases back that the trial took off needlessly: the reservation fits beside them. First in rank
+        come first.
+        """
         for number in reversed(range(len(self.gone))):
             part = self.gone.pop(number)
             if not self._fits(part.slot_info):

@@ -105,7 +105,7 @@ class QuotaRun:
         return reservation
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
-        """Set the leases of a reservation in the scratch copy: held, revoking or claimed."""
+        """Give a reservation these leases in the scratch copy of the cycle, whether held, revoking or claimed."""
         for slot_info in self._list_slot_infos(leases):
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
             slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
@@ -138,17 +138,19 @@ class QuotaRun:
             slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
-        """Revoke one elastic lease of a reservation; `left` is the lease in its grace, None if it ends at once."""
+        """Revoke one elastic lease of a reservation. `left`: the lease as it is until its grace ends; None if it
+        ends at once.
+        """
         others = (each for each in self.running.runs[holder.id].leases if each.component != lease.component)
         self.running.add(holder, (*others, *([left] if left else ())))
 
     def reopen(self, slot_infos: Iterable[SlotInfo]) -> None:
-        """Add slots to the idle ones if they can take a lease again."""
+        """Add those of the given slots that can take a lease again to the idle slots of this pass."""
         known = {*self.idle, *(slot_info for slot_info in slot_infos if slot_info.has_place)}
         self.idle = [slot_info for slot_info in self.slot_infos if slot_info in known]
 
     def drop_full(self) -> None:
-        """Remove the slots that can take no more leases from the idle ones."""
+        """Remove slots that can take no more leases from the idle slots of this pass."""
         if self._has_filled:  # speed: without a new lease no slot became full
             self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
             self._has_filled = False

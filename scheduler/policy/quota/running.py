@@ -159,7 +159,9 @@ class AccountLimits:
         return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
 
     def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
-        """Return whether leases on all these slots would exceed the account's limit for a label."""
+        """Return whether leases on all these slots would exceed the limit that the quota account has for a label
+        (`per_label_task_limits`).
+        """
         if account is None or not account.per_label_task_limits:
             return False
         limits, taken = account.per_label_task_limits, Counter[tuple[str, str, str]]()
@@ -172,7 +174,7 @@ class AccountLimits:
         return False
 
     def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
-        """Count the leases that a reservation of a group gets on these slots."""
+        """Count the leases that a reservation gets on these slots towards the limits of its quota account."""
         account = group.account
         if account is None:
             return

@@ -67,7 +67,7 @@ class TrialLaunch:
         return slot_info
 
     def undo(self) -> None:
-        """Take the launches of the trial back, last one first."""
+        """Undo the launches of this trial, last one first."""
         for name, _, slot_info in reversed(self.launched):
             self.cycle.launched.remove(slot_info)
             self.limits.undo(name, slot_info)
@@ -83,7 +83,7 @@ class TrialLaunch:
             self.limits.launch(name, choice, "demand").wanted = True
 
     def find_code(self) -> str:
-        """Return the code with which the demand waits. Call it after `undo`."""
+        """Return the waiting code of the demand after its trial launches failed and were undone."""
         if self.held:
             return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
         if not self.lacks_one or has_room_for_some(self.demand, self._list_indexes()):

@@ -248,7 +248,7 @@ class LaunchLimits:
         return sum(self._launches_in[name] for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
-        """Take the last launch back: it has to be the last decision of the cycle."""
+        """Undo the launch that this cycle decided last; no other decision may have followed it."""
         self._cycle.decisions.pop()
         self._active[name] -= 1
         self.launches -= 1
@@ -285,7 +285,7 @@ class LaunchLimits:
         return min(most for most, _ in self._bounds[name])
 
     def count_left(self, name: str) -> int:
-        """Return how many more slots `max_slots` allows in that pool, whatever else holds launches back."""
+        """Return how many more slots `max_slots` allows in this pool, whatever else holds launches back."""
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
         return max(0, min(left, len(self._empty[name])))
 
@@ -331,10 +331,8 @@ class LaunchLimits:
         return hold is not None and self._lasts(hold.until)
 
     def _lasts(self, until: float) -> bool:
-        """Return whether a launch back-off still lasts.
-
-        If so, the next cycle is due when it ends at the latest, since a launch may depend on it. A back-off that no
-        launch depends on is not asked for here and causes no cycle.
+        """Return whether a launch back-off still lasts. If so, a cycle is scheduled for its end, since a launch may
+        depend on it.
         """
         if self._cycle.is_due(until):
             return False

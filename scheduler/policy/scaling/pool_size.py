@@ -55,7 +55,9 @@ def count_reserve(slot_infos: list[SlotInfo]) -> int:
 
 
 def _launch(limits: LaunchLimits, pool: Pool, name: str, reason: str, lacking: int) -> None:
-    """Launch `lacking` slots, each of the first offering that nothing holds back; stop when there is none."""
+    """Launch `lacking` slots in a pool, each of the first offering that nothing holds back; stop if no offering is
+    left.
+    """
     if lacking <= 0:
         return
     choices = list_eligible(list_choices(pool), pool)
@@ -205,7 +207,7 @@ class _ImaginedLaunches:
     """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 
     def begin(self, demand: Demand) -> None:
-        """Begin the imagined launches for this demand."""
+        """Start imagining the launches that this demand (what a pending reservation requests) would cause."""
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:
@@ -232,7 +234,7 @@ class _ImaginedLaunches:
         return None
 
     def undo(self) -> None:
-        """Take the imagined launches of the present demand back: not served whole, it launches nothing."""
+        """Undo the imagined launches of the present demand, because not all of its instances could be served."""
         for slot_info, counter in self.made:
             counter[slot_info.slot.pool] -= 1
             self.slot_index.remove(slot_info)
