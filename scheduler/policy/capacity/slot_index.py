@@ -40,10 +40,9 @@ class SlotClass:
     """All slots that were added to the class; some may have been removed from the index since."""
     candidate_queues: list["CandidateQueue"] = field(default_factory=list)
     has_removed: bool = False
-    """Whether a removed slot still stands in `slot_infos`."""
+    """Whether `slot_infos` still contains a slot that was removed from the index."""
     changed: list[SlotInfo] = field(default_factory=list)
-    """The slots whose remaining capacity changed otherwise than by one lease, once for each change. Queues read them
-    before a search, so that a change costs the same for any number of different requests."""
+    """Slots whose capacity changed otherwise than by one lease, once for each change; queues read it before a search."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +55,7 @@ class CandidateQueue:
     """
 
     step: Amounts
-    """The amounts of one instance of the kind of request."""
+    """The amounts of one instance of the requests that use this queue."""
     spreads: bool
     slot_classes: Collection[SlotClass]
     """The slot classes whose slots stand in the queue."""
