@@ -50,7 +50,11 @@ def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body:
     try:
         return find_access().sign(queue=queue, task=headers["task"], message_id=headers["id"], body=body)
     except (StoreUnavailableError, InvalidInputError) as error:
-        log.warning("A message is sent without a signature.", action="message.unsigned", error=str(error))
+        log.warning(
+            "No key can be read, so a message is sent without a signature; workers that require one refuse it.",
+            action="message.unsigned",
+            error=str(error),
+        )
         return {}
 
 

@@ -100,8 +100,8 @@ class RequestTransport:
         return self._send(task_name(RESERVATIONS, verb), RESERVATIONS, document, describe_request(document), headers)
 
     def read_taken(self) -> float | None:
-        """Return the `sent_at` of the request that a worker took last, if further ones wait. None: none waits, or it
-        cannot be read; an unanswered request may then be lost.
+        """Return the time of sending (`sent_at`) of the request that a worker took last. None if no request waits in
+        the queue or the time cannot be read: a request without an answer may then be lost.
         """
         try:
             waiting = self._broker().llen(RESERVATIONS)

@@ -129,8 +129,8 @@ class Holders:
             self._give_up(row.id, f"{row.phase}: {row.reason}")
 
     def _take_up(self, row: Reservation, until: float) -> None:
-        """Confirm the lease of a job. Its release becomes due only after that, so the renewal is never the later
-        message.
+        """Confirm the lease of a job by a renewal. The release of the lease becomes due only after the answer, so it
+        never overtakes the renewal.
         """
         self._client.renew(row.id, row.token)
         self._due[row.id] = (until, row.token)

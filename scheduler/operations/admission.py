@@ -219,7 +219,9 @@ class KnownSlots:
     read_at: float | None = None
 
     def read(self, store: Store) -> None:
-        """Read the slots from the database again, and keep one of each kind."""
+        """Read the slots from the database again. Of slots that are equal in pool, offering, resources and labels, keep
+        one.
+        """
         self.read_at = monotonic()
         self.slots = list({_kind_of(slot): slot for slot in store.find_slots()}.values())
 

@@ -316,12 +316,12 @@ class Meter(Protocol):
         """
 
     def take_refused(self) -> list[RefusedMessage]:
-        """Return and remove the kept refused messages, oldest first; [] if Redis does not answer. Each message goes to
-        only one process.
+        """Return and remove the stored reports of task messages that workers refused, oldest first; [] if Redis does
+        not answer. Each report goes to only one process.
         """
 
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
-        """Keep these refused messages again, because after `take_refused` they could not be written to the database."""
+        """Store these reports of refused task messages again, because they could not be written to the database."""
 
 
 class Dispatcher(Protocol):

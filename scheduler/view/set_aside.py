@@ -102,8 +102,8 @@ def set_aside_note(client: redis.Redis, prefix: str, tag: str) -> None:
 
 
 def list_records(client: redis.Redis, prefix: str) -> list[SetAside]:
-    """Return the renamed Redis keys that `forget_records` has not removed from the list. Unreadable records are
-    deleted.
+    """Return the records of Redis keys that were renamed because of a wrong type, without those that `forget_records`
+    removed. A record that cannot be decoded is deleted.
     """
     stored = cast("list[bytes]", client.lrange(f"{prefix}set-aside", 0, -1))
     found: list[SetAside] = []

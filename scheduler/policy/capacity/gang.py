@@ -27,7 +27,7 @@ class Shortage:
         self._most: dict[RequestClass, int] = {}
 
     def clear(self) -> None:
-        """Forget every number of instances that fitted, because capacity was given back."""
+        """Forget all recorded numbers of instances that fitted, because the slots got capacity back."""
         self._most.clear()
 
     def holds_for(self, demand: Demand) -> bool:

@@ -132,7 +132,7 @@ class Cascade:
         return (elastic_instance for group in self.groups for elastic_instance in group.elastic_instances)
 
     def serve_leased(self, reservations: Sequence[Reservation]) -> None:
-        """Serve the elastic instances of the reservations that were leased before this cycle."""
+        """Grant or reclaim elastic instances of the reservations that were leased before this cycle."""
         for each in reservations:
             leases = [lease for lease in each.leases if (each.id, lease.component) not in self._cycle.vacated]
             demand = self._cycle.demand_of(each)
@@ -300,11 +300,12 @@ class _Passed:
 
 
 class VictimSearch:
-    """A search for the elastic instances to lift for instances of one request, one after the other.
+    """Searches for the elastic instances to take off their slots, so that instances of one request fit, one after the
+    other.
 
-    The search passes elastic instances, the last in rank first, until the request fits on a slot without those that it
-    passed there. Only instances on that slot are lifted. Each is passed once: one that did not help before helps only
-    together with others on its slot.
+    The search looks at the elastic instances in order, the last in rank first, and adds each one's capacity to its
+    slot, until the request fits on a slot. Only the instances of that slot are taken off. The search for the next
+    instance of the request continues at the same position.
     """
 
     def __init__(
