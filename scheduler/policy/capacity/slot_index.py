@@ -42,7 +42,7 @@ class SlotClass:
     has_removed: bool = False
     """Whether `slot_infos` still contains a slot that was removed from the index."""
     changed: list[SlotInfo] = field(default_factory=list)
-    """Slots whose capacity changed otherwise than by one lease, once for each change; queues read it before a search."""
+    """Slots whose capacity changed otherwise than by one lease, one entry a change. Queues read it before a search."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,9 +117,7 @@ class CandidateQueue:
             self.enter(slot_info)
 
     def enter(self, slot_info: SlotInfo) -> None:
-        """Note in this queue of candidates that a slot that is not `first` was added or changed and can take the
-        request.
-        """
+        """Note in this candidate queue that a slot other than `first` changed and can take the request."""
         rank = self._rank(slot_info)
         if rank < self.rank:
             if self.first is not None:
@@ -129,9 +127,7 @@ class CandidateQueue:
             heappush(self.others, rank)
 
     def advance(self) -> None:
-        """Replace `first`, the queue's best slot, by the best other one: it was removed, is full or was pushed
-        again.
-        """
+        """Replace `first`, the queue's best slot, by the best other one: it is full, removed or was pushed again."""
         others, slot_infos, slot_classes = self.others, self.slot_infos, self.slot_classes
         step, spreads = self.step, self.spreads
         while others:
