@@ -150,7 +150,7 @@ class RemainingCapacity:
 
 
 class _After(dict[Amounts, RemainingCapacity | None]):
-    """A table that computes what is left of a slot after one lease, once for each amounts that are looked up."""
+    """A table that computes at the first lookup what is left of a slot after one lease of the given amounts."""
 
     __slots__ = ("capacities", "remaining")
     remaining: RemainingCapacity

@@ -21,9 +21,9 @@ Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
 SLOTS_A_STEP = 100
-"""The number of slots that a search adds up in the time in which it takes one slot."""
+"""Number of slots that a search adds up for one counted step of work."""
 CHANGES_A_STEP = 3
-"""The number of changes of slots that a search reads in the time in which it takes one slot."""
+"""Number of changes of slots that a search reads for one counted step of work."""
 MOST_QUEUES = 8
 """The most queues that a search compares; if more slot classes are equally good, they share queues."""
 NO_RANK: Final[Rank] = 1 << 96
@@ -226,10 +226,7 @@ class SlotIndex:
         return slot_info.order in self._slot_infos
 
     def regroup(self, slot_info: SlotInfo) -> None:
-        """Note that the capacity of a slot changed otherwise than by `take`.
-
-        Each queue reads the change before its next search, so that many changes among many requests stay cheap.
-        """
+        """Note that a slot's free capacity changed otherwise than by `take`; queues read the change before a search."""
         remaining = self._capacities.find(slot_info.make_capacity_mark(), slot_info.free)
         if remaining is not slot_info.remaining:
             self._put(slot_info, remaining)
@@ -263,13 +260,13 @@ class SlotIndex:
                 candidates.read_at = self.changes
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Spend the capacity of one instance on a slot."""
+        """Subtract the amounts of one instance from the free capacity of a slot that a search found."""
         after = slot_info.remaining.after[need.steps[slot_info.slot_class.pool]]
         assert after is not None, "a slot is taken only after a search found it"  # noqa: S101
         self._spend(slot_info, after)
 
     def take_often(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:
-        """Spend the capacity of up to `most` instances on a slot, at least one; return their number."""
+        """Subtract up to `most` instances, at least one, from the slot's free capacity; return their number."""
         if most == 1:
             self.take(slot_info, need)
             return 1
@@ -318,7 +315,8 @@ class SlotIndex:
                 candidates.enter(slot_info)
 
     def take_run(self, need: InstanceRequest, most: int) -> list[tuple[SlotInfo, int]]:
-        """Return (slot, number of instances) that `find` and `take` would return in `most` calls; fewer if it is full.
+        """Return the slots that up to `most` equal instances get one after the other, each as (slot, number of
+        instances).
 
         Only for a request that packs: it finds a slot again until the slot is full, because none has more leases.
         """

@@ -140,7 +140,7 @@ def _pass_over(
 
 
 def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
-    """Return each different set of terms (how long a lease lasts) among the leases that are assigned, once."""
+    """Return each different combination of fields that determine how long the leases assigned in this cycle last."""
     demands = compress(waiters.demands, is_leased)
     if not cycle.view.timed:
         return {Terms(None, each.shape.pool, each.shape.system) for each in set(demands)}
