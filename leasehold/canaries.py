@@ -21,12 +21,16 @@ class Canaries:
         self._silent = set(QUEUE_NAMES)
 
     def send(self, queues: Iterable[str] = QUEUE_NAMES, expires: float | None = None) -> None:
-        """Send the canaries. A canary that waits for more than `expires` seconds is dropped. Raise Unavailable."""
+        """Send a canary task to each queue. A canary that no worker takes within `expires` seconds is dropped. Raises
+        Unavailable if the broker does not accept a canary.
+        """
         for queue in queues:
             self._wire.send_canary(queue, self._address(queue), expires)
 
     def answered(self, queue: str) -> bool:
-        """Return whether a worker of this queue has answered. Also return False while Redis is unreachable."""
+        """Return whether a worker of this queue has answered the canary task. Also return False while Redis is
+        unreachable.
+        """
         with suppress(redis.RedisError):
             if queue in self._silent and self._wire.redis.lpop(self._address(queue)) is not None:
                 self._silent.discard(queue)
@@ -80,12 +84,12 @@ class Probe:
         return read_offsets(stored)
 
     def is_led(self) -> bool:
-        """Return whether the leader lock is held now: only while a tick runs."""
+        """Return whether a process holds the scheduler's leader lock now. The lock is held only while a tick runs."""
         with self._explaining("read the leader lock"):
             return bool(self._wire.redis.exists(self._wire.names.leader))
 
     def silent_queues(self, seconds: float) -> list[str]:
-        """Return the queues whose workers do not answer a canary within this time."""
+        """Return the queues whose workers do not answer a canary task within the given time."""
         canaries = Canaries(self._wire)
         canaries.send()
         for _ in range(max(int(seconds / 0.2), 1)):

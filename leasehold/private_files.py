@@ -18,8 +18,8 @@ _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file as an `opener` for `open`: a new file is private to this user, and a symbolic link is not
-    followed.
+    """Open a file for Python's `open`, which takes this function as its `opener`: a new file is private to this user,
+    and a symbolic link is not followed.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
 

@@ -79,15 +79,17 @@ class Heart:
             self._wake.set()
 
     def carry(self, version: str | None) -> None:
-        """Send this version of the slot in the heartbeats. A new version is sent at once, so that no further hints for
-        it arrive.
+        """Send `version`, the version of the slot that this host knows, in the heartbeats. A new version is sent at
+        once, so that no further hints to read the slot arrive for it.
         """
         is_new, self._version = version != self._version, version
         if is_new:
             self._wake.set()
 
     def take_return(self) -> bool:
-        """Return whether heartbeats succeeded again since the last call. Hints may have been lost before that."""
+        """Return whether heartbeats reach Redis again after a failure that ended since the last call. Change hints for
+        the slot may have been lost during the failure.
+        """
         has_returned, self._has_returned = self._has_returned, False
         return has_returned
 
@@ -220,7 +222,9 @@ class HostAgent:
         return self._is_leaving and not self._is_leave_known
 
     def _leave(self) -> None:
-        """Report to the workers that the host leaves. Without an answer the next round tries again."""
+        """Report to the workers that the host leaves. Without an answer the next round of the agent sends the report
+        again.
+        """
         try:
             answer = self._hosts.leave(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable) as error:

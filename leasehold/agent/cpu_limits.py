@@ -52,7 +52,7 @@ class Cgroups:
         _write(root / "cgroup.subtree_control", "+cpu")
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
-        """Limit the processes of a lease to its cores by the cgroup of the lease."""
+        """Limit the processes of a lease to the cores of the lease by moving them to the lease's own cgroup."""
         group = self._group(lease)
         group.mkdir(exist_ok=True)
         _write(group / "cpu.max", f"{max(round(cores * PERIOD), LEAST_QUOTA)} {PERIOD}")

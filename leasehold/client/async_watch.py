@@ -36,7 +36,7 @@ class Notices:
         self._thread: threading.Thread | None = None
 
     def add(self, reservation: str, event: asyncio.Event) -> None:
-        """Set `event` at each notice about this reservation."""
+        """Set `event` at each notice that this reservation changed, until `event` is removed."""
         self._loop = asyncio.get_running_loop()
         self._events.setdefault(self._channel_of(reservation), set()).add(event)
         self._take_over()
@@ -167,7 +167,7 @@ class AsyncWatch:
         return await self._rows.read(self.reservation)
 
     async def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice arrives or when `seconds` have passed."""
+        """Return when a notice about the watched reservation arrives, or when `seconds` have passed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._hinted.wait()

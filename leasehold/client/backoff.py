@@ -20,20 +20,20 @@ class Backoff:
         self._following = first
 
     def take(self) -> float:
-        """Return the next pause in seconds."""
+        """Return the pause before the next attempt in seconds, and double the one after it up to the limit."""
         pause, self._following = self._following, min(2 * self._following, self._most)
         return shorten(pause, self._draw)
 
     def reset(self) -> None:
-        """Start again with the shortest pause."""
+        """Start the series of pauses between attempts again with the shortest pause."""
         self._following = self._first
 
 
 def shorten(seconds: float, draw: Callable[[], float] = random.random) -> float:
-    """Return these seconds less a random part of at most JITTER."""
+    """Return `seconds` less a random part of at most the fraction JITTER."""
     return seconds * (1 - JITTER * draw())
 
 
 def lengthen(seconds: float, draw: Callable[[], float] = random.random) -> float:
-    """Return these seconds plus a random part of at most half of them."""
+    """Return `seconds` plus a random part of at most half of `seconds`."""
     return seconds * (1 + draw() / 2)

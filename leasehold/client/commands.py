@@ -36,7 +36,7 @@ class Commands(ABC):
 
     @abstractmethod
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
-        """Send one request and return its answer."""
+        """Send one request of the client to the workers and return the answer."""
 
     def renew(
         self,
@@ -159,7 +159,7 @@ class Commands(ABC):
         return self._tell("suspend", reservation, token, timeout, key=key)
 
     def resume(self, reservation: str, *, key: str | None = None, timeout: float | None = None) -> Answer:
-        """Undo the suspension of a reservation, so that it can be placed again."""
+        """End the suspension of a reservation, so that the scheduler can lease slots to it again."""
         return self._tell("resume", reservation, None, timeout, key=key)
 
     def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:

@@ -188,7 +188,7 @@ class HeldLease(ABC):
 
     @abstractmethod
     def _call(self, callback: Callable[[Any], object]) -> None:
-        """Call a callback of the holder."""
+        """Call a callback that the holder of the lease registered."""
 
     def _begin(self, row: Reservation, answer: Answer) -> bool:
         """Begin to hold the lease after its first renewal. Return False if the reservation was no longer leased."""

@@ -56,7 +56,7 @@ class Changes:
         self._news = threading.Condition()
 
     def take(self, placements: Sequence[Placement]) -> None:
-        """Compare the present leases with the known ones and record the differences. No change is recorded twice."""
+        """Record how the present instances of a lease differ from the known ones. No change is recorded twice."""
         present = {(each.component, each.token): each for each in placements if each.kind == "elastic"}
         with self._news:
             known, self._held = self._held, present
@@ -77,13 +77,13 @@ class Changes:
                 self._told.append(Change(kind="cores", placement=each))
 
     def end(self) -> None:
-        """Record that no more changes follow. Readers receive the remaining changes and end."""
+        """Record that the lease has no more changes. Readers receive the remaining changes and then end."""
         with self._news:
             self._is_over = True
             self._news.notify_all()
 
     def since(self, number: int) -> tuple[list[Change], bool]:
-        """Return the changes after the first `number`, and whether no more will follow."""
+        """Return the recorded changes of a lease after the first `number`, and whether no change will follow."""
         with self._news:
             return self._told[number:], self._is_over
 

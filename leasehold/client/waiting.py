@@ -73,7 +73,9 @@ class Keepalive:
         self._due: float | None = None
 
     def note(self, row: Reservation | None) -> None:
-        """Read the ttl of the reservation from the first pending row that has an expiry."""
+        """Schedule the renewal of a reservation by the ttl in its first pending row that has an expiry. A row that is
+        not pending ends the schedule.
+        """
         if row is None or row.phase != "pending" or row.expires_at is None:
             self._due = None
         elif self._due is None:
@@ -83,20 +85,24 @@ class Keepalive:
             self._due = time.monotonic() + max(self._ttl / RENEWALS_A_TTL - spent, 0.0)
 
     def seconds_left(self) -> float | None:
-        """Return the seconds until the next renewal is due, or None if none is needed."""
+        """Return the seconds until the next renewal of the pending reservation, or None if it needs no renewal."""
         return None if self._due is None else max(self._due - time.monotonic(), 0.0)
 
     def patience(self) -> float:
-        """Return the time limit of one renewal in seconds."""
+        """Return the time limit for the answer to one renewal of a pending reservation, in seconds."""
         return min(self._pause() or RENEWAL_SECONDS, RENEWAL_SECONDS)
 
     def answered(self, answer: Answer, sent: float) -> None:
-        """Record the answer to a renewal that was sent at `sent`."""
+        """Record the answer to a renewal that was sent at `sent`, and schedule the next renewal by the ttl in the
+        answer.
+        """
         self._ttl = answer.ttl or 0.0
         self._due = None if answer.ttl is None else sent + self._pause()
 
     def failed(self) -> None:
-        """Record that a renewal was refused or not answered, and schedule another one soon."""
+        """Record that the renewal of a pending reservation was refused or not answered, and schedule another renewal
+        soon.
+        """
         self._due = time.monotonic() + min(self._pause(), watch.POLL_SECONDS)
 
     def _pause(self) -> float:

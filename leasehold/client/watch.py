@@ -33,7 +33,7 @@ class Hints:
         self._subscribed = True
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a notice, for this number of seconds at most. Return whether one arrived."""
+        """Wait for a notice about a change on the channel, for `seconds` at most. Return whether a notice arrived."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
             try:
@@ -48,13 +48,13 @@ class Hints:
         return False
 
     def forget(self) -> None:
-        """Drop the notices that have arrived so far, because the next read will be newer than they are."""
+        """Drop the notices that have arrived so far: the next read of the watched row already shows their changes."""
         with suppress(redis.RedisError):
             while self._subscribed and self._channel.get_message(timeout=0) is not None:
                 pass
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the Redis connection that receives notices."""
         self._channel.close()
 
 
@@ -87,5 +87,5 @@ class Watch:
         return self._reader.find_joined([self.reservation])[0]
 
     def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice arrives or after this number of seconds."""
+        """Return when a notice about the watched reservation arrives, or after `seconds`."""
         self._hints.wait(seconds)

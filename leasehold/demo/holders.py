@@ -37,7 +37,7 @@ class Progress:
         return [at - self.submitted[name] for name, at in self.leased.items()]
 
     def is_over(self, name: str) -> bool:
-        """Return whether the job was served or has failed."""
+        """Return whether the demo's job with this name was served or has failed."""
         return name in self.released or name in self.failed
 
 
@@ -74,7 +74,9 @@ class Holders:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> None:
-        """Submit the jobs that are due, confirm new leases, release the leases of jobs that have run."""
+        """Do what is due now in the demo: submit jobs, confirm new leases, and release the leases of jobs that have
+        run.
+        """
         now, due = self.now, []
         while self._unsent and now >= self._stretch.submit_after(self._jobs[self._unsent[-1]]):
             due.append(self._unsent.pop())

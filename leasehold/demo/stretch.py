@@ -17,7 +17,7 @@ STEPS = 200
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive jobs of a log and the factor by which their time is compressed."""
+    """Consecutive jobs of a workload log that the demo plays, and the factor by which their time is compressed."""
 
     jobs: tuple[Job, ...]
     speed: float
@@ -29,8 +29,8 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """The length of the stretch of the log if no job waited: from the first submission to the last end, in seconds
-        of the log.
+        """Seconds of the log from the first submission of the demo's jobs to the last end, if each job began when it
+        was submitted.
         """
         return _span(self.jobs)
 

@@ -93,13 +93,17 @@ def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> 
 
 
 def _list_peaks(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """Return maxima over parts of the time, at their middles: a mean over a day would hide a queue of minutes."""
+    """Return a curve of a simulation as the maximum of each part of the time, placed at the middle of the part. A mean
+    over a day would hide a queue of minutes.
+    """
     middles, parts = _cut(curve.peaks, curve.width / unit, POINTS)
     return middles, [max(part) for part in parts]
 
 
 def _list_means(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """Return means over parts of the time, at their middles; so the lines of several plays can be distinguished."""
+    """Return a curve of a simulation as the mean of each part of the time, placed at the middle of the part. The lines
+    of several plays can then be distinguished.
+    """
     middles, parts = _cut(curve.means, curve.width / unit, FEW_POINTS)
     return middles, [sum(part) / len(part) for part in parts]
 
