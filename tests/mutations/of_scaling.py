@@ -90,6 +90,13 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.pool_size": {
+        "_ImaginedLaunches.could_be_made": [
+            Change(
+                "a slot that the gang would use does not go for it",
+                "count + stay[name]",
+                "count",
+            ),
+        ],
         "count_reserve": [
             Change(
                 "the reserve contains only slots that no reservation waits for",

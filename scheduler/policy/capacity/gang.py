@@ -46,12 +46,17 @@ class Shortage:
 
 
 def fill(
-    demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None = None, shortage: Shortage | None = None
+    demand: Demand,
+    slot_index: Sequence[SlotIndex],
+    extend: Extend | None = None,
+    shortage: Shortage | None = None,
+    accept: Callable[[Collection[SlotInfo]], bool] | None = None,
 ) -> list[SlotInfo] | None:
     """Return a slot for each instance and spend its capacity; return None and spend nothing if one does not fit.
 
     The indexes are searched in the order given. If an instance fits in none, `extend` may add a slot to the last one,
     and more slots until all instances will fit once everything is ready. `shortage` belongs to exactly these indexes.
+    `accept`: the slots of a gang are taken only if it accepts them.
     """
     if len(demand.needs) == 1:  # speed: almost all demands have one instance, and nothing has to be undone
         need = demand.needs[0]
@@ -65,6 +70,9 @@ def fill(
         return [slot_info]
     taken = _take(demand, slot_index, extend, shortage)
     if taken is None:
+        return None
+    if accept is not None and not accept({slot_info for _, slot_info, _, _ in taken}):
+        _undo(taken)
         return None
     for _, slot_info, _, _ in taken:
         slot_info.wanted = True

@@ -5,7 +5,7 @@ quota and all idle machines are shut down; here only unneeded slots go, and only
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -173,7 +173,7 @@ def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLim
             done.add(demand)
             continue
         trial.begin(demand)
-        if fill(demand, there, trial.launch) is None:
+        if fill(demand, there, trial.launch, accept=trial.could_be_made) is None:
             trial.undo()
             done.add(demand)
     return trial.count()
@@ -232,6 +232,15 @@ class _ImaginedLaunches:
             self.slot_index.add(slot_info)
             return slot_info
         return None
+
+    def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
+        """Return whether the imagined launches of the present demand could be made if the unneeded slots went.
+
+        Those among `slot_infos` cannot go, because instances of the demand would be on them.
+        """
+        imagined = {slot_info for slot_info, _ in self.made}
+        stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
+        return all(count + stay[name] <= self.most_launches[name] for name, count in self.made_in.items())
 
     def undo(self) -> None:
         """Undo the imagined launches of the present demand, because not all of its instances could be served."""

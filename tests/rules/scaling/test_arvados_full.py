@@ -235,6 +235,22 @@ CASES: Cases = {
         ),
         [["drain linux-2 at_quota", "g waits at_max_slots"]],
     ),
+    "no slot goes for a gang that needs a slot more than max_slots beside the one that it would use": (
+        a_case(
+            submit(
+                0,
+                "g",
+                components=[
+                    {"name": "w", "resources": {"cpus": 2}},
+                    {"name": "x", "count": 2, "resources": {"cpus": 3}},
+                ],
+            ),
+            tick(0),
+            pool={"max_slots": 2},
+            slots=[t("linux-1", 2), t("linux-2", 2)],
+        ),
+        [["g waits at_max_slots"]],
+    ),
     "a slot that is launched in this tick after its cool-down does not drain": (
         a_case(
             c(3, 3),
