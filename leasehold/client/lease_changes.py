@@ -88,7 +88,9 @@ class Changes:
             return self._told[number:], self._is_over
 
     def read(self, seconds_left: Callable[[], float | None]) -> Iterator[Change]:
-        """Yield all changes in order as they arrive, until the lease ends or no time is left (None: no limit)."""
+        """Yield all changes of the lease's instances in order as they arrive, until the lease ends or the timeout has
+        passed (None: no limit).
+        """
         number = 0
         while True:
             with self._news:

@@ -282,7 +282,7 @@ class Stack:
 
     def _refuse_when_stopped(self) -> None:
         if self._stopped.is_set():
-            raise StackError("stopped while it started")
+            raise StackError("the stack was stopped while it started")
 
     def _list_warnings(self) -> list[str]:
         """Return the last warning or error of each process, with its name."""

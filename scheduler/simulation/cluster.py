@@ -73,7 +73,9 @@ class SimulatedDispatcher:
         self._note_launch(slot, slot.since + self._cloud.delays.launch)
 
     def _judge(self, slots: Sequence[Slot]) -> Sequence[Slot]:
-        """Decide which launches of these slots, all active already, the simulated cloud refuses. Return all `slots`."""
+        """Let the simulated cloud decide which launches on these slots it refuses, by the number of machines that
+        exist. The slots are in the state `launching` already. Return all of them.
+        """
         if slots:
             pools = self.ports.rules().pools
             active = (slot for slot in self.ports.store.find_slots() if slot.state not in INACTIVE)

@@ -73,9 +73,9 @@ class WorkBudget:
         return True
 
     def _take_turn(self, payer: Payer, name: str) -> bool:
-        """Return whether a reservation of this payer (principal or account) is tried in this cycle.
-
-        It is not if it was tried in an earlier cycle and others of its payer were not, or if no budget is left.
+        """Return whether a reservation is tried in this cycle, and record it as tried if so. It is not tried if its
+        payer (principal or account) has no work budget left, or if it was tried in an earlier cycle and other
+        reservations of the payer were not tried since.
         """
         if name in self._memory.get(payer, ()):
             self.short.add(payer)
@@ -140,9 +140,8 @@ class WorkBudget:
         self._spent[payer] = self._spent.get(payer, 0) + steps
 
     def is_spent(self, payer: Payer) -> bool:
-        """Return whether the payer (principal or account) has no work budget left.
-
-        If so, the payer gets another cycle.
+        """Return whether the payer (a principal or an account) has used up its work budget of this cycle. If so, note
+        that its remaining reservations need another cycle.
         """
         if not self._most or self._spent.get(payer, 0) < self._most:
             return False

@@ -97,7 +97,9 @@ class RelaxedCapacity:
         return False
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract requests that were placed on these ready slots, or have capacity kept there, from the bound."""
+        """Lower the upper bound of what fits: subtract the amounts of requests that were placed, or have capacity kept,
+        on these ready slots.
+        """
         for need, slot_info in zip(needs, slot_infos, strict=False):
             headroom = self._headrooms.get(slot_info.order)
             if headroom is not None:
@@ -162,10 +164,12 @@ class Cascade:
             self._serve(groups)
 
     def make_room(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
-        """Reclaim elastic instances for a reservation's essential ones; return the slots of these, or None if it fails.
+        """Take elastic instances off their slots to make room for a reservation's essential instances. Return the slots
+        of the essential instances, or None if they still do not fit.
 
-        `yielding`: essential instances of every reservation go before elastic ones of others. `flexible`: only if the
-        utilisation of the pools grows or, with `preemption`, if only instances that rank behind are reclaimed.
+        Under `yielding`, essential instances of every reservation have precedence over elastic ones of other
+        reservations. Under `flexible`, the change is made only if the utilisation of the pools grows or, with
+        `preemption`, if only elastic instances of reservations that rank behind this one are taken off.
         """
         if not self.takes_back or demand in self._refused:
             return None

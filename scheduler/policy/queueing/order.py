@@ -155,7 +155,9 @@ def sort_queue(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
 
 
 def _rank(cycle: CycleState, queue: Queue) -> Queue:
-    """Sort a queue, oldest first at the start, by the setting `queue`; reservations of equal rank keep their order."""
+    """Return a queue sorted by the setting `queue` (`priority`, `size`, …). The given queue is in order of age, and
+    reservations of equal rank keep that order.
+    """
     if cycle.rules.scheduler.system:
         return queue.sort(_find_rank_by_system(cycle))
     if cycle.rules.scheduler.queue != "fifo":

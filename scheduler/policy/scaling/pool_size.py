@@ -145,7 +145,9 @@ def _is_unneeded(slot_info: SlotInfo) -> bool:
 
 
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
-    """Return whether a pool has an unneeded slot, or may launch a warm slot that would be the next to go."""
+    """Return whether counting withheld launches can change anything in a pool: it has an unneeded slot, or it may
+    launch a warm slot that would be the next one to drain.
+    """
     if not slot_infos or not slot_infos[0].pool.is_elastic:
         return False
     pool = slot_infos[0].pool
