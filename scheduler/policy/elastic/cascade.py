@@ -97,9 +97,7 @@ class RelaxedCapacity:
         return False
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Lower the upper bound of what fits: subtract the amounts of requests that were placed, or have capacity kept,
-        on these ready slots.
-        """
+        """Lower the upper bound of what fits by the requests that were placed, or are kept, on these ready slots."""
         for need, slot_info in zip(needs, slot_infos, strict=False):
             headroom = self._headrooms.get(slot_info.order)
             if headroom is not None:
@@ -164,12 +162,10 @@ class Cascade:
             self._serve(groups)
 
     def make_room(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
-        """Take elastic instances off their slots to make room for a reservation's essential instances. Return the slots
-        of the essential instances, or None if they still do not fit.
+        """Return slots for a reservation's essential instances after reclaiming elastic ones; None if they never fit.
 
-        Under `yielding`, essential instances of every reservation have precedence over elastic ones of other
-        reservations. Under `flexible`, the change is made only if the utilisation of the pools grows or, with
-        `preemption`, if only elastic instances of reservations that rank behind this one are taken off.
+        `yielding`: essential instances have precedence over elastic ones. `flexible`: only if the utilisation of the
+        pools grows or, with `preemption`, if the elastic instances rank behind this reservation.
         """
         if not self.takes_back or demand in self._refused:
             return None
