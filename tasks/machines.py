@@ -47,7 +47,11 @@ def recover_lost() -> str:
     """
     count = recover(services.ports, services.settings.recover_interval)
     if count:
-        log.info("Overdue messages were sent again.", action="recover.sent", count=count)
+        log.info(
+            "Messages of launches, terminations or callbacks that were overdue were sent again.",
+            action="recover.sent",
+            count=count,
+        )
     record_refused(services.ports)
     return f"sent: {count}"
 

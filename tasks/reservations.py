@@ -135,7 +135,7 @@ def explain_wait(document: Any) -> str:
 
 @app.task(name=CONDITIONS, base=RequestTask)
 def conditions(document: Any) -> str:
-    """Answer the conditions of slots and pools, as texts."""
+    """Answer a request for the unusual conditions of slots and pools, as texts."""
     return _answer(
         "conditions", ConditionsDocument, document, lambda asked: describe_conditions(services.ports, asked.pool)
     )

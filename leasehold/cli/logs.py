@@ -92,6 +92,6 @@ class _Printer:
             typer.echo(f"{label} {make_visible(line.decode(errors='replace'), multiline=True)}")
 
     def close(self) -> None:
-        """Close the files of the logs."""
+        """Close the log files that are being followed."""
         for reader in self._readers.values():
             reader.close()

@@ -22,7 +22,7 @@ _log: Final = logging.getLogger("leasehold")
 
 
 class ClientClock:
-    """Cluster time for one client. Safe for threads."""
+    """The clock of one client, which returns cluster time. Safe for threads."""
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._redis, self._key = client, key

@@ -28,7 +28,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
         return draw_table([self.cells()])
 
     def _line(self) -> str:
-        """Return the important fields as one line of text."""
+        """Return the important fields of a value as one line of text."""
         return join_words(f"{name}={value}" for name, value in self.cells().items() if value not in _NOTHING)
 
     def cells(self) -> dict[str, object]:

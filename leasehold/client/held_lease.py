@@ -32,7 +32,7 @@ class Flag(Protocol):
     """The methods that the events of threading and asyncio have in common."""
 
     def is_set(self) -> bool:
-        """Return whether the event is set."""
+        """Return whether the event (for example `lost`) is set."""
 
     def set(self) -> None:
         """Set the event and wake up everything that waits for it."""

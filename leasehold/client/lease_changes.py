@@ -22,7 +22,7 @@ class Change(Shown, frozen=True, kw_only=True):
 
     @property
     def component(self) -> str:
-        """The name of the changed instance."""
+        """The name of the instance whose lease changed."""
         return self.placement.component
 
     @property

@@ -19,7 +19,7 @@ from scheduler.model.transitions import ENDED, Phase
 
 
 class Component(Shown, reservations.Component, frozen=True, kw_only=True):
-    """A requested component with `count` equal instances."""
+    """A component that a reservation requests, with `count` equal instances."""
 
 
 class Request(Shown, PublicRequest, frozen=True, kw_only=True):

@@ -98,7 +98,7 @@ class ClusterClock:
 
     @property
     def has_looked(self) -> bool:
-        """Whether the reference has ever been read."""
+        """Whether the reference time was ever read."""
         return self._ahead is not None
 
     @property

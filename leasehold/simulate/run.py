@@ -19,7 +19,7 @@ DAY = 86400.0
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A finished play: its settings and its results."""
+    """A finished simulation: its settings and its results."""
 
     label: str
     settings: dict[str, str]

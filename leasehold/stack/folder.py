@@ -60,7 +60,7 @@ class StackFolder:
         raise AlreadyRunningError(f"a stack runs in {self.path} already")
 
     def empty_logs(self) -> None:
-        """Remove the logs of the last run."""
+        """Remove the logs of the last run of this stack."""
         for log in self.logs.glob("*.log"):
             log.unlink()
 

@@ -64,7 +64,7 @@ class LogReader:
         return found if first < 0 else found[max(len(found) - first, 0) :]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the log file."""
         if self._file is not None:
             self._file.close()
         self._file, self._rest = None, b""

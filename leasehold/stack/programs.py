@@ -68,7 +68,7 @@ class Reaper:
 
     @property
     def pid(self) -> int:
-        """The id of this process."""
+        """The id of the reaper's process."""
         return self._process.pid
 
     def watch(self, pid: int) -> None:

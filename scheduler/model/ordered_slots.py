@@ -31,11 +31,11 @@ class OrderedSlots:
         self._slots[slot.id] = slot
 
     def remove(self, slot: Slot) -> None:
-        """Remove a slot."""
+        """Remove a slot from the ordered list."""
         del self._slots[slot.id]
 
     def list(self) -> list[Slot]:
-        """Return all slots in their order."""
+        """Return all slots of the list in slot order."""
         if not self._is_sorted:
             self._slots = dict(sorted(self._slots.items(), key=lambda each: slot_order(each[0])))
             self._is_sorted = True

@@ -245,7 +245,7 @@ def shape_key(request: Request) -> Hashable:
 
 
 def make_shape(request: Request) -> Shape:
-    """Return the shape of a request."""
+    """Return the shape of a request: the parts that decide where it can run."""
     return Shape(
         system=request.system,
         pool=request.pool,

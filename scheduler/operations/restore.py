@@ -58,7 +58,7 @@ class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a restore of the database."""
+    """The result of the restore of a backup: which reservations ended or returned to the queue."""
 
     identity: str
     restores: int

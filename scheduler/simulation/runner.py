@@ -111,7 +111,9 @@ class Runner:
         yield self._describe_state()
 
     def _process_events(self) -> bool:
-        """Print the new events and let the holders react to the events. Return whether there were any."""
+        """Print the events that the store has recorded since the last call, and let the simulated holders of leases
+        react to them. Return whether there were any.
+        """
         events = self.cluster.store.events[self._seen :]
         self._seen += len(events)
         for event in events:

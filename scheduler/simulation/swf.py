@@ -53,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a job log, for error messages."""
+    """The file and the number of a line of a job log, for error messages."""
 
     path: Path
     line: int

@@ -173,7 +173,9 @@ class TracePlay:
             self._seen = len(store.events)
 
     def _process_events(self) -> bool:
-        """Let holders, interruptions and metrics process the new events. Return whether there were any new events."""
+        """Pass the events that the store has recorded since the last call to the simulated holders of leases, to the
+        spot interruptions and to the metrics. Return whether there were any.
+        """
         store = self.cluster.store
         events = store.events[self._seen :] if len(store.events) > self._seen else []
         if not events:
@@ -210,7 +212,7 @@ class TracePlay:
                 self._metrics.revocations += event.detail.get("reason") != "surrendered"
 
     def sum_up(self) -> Summary:
-        """Return the results of the trace run so far."""
+        """Return the results of the simulated trace so far: waits, utilisation and counts."""
         jobs = len(self._workload.jobs) + len(self._workload.skipped)
         return self._metrics.sum_up(
             jobs=jobs,

@@ -31,7 +31,7 @@ class SchemaState(msgspec.Struct, frozen=True):
 
     @property
     def is_current(self) -> bool:
-        """Return whether there is nothing to migrate."""
+        """Return whether the database has the newest revision of the schema, so that there is nothing to migrate."""
         return self.current == self.head
 
 

@@ -50,7 +50,7 @@ class Session:
             self._dialect.queue_for_events(self._connection)
 
     def fetch(self, statement: Executable, **values: object) -> Sequence[Record]:
-        """Return all rows of the result."""
+        """Execute a statement and return all rows of its result."""
         with self._explaining():
             return self._connection.execute(statement, values).all()
 

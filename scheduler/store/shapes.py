@@ -26,10 +26,9 @@ AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
 
 class Shape(Generic[AnyStruct]):
-    """One kind of struct and its table.
-
-    `columns`: the columns that are read, in the order that `read` expects. Every field is in the column of its name,
-    except `besides`, which are stored elsewhere. `written`: the struct that is written, if it is another one.
+    """How one kind of struct is stored as rows of its table. `columns`: the columns that are read, in the order that
+    `read` expects. Every field is in the column of its name, except the fields `besides`, which are stored in other
+    tables. `written`: the struct that is written, if it is not the one that is read.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Shape(Generic[AnyStruct]):
         return self._struct(**fields, **besides)
 
     def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
-        """Return the structs of a whole result, in its order."""
+        """Return the structs of all rows of a query's result, in its order."""
         return [self.read(row) for row in rows]
 
 

@@ -53,13 +53,13 @@ class Statements:
 
     @cached_property
     def append_events(self) -> Bulk:
-        """Append events; the database numbers them."""
+        """Insert events into the history; the database numbers them."""
         columns = [column for column in tables.events.c if column.name != "number"]
         return _insert(self._dialect, EVENTS, columns)
 
     @cached_property
     def insert_answers(self) -> Bulk:
-        """Insert answers."""
+        """Insert answers to requests."""
         return _insert(self._dialect, ANSWERS, tables.requests.c)
 
     @cached_property
@@ -69,7 +69,7 @@ class Statements:
 
     @cached_property
     def put_outgoing(self) -> Bulk:
-        """Insert or overwrite callbacks."""
+        """Insert or overwrite callbacks in the outbox."""
         fields = tuple(OUTGOING.fields(tables.outgoing.c))
         return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
 
@@ -115,7 +115,7 @@ class RowStatements:
 
     @cached_property
     def insert(self) -> Bulk:
-        """Insert the rows."""
+        """Insert rows of this kind."""
         columns = [column for column in self._table.c if not column.computed]
         return _insert(self._dialect, self._shape, columns)
 
@@ -138,7 +138,7 @@ class RowStatements:
 
     @cached_property
     def find(self) -> Select[Any]:
-        """Select the rows of these ids without locking them."""
+        """Select the rows with these ids from the table of this kind of rows, without locking them."""
         return select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
 
     @cached_property
@@ -184,7 +184,7 @@ class LeaseStatements:
 
     @cached_property
     def insert(self) -> Bulk:
-        """Insert the rows, which are StoredLeases."""
+        """Insert leases, given as StoredLeases."""
         return _insert(self._dialect, self._shape, self._table.c)
 
     @cached_property

@@ -63,7 +63,7 @@ class World:
         self._stamp = float("-inf")
 
     def put(self, row: Row) -> None:
-        """Store a copy of a committed row, and update the indexes."""
+        """Store a committed row in the memory store, and update its indexes."""
         if isinstance(row, Reservation):
             self._unlink(self.reservations.get(row.id), row)
             self.phases[row.phase][row.id] = None
@@ -77,7 +77,7 @@ class World:
         self.written[key] = self._stamp
 
     def drop(self, key: Key) -> None:
-        """Delete a row, and update the indexes."""
+        """Delete a committed row from the memory store, and update its indexes."""
         kind, row_id = key
         if kind is Reservation:
             self._unlink(self.reservations[row_id], None)

@@ -74,7 +74,9 @@ class SlotInfo(msgspec.Struct, eq=False):
     """The slot's `SlotClass` and `RemainingCapacity` in a slot index; None while it is in no index."""
 
     def find_marks(self) -> tuple[Mark, Mark]:
-        """Return two keys: that of the slot's `SlotClass` (pool, labels), and that of its `RemainingCapacity`."""
+        """Return two keys by which a slot index finds slots that are alike: one of the slot's pool and labels, one of
+        its remaining capacity.
+        """
         opened = self.opened
         if opened is None or self.given or self.lifted or self.labels is not opened.slot_info.labels:
             return self._make_class_mark(), self.make_capacity_mark()
@@ -169,7 +171,7 @@ class CachedSlot(msgspec.Struct, eq=False):
     """The result of `find_marks` while nothing happens to the slot; None until it is needed."""
 
     def copy(self, order: int) -> SlotInfo:
-        """Return a scratch copy of the slot for one cycle."""
+        """Return a scratch copy of the slot, which one cycle may change."""
         slot_info: SlotInfo = self.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
         slot_info.order, slot_info.opened = order, self
         return slot_info

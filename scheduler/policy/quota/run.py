@@ -20,7 +20,7 @@ from scheduler.policy.quota.running import AccountLimits, RunningIndex, RunningW
 
 
 class QuotaRun:
-    """The state of one pass of placing by quota."""
+    """The state of one pass that places reservations by quota: groups, slots, running work and limits of accounts."""
 
     def __init__(self, cycle: CycleState, running: RunningIndex, waiters: Queue) -> None:
         self.cycle, self.running = cycle, running

@@ -93,7 +93,7 @@ class RunningIndex:
         return run
 
     def end(self, name: str) -> None:
-        """Remove a reservation from the running work."""
+        """Remove a reservation from the index of running work, because its leases ended."""
         run = self.runs.pop(name)
         if run.account is not None:
             self.of_account[run.account.id].remove(run)

@@ -156,7 +156,7 @@ class Throttle:
         return True
 
     def clear(self) -> None:
-        """Fill the token buckets of all regions again."""
+        """Fill the token buckets, which limit the rate of EC2 calls, of all regions again."""
         self._buckets.clear()
 
     def _find(self, region: str, name: str, bucket: Bucket, now: float) -> TokenBucket:

@@ -30,7 +30,7 @@ class _Handler(MotoRequestHandler):
     disable_nagle_algorithm = True
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - werkzeug's own name
-        """Write no log line for a request."""
+        """Suppress the log line of a request."""
 
 
 class EmulatorServer:
