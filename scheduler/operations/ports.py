@@ -135,11 +135,11 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
     noticed = [event for event in change_set.events if event.name in _NOTICED]
     noticed.sort(key=lambda event: event.name != CORES)
     rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
-    last = {event.reservation: event for event in noticed if event.reservation}
-    for event in last.values():
-        row = rows.get(event.reservation or "")
-        if row is not None:
-            ports.notifier.notify(row.id, describe_notice(event, row, change_set.slots))
+    last = {event.reservation: event for event in noticed if event.reservation in rows}
+    if last:
+        ports.notifier.notify(
+            {name: describe_notice(event, rows[name], change_set.slots) for name, event in last.items()}
+        )
 
 
 def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:

@@ -234,9 +234,12 @@ def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[s
             outcome = work.flush()
         announce(ports, outcome, kick=False)
     # Reservations with a lease in Redis that the database lacks get a notice with their present row.
+    notices = {}
     for row in ports.store.find_reservations(ids=notified, limit=len(notified)) if notified else ():
         event = Event(at=row.changed_at, name=f"reservation_{row.phase}", cause="operator", reservation=row.id)
-        ports.notifier.notify(row.id, describe_notice(event, row, {}))
+        notices[row.id] = describe_notice(event, row, {})
+    if notices:
+        ports.notifier.notify(notices)
     return ended, requeued, notified
 
 

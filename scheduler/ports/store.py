@@ -275,7 +275,7 @@ class Transaction(Protocol):
         """Delete rows at the versions that they were read with. Return the tombstones that delete them in the view."""
 
     def next_tokens(self, count: int) -> range:
-        """Return `count` fencing tokens that were never used before, ascending."""
+        """Return `count` fencing tokens that were never used before, ascending. Some numbers may be left out."""
 
     def append_events(self, events: Sequence[Event]) -> None:
         """Append these events to the stored history of events, in this order."""

@@ -215,8 +215,10 @@ class Notifier(Protocol):
     def hear(self) -> None:
         """Record that a tick has begun, so that the next kick sends a message for another tick."""
 
-    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """Publish a notice for the holder of this reservation on its channel. The channel may have no subscribers."""
+    def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
+        """Publish a notice for the holder of each of these reservations on its channel, all in one round trip for each
+        thousand. A channel may have no subscribers.
+        """
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
         """Send a hint to the host of each of these slots: the slot changed, so the host should ask for it. A hint may

@@ -336,9 +336,9 @@ class MemoryNotifier:
         """Record that a tick has begun, so that the next kick requests another tick. See Notifier."""
         self._flag_until = float("-inf")
 
-    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """Record a notice for the holder of this reservation in `notices`. See Notifier."""
-        self.notices.append((reservation, dict(notice)))
+    def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
+        """Record a notice for the holder of each of these reservations in `notices`. See Notifier."""
+        self.notices += [(reservation, dict(each)) for reservation, each in notices.items()]
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
         """Record for the host of each of these slots a hint that the slot changed, in `news`. See Notifier."""

@@ -26,6 +26,8 @@ from scheduler.view.connection import load_script, redis_errors
 KICK_SECONDS = 2.0
 """Seconds for which one tick message serves all kicks (requests for a tick), unless a tick begins earlier."""
 REPLY_SECONDS = 60
+MESSAGES_A_CALL: Final = 1000
+"""The most messages that are published in one round trip."""
 
 
 class RedisNotifier:
@@ -65,19 +67,16 @@ class RedisNotifier:
         self._client.delete(self._flag)
 
     @redis_errors()
-    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """Publish a notice for the holder of this reservation on its channel. See Notifier."""
-        self._client.publish(self._names.notice(reservation), msgspec.json.encode(notice))
+    def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
+        """Publish a notice for the holder of each of these reservations on its channel. See Notifier."""
+        self._publish({self._names.notice(reservation): each for reservation, each in notices.items()})
 
     @redis_errors()
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send a hint to the host of each of these slots that the slot changed, so that the host asks for the slot. All
-        hints take one round trip. See Notifier.
+        """Send a hint to the host of each of these slots that the slot changed, so that the host asks for the slot. See
+        Notifier.
         """
-        with self._client.pipeline(transaction=False) as pipeline:
-            for slot, each in news.items():
-                pipeline.publish(self._names.host(slot), msgspec.json.encode(each))
-            pipeline.execute()
+        self._publish({self._names.host(slot): each for slot, each in news.items()})
 
     @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
@@ -87,6 +86,15 @@ class RedisNotifier:
             both.rpush(address, msgspec.json.encode(answer))
             both.expire(address, REPLY_SECONDS)
             both.execute()
+
+    def _publish(self, messages: Mapping[str, Mapping[str, Any]]) -> None:
+        """Publish a message on each of these channels, at most MESSAGES_A_CALL in one round trip."""
+        pairs = list(messages.items())
+        for start in range(0, len(pairs), MESSAGES_A_CALL):
+            with self._client.pipeline(transaction=False) as pipeline:
+                for channel, message in pairs[start : start + MESSAGES_A_CALL]:
+                    pipeline.publish(channel, msgspec.json.encode(message))
+                pipeline.execute()
 
     @redis_errors()
     def _raise_flag(self) -> bool:

@@ -35,7 +35,7 @@ def test_the_client_subscribes_to_the_channel_that_the_notifier_publishes_on(red
     channel = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
     channel.subscribe(RedisNames().notice("r1"))
     channel.get_message(timeout=5)
-    redis_ports.RedisNotifier(client, lambda: None).notify("r1", {"event": "leased"})
+    redis_ports.RedisNotifier(client, lambda: None).notify({"r1": {"event": "leased"}})
     assert channel.get_message(timeout=5) is not None
     channel.close()
     client.close()

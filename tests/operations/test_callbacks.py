@@ -44,10 +44,10 @@ class KillingNotifier(RedisNotifier):
         super().__init__(make_redis(server.url, connect_seconds=1), lambda: None)
         self._server = server
 
-    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
+    def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
         """See Notifier."""
         self._server.kill()
-        super().notify(reservation, notice)
+        super().notify(notices)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_a_notifier_in_memory_records_kicks_notices_and_replies() -> None:
     assert (notifier.kicks, notifier.ticks_sent, notifier.is_rung) == (2, 1, True)
     notifier.hear()
     assert not notifier.is_rung
-    notifier.notify("r1", {"event": "leased"})
+    notifier.notify({"r1": {"event": "leased"}})
     notifier.reply("leasehold:reply:a", {"ok": True})
     assert notifier.notices == [("r1", {"event": "leased"})]
     assert notifier.replies == {"leasehold:reply:a": [{"ok": True}]}

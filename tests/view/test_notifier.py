@@ -92,7 +92,7 @@ def test_in_memory_the_two_seconds_follow_the_given_clock() -> None:
 
 
 def test_a_notice_without_a_subscriber_raises_nothing(make_notifier: MakeNotifier) -> None:
-    make_notifier(Ticks()).notify("r1", {"event": "leased"})
+    make_notifier(Ticks()).notify({"r1": {"event": "leased"}})
 
 
 def test_a_notice_reaches_the_subscribers_of_its_reservation(redis_client: redis.Redis) -> None:
@@ -101,8 +101,7 @@ def test_a_notice_reaches_the_subscribers_of_its_reservation(redis_client: redis
         listener.subscribe("leasehold:notice:r1")
         assert listener.get_message(timeout=5) is None  # the subscription was confirmed
         notifier = RedisNotifier(redis_client, Ticks())
-        notifier.notify("r2", {"event": "leased"})
-        notifier.notify("r1", {"event": "leased", "token": 7})
+        notifier.notify({"r2": {"event": "leased"}, "r1": {"event": "leased", "token": 7}})
         message = listener.get_message(timeout=5)
     assert message is not None
     assert json.loads(message["data"]) == {"event": "leased", "token": 7}
