@@ -15,6 +15,7 @@ from leasehold.client.models import Account, Reservation, Slot
 from leasehold.client.transport import explain_redis
 from leasehold.common.masking import show_url
 from leasehold.common.names import RedisNames
+from leasehold.common.report import read_report
 from leasehold.errors import Unavailable
 
 ROWS_A_CALL: Final = 1000
@@ -75,10 +76,9 @@ class ViewReader:
     def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick, or {} before the first tick."""
         try:
-            body = cast("bytes | None", self._redis.get(self._names.report))
+            return read_report(self._redis, self._names)
         except redis.RedisError as error:
             raise explain_redis(error, self._url, "read the view") from error
-        return msgspec.json.decode(body, type=dict[str, Any]) if body else {}
 
     def with_machines(self, rows: Iterable[Reservation | None]) -> list[Reservation | None]:
         """Return reservations with instance id, address, type and zone of the machine added to each lease."""

@@ -6,7 +6,7 @@ fields come first. A plan can hold one decision for each reservation, and decisi
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -266,6 +266,10 @@ class Waits:
     def items(self) -> Iterator[tuple[str, Reason]]:
         """Return an iterator over pairs (reservation id, reason)."""
         return zip(self.names, self.reasons, strict=True)
+
+
+NO_WAITS: Final = Waits()
+"""No reservation waits."""
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import msgspec
 
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import RedisNames
+from scheduler.model.decisions import NO_WAITS, Waits
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
@@ -98,11 +99,15 @@ class ViewCache(Protocol):
     def publish_time(self, now: float) -> None:
         """Publish cluster time. Processes without a database connection continue the time from this value."""
 
-    def write_report(self, report: Mapping[str, Any]) -> None:
-        """Store the report of the last tick (waiting codes, wake_at, term, duration) for the CLI and the client."""
+    def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
+        """Store the report of the last tick (counts of waiting codes, wake_at, term, duration) and the reservations
+        that wait, for the CLI and the client.
+        """
 
     def read_report(self) -> dict[str, Any]:
-        """Return the report of the last tick; {} before the first tick."""
+        """Return the report of the last tick, with `waiting`: reservation -> [code, detail] in queue order. {} before
+        the first tick.
+        """
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """Return the reservations with these ids that the view has; ended ones stay for 10 minutes.

@@ -10,6 +10,7 @@ from typing import Any
 
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import DEFAULT_PREFIX
+from scheduler.model.decisions import NO_WAITS, Waits
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, count_rows, is_newer
@@ -182,9 +183,9 @@ class MemoryViewCache:
     def publish_time(self, now: float) -> None:
         """Do nothing: all processes in memory share one clock, so none reads a published time. See ViewCache."""
 
-    def write_report(self, report: Mapping[str, Any]) -> None:
-        """Store the report of the last tick (waiting codes, wake_at, term, duration) for the CLI and the client."""
-        self.redis.report = dict(report)
+    def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
+        """Store the report of the last tick, and the reservations that wait. See ViewCache."""
+        self.redis.report = {**report, "waiting": {name: list(reason) for name, reason in waits.items()}}
 
     def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick; {} before the first tick. See ViewCache."""

@@ -15,6 +15,8 @@ import msgspec
 import redis
 
 from leasehold.common.names import DEFAULT_PREFIX, RedisNames
+from leasehold.common.report import read_report
+from scheduler.model.decisions import NO_WAITS, Waits
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
@@ -22,6 +24,7 @@ from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.view.codec import decode_deltas, decode_row, pack_changes
 from scheduler.view.connection import load_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
+from scheduler.view.wait_blocks import WaitBlocks
 
 CHANGES_A_CALL = 500
 """Most changes of rows sent to one Lua script. Redis serves no other client during a script, here for some
@@ -58,7 +61,8 @@ class RedisViewCache:
         self._kept_ms, self._deltas_kept = int(kept_seconds * 1000), deltas_kept
         self._view: View | None = None
         self._generation, self._sequence = b"", 0
-        self._keys, self._contents = _ScriptKeys(prefix), ContentCheck(client, prefix)
+        self._names, self._keys = RedisNames(prefix), _ScriptKeys(prefix)
+        self._contents, self._blocks = ContentCheck(client, prefix), WaitBlocks()
         self._publish = load_script(client, "validity", "publish")
         self._catch_up = load_script(client, "validity", "catch_up")
         self._position = load_script(client, "validity", "position")
@@ -66,7 +70,7 @@ class RedisViewCache:
         self._begin = load_script(client, "begin_rebuild")
         self._finish = load_script(client, "validity", "finish_rebuild")
         self._count = load_script(client, "validity", "count_rows")
-        self._publish_clock, self._clock = load_script(client, "publish_clock"), RedisNames(prefix).clock
+        self._publish_clock, self._clock = load_script(client, "publish_clock"), self._names.clock
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
@@ -174,15 +178,35 @@ class RedisViewCache:
         self._publish_clock([self._clock], [repr(now)])
 
     @redis_errors()
-    def write_report(self, report: Mapping[str, Any]) -> None:
-        """Store the report of the last tick (waiting codes, wake_at, term, duration) for the CLI and the client."""
-        self._client.set(self._keys.report, msgspec.json.encode(report))
+    def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
+        """Store the report of the last tick for the CLI and the client. Of the waiting reservations only the blocks
+        that changed since this process's last report are sent. See ViewCache.
+        """
+        for _ in range(2):
+            change = self._blocks.follow(waits)
+            try:
+                with self._client.pipeline(transaction=True) as pipeline:
+                    if change.is_whole:
+                        pipeline.delete(self._names.waits)
+                    if change.added:
+                        pipeline.hset(self._names.waits, mapping=cast("dict[Any, Any]", change.added))
+                    pipeline.set(self._names.report, msgspec.json.encode({**report, "blocks": change.fields}))
+                    if change.removed:
+                        pipeline.hdel(self._names.waits, *change.removed)
+                    pipeline.hlen(self._names.waits)
+                    *_, stored = pipeline.execute()
+            except redis.RedisError:
+                self._blocks.forget()
+                raise
+            if stored == len(change.fields):
+                break
+            # Another leader wrote blocks, or Redis lost some: write all of them.
+            self._blocks.forget()
 
     @redis_errors()
     def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick; {} before the first tick. See ViewCache."""
-        stored = cast("bytes | None", self._client.get(self._keys.report))
-        return msgspec.json.decode(stored, type=dict[str, Any]) if stored else {}
+        return read_report(self._client, self._names)
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """Return the reservations with these ids that the view has. See ViewCache."""
@@ -247,7 +271,7 @@ class _ScriptKeys:
 
     def __init__(self, prefix: str) -> None:
         names = RedisNames(prefix)
-        self.rows, self.generation, self.report = names.rows, names.generation, names.report
+        self.rows, self.generation = names.rows, names.generation
         self.generations = [names.generation, names.building]
         self.position = [names.generation, names.sequence]
         self.catch_up = [names.generation, names.sequence, names.deltas]

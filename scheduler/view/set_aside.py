@@ -55,6 +55,7 @@ VIEW_TYPES: Final[Mapping[str, KeyType]] = {
     "view:holds": "hash",
     "view:accounts": "hash",
     "view:report": "string",
+    "view:waits": "hash",
 }
 """The Redis keys (without the prefix) whose type every tick checks, and the type that each should have."""
 READERS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {

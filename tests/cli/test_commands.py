@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from leasehold.cli.app import app
+from scheduler.model.decisions import Waits
 from scheduler.model.events import Event
 from scheduler.store.opening import open_store
 from tests.builders import a_lease, a_slot
@@ -255,7 +256,7 @@ def test_without_a_worker_the_last_tick_explains_a_wait(
 ) -> None:
     monkeypatch.setattr("leasehold.cli.reading.WORKER_SECONDS", 0.1)
     stack.publish(a_row("r1"))
-    stack.view_cache.write_report({"at": 5.0, "waiting": {"r1": ["booting", "soon"]}})
+    stack.view_cache.write_report({"at": 5.0}, Waits(["r1"], [("booting", "soon")]))
     stack.handler = lambda _verb, _document: None
     found = run("explain", "r1")
     assert (found.status, found.out) == (0, "r1 is pending, 1 of 1 in the queue: booting: soon\n")

@@ -15,6 +15,7 @@ from leasehold.cli.completing import PHASES, SLOT_STATES
 from leasehold.cli.formats import _list_lines
 from leasehold.cli.tables import Cell, Column, fit
 from scheduler.model import transitions
+from scheduler.model.decisions import Waits
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.cli.terminal import run_on_terminal, strip_colours
@@ -55,8 +56,8 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
         a_row("build-10", sequence=4, created_at=now - 10, tags={"run": "7", "by": "nightly"}),
         a_row("build-0", sequence=0, phase="failed", reason="slot_gone", created_at=now - HOUR, finished_at=now - 30),
     )  # fmt: skip
-    waiting = {"build-9": ["claimed", "waits for build-8"], "build-10": ["at_max_slots", "pool linux has 3 slots"]}
-    intake.view_cache.write_report({"at": now, "waiting": waiting})
+    reasons = [("claimed", "waits for build-8"), ("at_max_slots", "pool linux has 3 slots")]
+    intake.view_cache.write_report({"at": now}, Waits(["build-9", "build-10"], reasons))
     return intake
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from scheduler.model.decisions import Waits
 from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake, a_row
 
@@ -14,14 +15,14 @@ from tests.client.intake import FakeIntake, a_row
 def test_status_has_codes_for_probes(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     degraded = run("status", "--json")
     assert (degraded.status, json.loads(degraded.out)["problems"]) == (1, ["there was no tick yet"])
-    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {"r2": ["booting", "x"]}})
+    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01}, Waits(["r2"], [("booting", "x")]))
     stack.publish(a_row("r2"))
     well = run("status", "--json")
     found = json.loads(well.out)
     assert (well.status, found["state"], found["term"], found["waiting"]) == (0, "ok", 3, ["r2"])
     assert (found["reservations"], found["queues"]["launch"]) == ({"pending": 1}, 0)
     assert run("status").out.startswith("ok\n")
-    stack.view_cache.write_report({"at": time.time() - 100, "term": 3, "seconds": 0.01, "waiting": {}})
+    stack.view_cache.write_report({"at": time.time() - 100, "term": 3, "seconds": 0.01})
     assert run("status").status == 1
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", "redis://127.0.0.1:1/0")
     down = run("status")
@@ -33,7 +34,7 @@ def test_status_shows_the_leader_the_lag_of_the_view_and_addresses_without_passw
 ) -> None:
     unknown = json.loads(run("status", "--json").out)
     assert (unknown["leader"], unknown["view_lag_seconds"]) == (None, None)
-    told = {"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}}
+    told = {"at": time.time(), "term": 3, "seconds": 0.01}
     stack.view_cache.write_report({**told, "leader": "alpha:4711", "view_lag": 2.5})
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", stack.url.replace("redis://", "redis://default:guess@"))
     found = json.loads(run("status", "--json").out)
@@ -46,7 +47,7 @@ def test_status_shows_the_leader_the_lag_of_the_view_and_addresses_without_passw
 
 
 def test_status_names_processes_whose_wall_clock_is_off_and_stays_ok(stack: FakeIntake, run: Run) -> None:
-    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}})
+    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01})
     stack.publish()
     assert json.loads(run("status", "--json").out)["clocks"] == []
     now = time.time()
@@ -62,7 +63,7 @@ def test_status_names_processes_whose_wall_clock_is_off_and_stays_ok(stack: Fake
 def test_status_names_a_schema_that_is_not_this_program_s(
     revision: str, relation: str, stack: FakeIntake, database: str, run: Run
 ) -> None:
-    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}})
+    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01})
     stack.publish()
     assert run("status").status == 0
     with closing(sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None)) as connection:
@@ -74,7 +75,7 @@ def test_status_names_a_schema_that_is_not_this_program_s(
 
 
 def test_status_names_a_database_url_that_is_none(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}})
+    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01})
     stack.publish()
     monkeypatch.setenv("LEASEHOLD_DATABASE__URL", "mysql://user:hunter2@host/db")
     found = run("status", "--json")

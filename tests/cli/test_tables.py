@@ -2,6 +2,7 @@
 
 import pytest
 
+from scheduler.model.decisions import Waits
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.cli.terminal import run_on_terminal, strip_colours
@@ -20,7 +21,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
     intake.publish(
         a_slot(SLOT, version=1), a_row(LONG, phase="leased", token=7, leases=(lease,)), a_row("second", sequence=2)
     )
-    intake.view_cache.write_report({"at": 5.0, "waiting": {"second": ["at_max_slots", "pool linux has 1 slot"]}})
+    intake.view_cache.write_report({"at": 5.0}, Waits(["second"], [("at_max_slots", "pool linux has 1 slot")]))
     return intake
 
 
@@ -35,9 +36,8 @@ def test_ids_are_never_folded_nor_cut(
 
 
 def test_the_ids_that_wait_are_not_folded_in_the_status(stack: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack.view_cache.write_report(
-        {"at": 5.0, "term": 1, "waiting": {"second": ["at_max_slots", "full"], LONG: ["x", "y"]}}
-    )
+    waits = Waits(["second", LONG], [("at_max_slots", "full"), ("x", "y")])
+    stack.view_cache.write_report({"at": 5.0, "term": 1}, waits)
     shown = strip_colours(run_on_terminal(monkeypatch, 80, "status"))
     assert any(LONG in line for line in shown.splitlines()), shown
 

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
+from scheduler.model.decisions import Waits
 from scheduler.model.accounts import Account
 from scheduler.operations.unit_of_work import describe_row
 from tests.builders import a_lease, a_slot
@@ -109,9 +110,8 @@ def test_slots_are_ordered_by_name_and_number(intake: FakeIntake, client: Client
 
 def test_a_wait_is_explained_by_the_last_tick(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1"), a_row("r2"), a_row("r3"))
-    intake.view_cache.write_report(
-        {"at": 5.0, "waiting": {"r1": ["booting", "soon"], "r2": ["at_max_slots", "10 of 10"]}}
-    )
+    waits = Waits(["r1", "r2"], [("booting", "soon"), ("at_max_slots", "10 of 10")])
+    intake.view_cache.write_report({"at": 5.0}, waits)
     found = client.explain("r2")
     assert (found.code, found.detail, found.position, found.waiting, found.as_of) == (
         "at_max_slots",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.model.decisions import Waits
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Gone, Row
 from scheduler.ports import ViewCache, ViewUnavailableError
@@ -175,8 +176,13 @@ def test_a_copy_matches_the_stored_view_after_inserts_ends_and_deletions(cluster
 def test_the_last_written_report_is_returned(cluster: Cluster) -> None:
     assert cluster.leader.read_report() == {}
     cluster.leader.write_report({"term": 1})
-    cluster.leader.write_report({"term": 2, "waiting": {"r1": "no_capacity"}, "wake_at": None})
-    assert cluster.writer.read_report() == {"term": 2, "waiting": {"r1": "no_capacity"}, "wake_at": None}
+    cluster.leader.write_report({"term": 2, "wake_at": None}, Waits(["r1"], [("no_capacity", "no slot is free")]))
+    waiting = {"r1": ["no_capacity", "no slot is free"]}
+    assert cluster.writer.read_report() == {"term": 2, "waiting": waiting, "wake_at": None}
+    cluster.make().write_report({"term": 3}, Waits(["r2"], [("booting", "waits for linux-1")]))
+    assert cluster.writer.read_report()["waiting"] == {"r2": ["booting", "waits for linux-1"]}
+    cluster.leader.write_report({"term": 4})
+    assert cluster.writer.read_report() == {"term": 4, "waiting": {}}
 
 
 def _histories() -> list[Change]:

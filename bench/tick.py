@@ -1,0 +1,257 @@
+"""The whole tick (lock, view, plan, commit, publish, report) on a real database and a real Redis, stage by stage.
+
+`python -m bench.tick [--slots N] [--pending N] [--postgresql] [--json]` prints for each stage the time, and what it
+costs: SQL statements, Redis round trips (a pipeline or a script is one), commands that Redis carried out, and bytes to
+Redis.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import redis
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.engine import Engine
+
+from bench._stack import open_postgresql
+from leasehold.stack.preparation import QuietDispatcher
+from scheduler.model.reservations import Component, Request, Reservation
+from scheduler.model.slots import Slot
+from scheduler.operations.apply import apply_rules
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.tick.tick import Leader, Ticked, tick
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
+from scheduler.view.connection import make_redis
+from scheduler.view.memory import MemoryMeter
+from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
+from scheduler.view.redis_view_cache import RedisViewCache
+from tests.guarding import take_signals_as_interrupts
+from tests.servers import start_own_redis
+
+LEASES_A_SLOT = 4
+CHURN = 0.01
+REQUEST = Request(system="bench", components=(Component(name="main"),))
+
+
+class Meters:
+    """What one stage costs: statements, round trips, commands and bytes."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self.statements = self.round_trips = 0
+        sqlalchemy_event.listen(Engine, "before_cursor_execute", self._count_statement)
+        send: Callable[..., Any] = redis.connection.AbstractConnection.send_packed_command
+
+        def send_counted(*arguments: Any, **options: Any) -> Any:
+            self.round_trips += 1
+            return send(*arguments, **options)
+
+        redis.connection.AbstractConnection.send_packed_command = send_counted  # type: ignore[method-assign]
+
+    def _count_statement(self, *_: object) -> None:
+        self.statements += 1
+
+    def read(self) -> dict[str, int]:
+        """Return the counts so far."""
+        counted = {"statements": self.statements, "round_trips": self.round_trips}
+        info = self._client.info()
+        return {
+            **counted,
+            "commands": info["total_commands_processed"],
+            "bytes": info["total_net_input_bytes"],
+            "bytes_read": info["total_net_output_bytes"],
+        }
+
+
+class Fleet:
+    """A cluster in a database and a Redis of its own, with ready slots and one process that ticks."""
+
+    def __init__(self, database_url: str, redis_url: str) -> None:
+        migrate(database_url)
+        self.client = make_redis(redis_url)
+        self.store = open_store(database_url)
+        self.ports = Ports(
+            store=self.store,
+            view_cache=RedisViewCache(self.client),
+            lock=RedisLeaderLock(self.client, lock_seconds=600),
+            notifier=RedisNotifier(self.client, lambda: None),
+            heartbeats=RedisHeartbeats(self.client),
+            dispatcher=QuietDispatcher(),
+            meter=MemoryMeter(),
+            fleet=None,  # type: ignore[arg-type]
+            probe=None,  # type: ignore[arg-type]
+            new_id=lambda: uuid4().hex,
+            record=RedisRecord(self.client),
+        )
+        self.leader = self.make_leader()
+        self.submitted = 0
+
+    @staticmethod
+    def make_leader() -> Leader:
+        """Return the state of a process that has not ticked; it looks back and audits only when a stage asks for it."""
+        return Leader(uuid4().hex, interval=1e6, lock_seconds=600, audit_seconds=1e6)
+
+    def prepare(self, slots: int) -> None:
+        """Store the rules and the slots, all ready."""
+        pool = {"system": "bench", "min_slots": slots, "max_slots": slots, "max_leases_per_slot": LEASES_A_SLOT}
+        rules = {"pools": {"bench": {**pool, "ec2": {"image": "ami-0123456789abcdef0"}}}}
+        apply_rules(self.ports, rules, source="bench")
+        with self.store.transaction() as transaction:
+            rows = transaction.load_all_slots()
+            now = transaction.now()
+            transaction.save([_make_ready(row, now) for row in rows])
+
+    def submit(self, count: int) -> list[Reservation]:
+        """Store reservations and publish them to the view."""
+        published = []
+        for start in range(0, count, 1000):
+            with self.store.transaction() as transaction:
+                now = transaction.now()
+                rows = [
+                    Reservation(
+                        id=f"r{self.submitted + number}",
+                        request=REQUEST,
+                        created_at=now,
+                        changed_at=now,
+                        phase="pending",
+                        priority=1,
+                    )
+                    for number in range(start, min(start + 1000, count))
+                ]
+                published += transaction.insert_reservations(rows)
+        self.submitted += count
+        self.ports.view_cache.publish(published)
+        return published
+
+    def release(self, count: int) -> None:
+        """End the first `count` leased reservations, as a holder's release does, and publish the changes."""
+        names = [row.id for row in self.store.find_reservations(phases=["leased"], limit=count)]
+        for start in range(0, len(names), 1000):
+            with self.store.transaction() as transaction:
+                work = UnitOfWork(transaction, "holder")
+                work.load(reservations=names[start : start + 1000])
+                for name in names[start : start + 1000]:
+                    row = work.reservations[name]
+                    work.move_reservation(row, "released", leases=())
+                    work.free_slots(row)
+                change_set = work.flush()
+            announce(self.ports, change_set, kick=False)
+
+    def tick(self) -> Ticked:
+        """Run one tick."""
+        (ticked,) = tick(self.ports, self.leader, nullcontext)
+        return ticked
+
+    def be_new_leader(self) -> None:
+        """Continue as another process, which has no view yet."""
+        self.ports.view_cache = RedisViewCache(self.client)
+        self.leader = self.make_leader()
+
+
+def _make_ready(slot: Slot, now: float) -> Slot:
+    return msgspec.structs.replace(slot, state="ready", since=now, idle_since=now, epoch=1, instance_id=f"i-{slot.id}")
+
+
+Figures = dict[str, Any]
+
+
+def run(fleet: Fleet, slots: int, pending: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the stages in order: (name, what is measured). The preparation of a stage runs before it is yielded."""
+    fleet.prepare(slots)
+    leased = slots * LEASES_A_SLOT
+    fleet.client.flushall()
+    yield "view lost, rebuilt from SQL: slots alone", fleet.tick
+    few = min(1000, leased)
+    fleet.submit(few)
+    yield f"{few:,} leases", fleet.tick
+    fleet.submit(leased - few)
+    yield f"{leased - few:,} leases", fleet.tick
+    fleet.submit(pending)
+    yield f"{pending:,} arrivals, nothing to decide", fleet.tick
+    fleet.client.flushall()
+    yield "view lost, rebuilt from SQL", fleet.tick
+    yield "nothing changed, kicked", fleet.tick
+    fleet.leader.looked_at = 0.0
+    fleet.tick()
+    fleet.leader.interval = 0.0
+    yield "nothing changed, look-back", fleet.tick
+    fleet.leader.interval = 1e6
+    fleet.leader.audited_at = 0.0
+    yield "nothing changed, audit", fleet.tick
+    fleet.submit(1)
+    yield "one arrival, nothing to decide", fleet.tick
+    fleet.release(1)
+    yield "one release, one decision", fleet.tick
+    fleet.release(int(leased * CHURN))
+    fleet.submit(int(pending * CHURN))
+    yield "1 % churn", fleet.tick
+    fleet.be_new_leader()
+    fleet.leader.looked_at = fleet.leader.audited_at = fleet.store.now()
+    yield "new leader", fleet.tick
+
+
+def measure(fleet: Fleet, slots: int, pending: int) -> Iterator[tuple[str, Figures]]:
+    """Yield the figures of each stage."""
+    meters = Meters(fleet.client)
+    for name, act in run(fleet, slots, pending):
+        before = meters.read()
+        began = perf_counter()
+        result = act()
+        seconds = perf_counter() - began
+        after = meters.read()
+        counted = {key: after[key] - before[key] for key in after}
+        decisions = len(result.plan.decisions) if isinstance(result, Ticked) else 0
+        yield name, {"seconds": seconds, "decisions": decisions, **counted}
+
+
+@contextmanager
+def open_fleet(*, on_postgresql: bool) -> Iterator[Fleet]:
+    """Open a fleet on a new Redis and a new database."""
+    take_signals_as_interrupts()
+    with TemporaryDirectory(prefix="leasehold-bench-") as folder:
+        server = start_own_redis(Path(folder))
+        try:
+            if on_postgresql:
+                with open_postgresql() as url:
+                    yield Fleet(url, server.url)
+            else:
+                yield Fleet(f"sqlite:///{Path(folder) / 'bench.db'}", server.url)
+        finally:
+            server.stop()
+
+
+def main() -> None:
+    """Measure each stage and print a table."""
+    parser = argparse.ArgumentParser(description="The whole tick, stage by stage.")
+    parser.add_argument("--slots", type=int, default=10_000, help="ready slots with four leases each")
+    parser.add_argument("--pending", type=int, default=100_000, help="reservations that wait")
+    parser.add_argument("--postgresql", action="store_true", help="on PostgreSQL; default: SQLite")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args()
+    found = {}
+    with open_fleet(on_postgresql=options.postgresql) as fleet:
+        for name, figures in measure(fleet, options.slots, options.pending):
+            found[name] = figures
+            if not options.json:
+                print(
+                    f"{name:<45}{figures['seconds']:>9.3f} s{figures['decisions']:>8,} decisions"
+                    f"{figures['statements']:>8,} statements{figures['round_trips']:>7,} round trips"
+                    f"{figures['commands']:>9,} commands{figures['bytes'] / 1e3:>11,.0f} kB",
+                    flush=True,
+                )
+    if options.json:
+        json.dump(found, sys.stdout, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The report of the last tick in Redis, in two keys: its head as JSON, and the waiting reservations in blocks.
+
+    <prefix>view:report  string  JSON: term, time, duration, counts; `blocks` lists the fields of `view:waits` in order
+    <prefix>view:waits   hash    block -> JSON `[names, reasons, numbers]`: names of reservations in queue order, the
+                                 different reasons `[code, detail]`, and for each name the number of its reason ([]: all
+                                 have the first one)
+
+A block is never changed: a tick writes new blocks for the part of the queue that changed, and deletes those that the
+head no longer lists. So a tick over a long queue sends what changed and not the whole queue.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from leasehold.common.names import RedisNames
+
+READS: Final = 4
+"""The most reads of a report. It is read again if a tick deleted one of its blocks in between."""
+
+
+class Reads(Protocol):
+    """The commands of a Redis client that reads a report."""
+
+    def get(self, name: str) -> Any:
+        """Return the value of a key, or None."""
+
+    def hmget(self, name: str, keys: Sequence[str]) -> Any:
+        """Return the values of these fields of a hash, None for a missing field."""
+
+
+def read_report(client: Reads, names: RedisNames) -> dict[str, Any]:
+    """Return the report of the last tick, with `waiting`: reservation -> [code, detail] in queue order. {} before the
+    first tick. Raises the errors of `client`. Blocks that are missing in each of READS reads are left out.
+    """
+    report: dict[str, Any] = {}
+    found: list[bytes | None] = []
+    for _ in range(READS):
+        body: bytes | None = client.get(names.report)
+        report = json.loads(body) if body else {}
+        if "blocks" not in report:  # there was no tick yet, or an older version wrote the report whole
+            return report
+        blocks = report.pop("blocks")
+        found = client.hmget(names.waits, blocks) if blocks else []
+        if None not in found:
+            break
+    waiting: dict[str, list[str]] = {}
+    for each in found:
+        if each is not None:
+            waited, reasons, numbers = json.loads(each)
+            waiting.update(zip(waited, (reasons[number] for number in numbers or [0] * len(waited)), strict=True))
+    return {**report, "waiting": waiting}
