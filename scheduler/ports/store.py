@@ -141,6 +141,8 @@ class RowVersion(msgspec.Struct, frozen=True, gc=False):
     id: str
     version: int
     marked_at: float
+    is_over: bool = False
+    """Whether it is a reservation that has ended and will not be restarted: then the view need not contain it."""
 
 
 class StoredRules(msgspec.Struct, frozen=True):
@@ -360,8 +362,8 @@ class Store(Protocol):
         All versions are of one moment, which is not before the first one is requested. Locks nothing.
         """
 
-    def read_changed_since(self, since: float) -> list[Row]:
-        """Return the rows of every kind, ended reservations too, that were written at or after `since`."""
+    def read_versions_since(self, since: float) -> list[RowVersion]:
+        """Return the versions of all rows, ended reservations too, that were written at or after `since`."""
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000

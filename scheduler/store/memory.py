@@ -108,16 +108,17 @@ class MemoryStore:
             if not (isinstance(row, Reservation) and is_over(row))
         )
 
-    def read_changed_since(self, since: float) -> list[Row]:
-        """Return the rows (of any phase) that were written at or after `since`. See Store."""
-        found: list[Row] = []
+    def read_versions_since(self, since: float) -> list[RowVersion]:
+        """Return the versions of the rows (of any phase) that were written at or after `since`. See Store."""
+        found: list[RowVersion] = []
         # The rows that were written last come first, so no older rows are read.
         for (kind, row_id), stamp in reversed(self._world.written.items()):
             if stamp < since:
                 break
             row = self._world.rows[kind].get(row_id)
             if row is not None and row.marked_at >= since:
-                found.append(row)
+                is_ended = isinstance(row, Reservation) and is_over(row)
+                found.append(RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at, is_ended))
         return found
 
     def find_reservations(

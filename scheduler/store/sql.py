@@ -1,22 +1,37 @@
 """The Store port on SQL: reads without locks, and transactions."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from heapq import merge
 from operator import attrgetter
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Engine, Table, and_, bindparam, delete, func, or_, select, tuple_
+from sqlalchemy import (
+    Boolean,
+    Engine,
+    Float,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    not_,
+    or_,
+    select,
+    tuple_,
+    type_coerce,
+)
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
-from scheduler.model.view import Row
+from scheduler.model.view import Kind, Row
 from scheduler.ports import (
     AppliedRules,
     ClusterRow,
@@ -66,11 +81,21 @@ _NOT_OVER = or_(
     and_(_RESERVATION.phase == "failed", _RESERVATION.restart_policy == "on_failure"),
 )
 _RECENT = select(*RESERVATIONS.columns).where(or_(_NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
-_STAMPS = {
-    "slots": select(tables.slots.c.id, tables.slots.c.version, tables.slots.c.marked_at),
-    "holds": select(tables.holds.c.id, tables.holds.c.version, tables.holds.c.marked_at),
-    "accounts": select(tables.accounts.c.id, tables.accounts.c.version, tables.accounts.c.marked_at),
+_WITHOUT_END: Final[Mapping[Kind, Table]] = {
+    "slots": tables.slots,
+    "holds": tables.holds,
+    "accounts": tables.accounts,
+}
+_STAMPS: Final[Mapping[Kind, Select[Any]]] = {
+    **{kind: select(table.c.id, table.c.version, table.c.marked_at) for kind, table in _WITHOUT_END.items()},
     "reservations": select(_RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at).where(_NOT_OVER),
+}
+_SINCE: Final = bindparam("since", type_=Float)
+STAMPS_SINCE: Final[Mapping[Kind, Select[Any]]] = {
+    **{kind: _STAMPS[kind].where(table.c.marked_at >= _SINCE) for kind, table in _WITHOUT_END.items()},
+    "reservations": select(
+        _RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at, type_coerce(not_(_NOT_OVER), Boolean)
+    ).where(_RESERVATION.marked_at >= _SINCE),
 }
 BITE_ROWS: Final = 10 * CHUNK_ROWS
 """Rows that one transaction deletes, if they are small: few enough that other transactions never wait long."""
@@ -188,15 +213,14 @@ class SqlStore:
                     for row in chunk:
                         yield RowVersion(kind, *row)
 
-    def read_changed_since(self, since: float) -> list[Row]:
-        """Return the rows (of any phase) that were written at or after `since`. See Store."""
-        known = self._statements
+    def read_versions_since(self, since: float) -> list[RowVersion]:
+        """Return the versions of the rows (of any phase) that were written at or after `since`. See Store."""
         with self._reading() as session:
-            slots = SLOTS.read_all(session.fetch(known.slots.changed, since=since))
-            holds = HOLDS.read_all(session.fetch(known.holds.changed, since=since))
-            accounts = ACCOUNTS.read_all(session.fetch(known.accounts.changed, since=since))
-            rows = session.fetch(known.reservations.changed, since=since)
-            return [*slots, *holds, *accounts, *read_reservations(session, known, rows)]
+            return [
+                RowVersion(kind, *row)
+                for kind, statement in STAMPS_SINCE.items()
+                for row in session.fetch(statement, since=since)
+            ]
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000

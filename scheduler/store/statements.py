@@ -8,7 +8,6 @@ from sqlalchemy import (
     Column,
     Delete,
     Select,
-    bindparam,
     delete,
     insert,
     select,
@@ -160,11 +159,6 @@ class RowStatements:
     def forget(self) -> Delete:
         """Delete the rows of these ids, whatever their versions."""
         return delete(self._table).where(self._id.in_(self._dialect.ids()))
-
-    @cached_property
-    def changed(self) -> Select[Any]:
-        """Select the rows that were written at or after `:since`."""
-        return select(*self._shape.columns).where(self._table.c.marked_at >= bindparam("since"))
 
     def _update(self, columns: Sequence[Column[Any]], raised: int) -> Bulk:
         named = {column.name: column for column in (*columns, self._id, self._version)}

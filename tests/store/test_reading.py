@@ -5,7 +5,8 @@ import pytest
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.transitions import PHASES
-from scheduler.ports import EventFilter, Store, StoredAnswer
+from scheduler.model.view import KINDS
+from scheduler.ports import EventFilter, RowVersion, Store, StoredAnswer
 from tests.builders import NOW, a_lease, a_reservation, a_slot
 from tests.store.conftest import Clock
 from tests.store.test_contract import LATER, a_hold, all_rows, an_event, insert, save
@@ -69,23 +70,29 @@ class TestRows:
             marked = transaction.mark([renewed, seen])
         new = save(store, a_slot("linux-2"), a_hold("new"))
         ended = put_in_phase(store, "ended", "released", leases=[msgspec.to_builtins(a_lease())])
-        changed = {row.id: row for row in store.read_changed_since(LATER)}
-        assert changed == {row.id: row for row in [*marked, *new, ended]}
-        assert store.read_changed_since(LATER + 1) == []
-        assert len(store.read_changed_since(0)) == 8
+        failed = put_in_phase(store, "again", "failed", restart_policy="on_failure")
+        expected = {
+            RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at, row is ended)
+            for row in [*marked, *new, ended, failed]
+        }
+        changed = store.read_versions_since(LATER)
+        assert set(changed) == expected
+        assert len(changed) == len(expected)
+        assert store.read_versions_since(LATER + 1) == []
+        assert len(store.read_versions_since(0)) == 9
 
     def test_changes_are_found_after_the_clock_was_put_back(self, store: Store, clock: Clock) -> None:
         save(store, a_slot("linux-1"))
         clock.now = NOW - 10
         save(store, a_slot("linux-2"))
-        assert [row.id for row in store.read_changed_since(NOW)] == ["linux-1"]
-        assert {row.id for row in store.read_changed_since(NOW - 10)} == {"linux-1", "linux-2"}
+        assert [row.id for row in store.read_versions_since(NOW)] == ["linux-1"]
+        assert {row.id for row in store.read_versions_since(NOW - 10)} == {"linux-1", "linux-2"}
 
     def test_a_deleted_row_is_no_change(self, store: Store) -> None:
         (slot,) = save(store, a_slot())
         with store.transaction() as transaction:
             transaction.delete([slot])
-        assert store.read_changed_since(0) == []
+        assert store.read_versions_since(0) == []
 
 
 class TestFind:

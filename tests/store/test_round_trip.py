@@ -209,7 +209,7 @@ def picture(store: Store) -> object:
     return (
         kept,
         sorted(store.read_rows(), key=repr),
-        sorted(store.read_changed_since(NOW + 2), key=repr),
+        sorted(store.read_versions_since(NOW + 2), key=repr),
         store.find_reservations(),
         store.find_reservations(phases=["pending", "leased"], limit=2),
         sorted(store.find_slots(states=["ready", "empty"]), key=repr),

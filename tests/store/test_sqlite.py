@@ -13,7 +13,7 @@ from sqlalchemy import ClauseElement, Engine, Executable, event, text
 
 from scheduler.ports import EventFilter, StoreUnavailableError
 from scheduler.store.migrating import migrate
-from scheduler.store.sql import SqlStore
+from scheduler.store.sql import STAMPS_SINCE, SqlStore
 from scheduler.store.sqlite import SqliteDialect
 from scheduler.store.statements import Statements
 from tests.builders import a_reservation, a_slot
@@ -70,10 +70,8 @@ class TestStatements:
         """Every statement of the store that names rows finds them by an index."""
         statements = Statements(sqlite._dialect)
         kinds = (statements.reservations, statements.slots, statements.holds)
-        looked_up: list[Executable] = [
-            statement for kind in kinds for statement in (kind.load, kind.find, kind.forget, kind.changed)
-        ]
-        looked_up += [kind.delete.statement for kind in kinds]
+        looked_up: list[Executable] = [statement for kind in kinds for statement in (kind.load, kind.find, kind.forget)]
+        looked_up += [*STAMPS_SINCE.values(), *(kind.delete.statement for kind in kinds)]
         looked_up += [statements.leases.load, statements.leases.forget, statements.leases.on_slots]
         looked_up += [
             statements.leases.confirm.statement,

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler.model.events import Event
-from scheduler.model.reservations import Reservation, is_over
-from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Kind, Row, View, count_rows, is_newer
+from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Kind, Row, View, count_rows
 from scheduler.operations.ports import Ports
 from scheduler.ports import RowVersion, SetAside
 
@@ -46,12 +45,20 @@ class RepairResult:
 
 def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
     """Publish the rows that were written in SQL at or after `since` and that the view lacks. Return what was found."""
-    changed = ports.store.read_changed_since(since)
-    newer = [row for row in changed if is_newer(row, view.find(row))]
-    # Reservations that ended are not kept in the view, so they are not missing there.
-    missing = [row for row in newer if view.find(row) or not (isinstance(row, Reservation) and is_over(row))]
-    _lay_over(ports, view, missing)
-    return _sum_up(ports, "look", [now - row.marked_at for row in missing])
+    names: Names = {kind: set() for kind in ROW_TYPES}
+    ages: list[float] = []
+    for stamp in ports.store.read_versions_since(since):
+        copy = view.rows(stamp.kind).get(stamp.id)
+        # Reservations that ended are not kept in the view, so they are not missing there.
+        is_missing = (
+            not stamp.is_over if copy is None else (copy.version, copy.marked_at) < (stamp.version, stamp.marked_at)
+        )
+        if is_missing:
+            names[stamp.kind].add(stamp.id)
+            ages.append(now - stamp.marked_at)
+    if ages:
+        _lay_over(ports, view, read_fresh(ports, view, names))
+    return _sum_up(ports, "look", ages)
 
 
 def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
@@ -138,7 +145,7 @@ def read_fresh(ports: Ports, view: View, names: Mapping[Kind, Iterable[str]]) ->
     return [*rows, *gone]
 
 
-def _lay_over(ports: Ports, view: View, changes: list[Row] | list[Change]) -> None:
+def _lay_over(ports: Ports, view: View, changes: list[Change]) -> None:
     if changes:
         ports.view_cache.publish(changes)
     for change in changes:

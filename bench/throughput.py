@@ -1,0 +1,90 @@
+"""Submit to leased, in bulk: from the call of `reserve_many` until all reservations are leased, on ready slots.
+
+`python -m bench.throughput [--count N] [--postgresql] [--json]` prints leases a second, and the CPU that all processes
+of the stack and this client used for one lease.
+"""
+
+import argparse
+import json
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter, sleep
+
+from bench._stack import SYSTEM, open_postgresql, open_stack
+from leasehold.client.client import Client
+from leasehold.client.reservation_fields import ReservationFields
+from leasehold.stack import Stack
+from scheduler.ports import Store
+
+SLOTS = 100
+ROUNDS = 3
+LOOK_SECONDS = 0.02
+"""Interval of the reads that find the end; the figures are as exact as this."""
+
+
+def read_cpu_seconds(stack: Stack) -> float:
+    """Return the CPU time of the stack's processes, their children and this process so far, by /proc."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    groups = {os.getpgid(pid) for pid in stack.pids().values()}
+    total = 0.0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) in groups or int(folder.name) == os.getpid():
+            total += (int(fields[11]) + int(fields[12])) / ticks
+    return total
+
+
+def lease_many(client: Client, store: Store, count: int, number: int) -> dict[str, float]:
+    """Return the seconds until `count` more reservations are accepted, and until they are leased."""
+    items: list[ReservationFields] = [{"id": f"bench-{number}-{index}", "system": SYSTEM} for index in range(count)]
+    wanted = store.count_phases()["leased"] + count
+    began = perf_counter()
+    answers = client.reserve_many(items, timeout=300)
+    accepted = perf_counter() - began
+    assert all(answer.ok for answer in answers)
+    while store.count_phases()["leased"] < wanted:
+        sleep(LOOK_SECONDS)
+    return {"accepted": accepted, "leased": perf_counter() - began}
+
+
+def main() -> None:
+    """Measure some rounds and print the rates."""
+    parser = argparse.ArgumentParser(description="Submit to leased, in bulk.")
+    parser.add_argument("--count", type=int, default=10_000, help="reservations in one call")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--postgresql", action="store_true", help="on PostgreSQL; default: SQLite")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args()
+    most = -(-options.count * options.rounds // SLOTS)
+    found = []
+    with (
+        open_postgresql() if options.postgresql else nullcontext() as url,
+        open_stack(slots=SLOTS, leases_per_slot=most, database_url=url) as (stack, client),
+    ):
+        store = stack.open_store()
+        for number in range(options.rounds):
+            before = read_cpu_seconds(stack)
+            figures = lease_many(client, store, options.count, number)
+            figures["cpu_per_lease"] = (read_cpu_seconds(stack) - before) / options.count
+            found.append(figures)
+            if not options.json:
+                print(
+                    f"{options.count:,} reservations: accepted {options.count / figures['accepted']:>8,.0f}/s, "
+                    f"leased {options.count / figures['leased']:>8,.0f}/s, "
+                    f"{figures['cpu_per_lease'] * 1e6:>6,.0f} µs of CPU each",
+                    flush=True,
+                )
+        store.close()
+    if options.json:
+        json.dump(found, sys.stdout, indent=2)
+
+
+if __name__ == "__main__":
+    main()
