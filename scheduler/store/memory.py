@@ -135,7 +135,7 @@ class MemoryStore:
             among = (known[row_id] for phase in set(phases) for row_id in self._world.phases.get(phase, ()))
             return nsmallest(limit, among, key=attrgetter("sequence"))
         else:
-            return list(islice(known.values(), limit))
+            return nsmallest(limit, known.values(), key=attrgetter("sequence"))
         return found[:limit]
 
     def find_slots(

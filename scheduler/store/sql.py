@@ -91,7 +91,7 @@ _STAMPS: Final[Mapping[Kind, Select[Any]]] = {
     "reservations": select(_RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at).where(_NOT_OVER),
 }
 _SINCE: Final = bindparam("since", type_=Float)
-STAMPS_SINCE: Final[Mapping[Kind, Select[Any]]] = {
+_STAMPS_SINCE: Final[Mapping[Kind, Select[Any]]] = {
     **{kind: _STAMPS[kind].where(table.c.marked_at >= _SINCE) for kind, table in _WITHOUT_END.items()},
     "reservations": select(
         _RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at, type_coerce(not_(_NOT_OVER), Boolean)
@@ -218,7 +218,7 @@ class SqlStore:
         with self._reading() as session:
             return [
                 RowVersion(kind, *row)
-                for kind, statement in STAMPS_SINCE.items()
+                for kind, statement in _STAMPS_SINCE.items()
                 for row in session.fetch(statement, since=since)
             ]
 

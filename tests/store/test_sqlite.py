@@ -13,7 +13,7 @@ from sqlalchemy import ClauseElement, Engine, Executable, event, text
 
 from scheduler.ports import EventFilter, StoreUnavailableError
 from scheduler.store.migrating import migrate
-from scheduler.store.sql import STAMPS_SINCE, SqlStore
+from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import SqliteDialect
 from scheduler.store.statements import Statements
 from tests.builders import a_reservation, a_slot
@@ -71,7 +71,7 @@ class TestStatements:
         statements = Statements(sqlite._dialect)
         kinds = (statements.reservations, statements.slots, statements.holds)
         looked_up: list[Executable] = [statement for kind in kinds for statement in (kind.load, kind.find, kind.forget)]
-        looked_up += [*STAMPS_SINCE.values(), *(kind.delete.statement for kind in kinds)]
+        looked_up += [kind.delete.statement for kind in kinds]
         looked_up += [statements.leases.load, statements.leases.forget, statements.leases.on_slots]
         looked_up += [
             statements.leases.confirm.statement,
@@ -91,6 +91,7 @@ class TestStatements:
         sqlite.count_phases()
         sqlite.find_accounts()
         sqlite.read_balances("ci", since=1.0)
+        sqlite.read_versions_since(1.0)
         for which in (EventFilter(after=3), EventFilter(reservation="r"), EventFilter(slot="s", newest=True)):
             sqlite.read_events(which)
         sqlite.prune(events_before=1.0, requests_before=1.0, ended_before=1.0)
