@@ -1,4 +1,4 @@
-"""The lease rows of one transaction: only changed ones are written.
+"""The lease rows of one transaction, which writes only the changed ones.
 
 A reservation may have 10,000 leases, and most changes concern a few of them.
 """
@@ -18,20 +18,26 @@ class LeaseRows:
     def __init__(
         self, session: Session, statements: LeaseStatements, write: Callable[[Bulk, Sequence[StoredLease]], None]
     ) -> None:
-        """Start without known leases. `write`: a function that writes lease rows, and raises StaleWriteError if one of
-        them was not written.
+        """Start with no leases loaded from the database. `write`: the function that writes lease rows. It raises
+        StaleWriteError if a row was not written.
         """
         self._session, self._statements, self._write = session, statements, write
         self._stored: dict[str, tuple[tuple[Lease, ...], int]] = {}
-        """By reservation: its stored leases, and the position of the last one (-1: it has none)."""
+        """For each loaded reservation, by id: its stored leases, and the position of the last stored lease (-1: it has
+        none).
+        """
 
     def note_loaded(self, rows: Iterable[Reservation], last: Mapping[str, int]) -> None:
-        """Note the leases of reservations that were read. `last`: by reservation, the position of its last lease."""
+        """Remember the leases of `rows`, reservations that were read from the database, so that `write` finds the
+        changed leases. `last`: by reservation id, the position of its last stored lease.
+        """
         for row in rows:
             self._stored[row.id] = row.leases, last.get(row.id, -1)
 
     def write(self, rows: Sequence[Reservation], *, are_new: bool = False) -> None:
-        """Write the leases of reservations. `are_new`: none of their leases is stored yet."""
+        """Write the new and changed leases of `rows` (reservations), and delete the leases that a reservation no longer
+        has. `are_new`: the reservations are new, so none of their leases is stored yet.
+        """
         changed: list[StoredLease] = []
         gone: list[StoredLease] = []
         added: list[StoredLease] = []
@@ -64,13 +70,15 @@ class LeaseRows:
 
 
 def lay_out_leases(rows: Iterable[Reservation]) -> list[StoredLease]:
-    """Return all leases of these reservations as they are stored, numbered in order."""
+    """Return all leases of `rows` (reservations) in the form in which they are stored, numbered from 0 for each
+    reservation.
+    """
     return [StoredLease(row.id, position, lease) for row in rows for position, lease in enumerate(row.leases)]
 
 
 def _find_kept(known: Sequence[Lease], leases: Sequence[Lease]) -> int | None:
-    """Return the number of leading leases that are stored in this order, if all others are new; None
-    in any other case.
+    """Return how many leases at the beginning of `leases` are among `known` (the stored leases) and in the same order,
+    if all later ones are new. Return None in any other case: then all leases have to be stored again.
     """
     positions = {lease.component: at for at, lease in enumerate(known)}
     last, kept = -1, 0

@@ -47,11 +47,11 @@ class MemoryStore:
         return self._world.events
 
     def transaction(self) -> MemoryTransaction:
-        """Begin a transaction. See Store."""
+        """Begin a transaction, which is committed when the `with` block ends without an error. See Store."""
         return MemoryTransaction(self._world, self._lock, self._clock)
 
     def close(self) -> None:
-        """Close all connections of this process. See Store."""
+        """Do nothing: a store in memory has no connections. See Store."""
 
     def now(self) -> float:
         """Return cluster time, outside a transaction. See Store."""
@@ -70,28 +70,28 @@ class MemoryStore:
         )
 
     def rules_version(self) -> int:
-        """Return the version of the rules in force. See Store."""
+        """Return the version of the scheduling rules in force. See Store."""
         return self._world.rules.version
 
     def load_rules(self) -> StoredRules:
-        """Return the rules in force. See Store."""
+        """Return the scheduling rules in force. See Store."""
         return self._world.rules
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` versions of the rules, or only this one; oldest first. See Store."""
+        """Return the newest `limit` versions of the scheduling rules, oldest first, or only `version`. See Store."""
         found = [each for each in self._world.applied if version in {None, each.version}]
         return found[-limit:]
 
     def find_principals(self) -> list[StoredPrincipal]:
-        """Return every principal, sorted by name, without locking. See Store."""
+        """Return every principal (a signing client), sorted by name, without locking. See Store."""
         return [row for _, row in sorted(self._world.principals.items())]
 
     def load_leader_term(self) -> LeaderTerm:
-        """Return the present leadership; term 0 before the first. See Store."""
+        """Return the term and holder of the present leadership; term 0 before the first leader. See Store."""
         return self._world.leader_term
 
     def read_rows(self) -> Iterator[Row]:
-        """Return every slot, hold and account, and every reservation that did not end more than 10 minutes ago."""
+        """Yield every slot, hold and account, and each reservation except those that ended over 10 minutes ago."""
         since = self._clock() - RECENT_SECONDS
         yield from [
             row
@@ -124,7 +124,7 @@ class MemoryStore:
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the matching reservations in order of submission, without locking. See Store."""
+        """Return the reservations that match all given conditions, in order of submission, unlocked. See Store."""
         known = self._world.reservations
         if ids is not None:
             named = (known[row_id] for row_id in set(ids) if row_id in known)
@@ -152,7 +152,7 @@ class MemoryStore:
         return [row for row in found if pools is None or row.pool in pools]
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
-        """Return the slots whose `instance_id` is one of these, in any order, without locking. See Store."""
+        """Return the slots whose `instance_id` is one of `machines`, in any order, without locking. See Store."""
         wanted = set(machines)
         return [row for row in self._world.slots.values() if row.instance_id in wanted]
 
@@ -161,23 +161,23 @@ class MemoryStore:
         return sorted(self._world.accounts.values(), key=lambda account: account.id)
 
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
-        """Return the samples of this account's balances at or after `since`, oldest first. See Store."""
+        """Return the stored balances of this account at or after `since`, oldest first. See Store."""
         return sorted(
             (sample for sample in self._world.balances.get(account, {}).values() if sample.at >= since),
             key=lambda sample: sample.at,
         )
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return the callbacks in the outbox that were last sent before `sent_before`. See Store."""
+        """Return up to `limit` callbacks in the outbox that were last sent before `sent_before`. See Store."""
         due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]
         return sorted(due, key=lambda row: (row.created_at, row.id))[:limit]
 
     def count_phases(self) -> dict[str, int]:
-        """Return the number of reservations in each phase, zeros included. See Store."""
+        """Return the number of reservations in each phase; phases without any are included as 0. See Store."""
         return {phase: len(self._world.phases[phase]) for phase in PHASES}
 
     def read_events(self, which: EventFilter) -> list[Event]:
-        """Return the matching events in the order in which they were appended. See Store."""
+        """Return the events that match the filter, in the order in which they were appended. See Store."""
         events = self._world.events
         found = (
             event
@@ -191,7 +191,7 @@ class MemoryStore:
         return chosen[::-1] if which.newest else chosen
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete old events and balance samples, answers and ended reservations. See Store."""
+        """Delete old events, balances, answers and ended reservations. Return the number of deleted rows. See Store."""
         world = self._world
         with self._lock:
             gone = len(world.events)

@@ -1,5 +1,5 @@
-"""The Transaction port in plain dicts. Each write is conditional on the version that the row was read
-with, as on SQL.
+"""The Transaction port in plain dicts. As in the SQL store, each write is conditional on the version that the row was
+read with.
 """
 
 import threading
@@ -36,7 +36,9 @@ _LOCK_SECONDS = 5.0
 
 
 class MemoryTransaction(WholeOrNothing):
-    """Collects writes, and applies all of them when the block ends without an error."""
+    """A transaction of the memory store. It collects writes, and applies all of them when the `with` block ends without
+    an error.
+    """
 
     def __init__(self, world: World, lock: threading.Lock, clock: Callable[[], float]) -> None:
         self._world, self._lock, self._clock = world, lock, clock
@@ -73,16 +75,18 @@ class MemoryTransaction(WholeOrNothing):
         return self._now
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """Raise DeposedError unless the caller's leader term is the present one. See Transaction."""
+        """Raises DeposedError unless the stored leader term has the term and the holder of `leader_term`. See
+        Transaction.
+        """
         self._compare_terms(self._leader_term, leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
-        """Increase the term by one for `holder`. See Transaction."""
+        """Make `holder` the leader: raise the stored leader term by one. See Transaction."""
         self._leader_term = LeaderTerm(self._leader_term.term + 1, holder, self._leader_term.ticked_at)
         return self._leader_term
 
     def jump(self, term: int, token: int) -> None:
-        """Set term and highest token to these values and count a restore. See Transaction."""
+        """Set the leader term and the highest fencing token to these values, and count a restore. See Transaction."""
         self._leader_term, self._token = LeaderTerm(term, "", LONG_AGO), token
         self._restores += 1
 
@@ -92,7 +96,7 @@ class MemoryTransaction(WholeOrNothing):
         self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Lock and return the rows of these ids with their leases. See Transaction."""
+        """Lock and return the reservations with these ids, with their leases. See Transaction."""
         return cast("dict[str, Reservation]", self._load(Reservation, ids))
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
@@ -104,7 +108,7 @@ class MemoryTransaction(WholeOrNothing):
         return cast("dict[str, Hold]", self._load(Hold, ids))
 
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """Lock and return the rows of these ids, forgotten accounts too. See Transaction."""
+        """Lock and return the accounts with these ids, forgotten ones too. See Transaction."""
         return cast("dict[str, Account]", self._load(Account, ids))
 
     def load_all_accounts(self) -> list[Account]:
@@ -113,7 +117,7 @@ class MemoryTransaction(WholeOrNothing):
         return list(self.load_accounts(sorted(names)).values())
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return for each account what its leases have used up to `now` since its last charge. See Transaction."""
+        """Return per account what its running leases have used from its last charge to `now`. See Transaction."""
         accounts = {account.id: account for account in self.load_all_accounts()}
         owners = {owner for held in self._world.occupants.values() for owner in held}
         owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
@@ -130,11 +134,11 @@ class MemoryTransaction(WholeOrNothing):
         return self._sequence
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Return the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
+        """Count the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
         return self._count_pending(lambda row: row.principal == principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """Return the pending reservations of this account. See Transaction."""
+        """Count the pending reservations of this account. See Transaction."""
         return self._count_pending(lambda row: row.request.account == account)
 
     def _count_pending(self, counts: Callable[[Reservation], bool]) -> Pending:
@@ -178,7 +182,7 @@ class MemoryTransaction(WholeOrNothing):
         return inserted
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write rows whose `version` is the one that they were read with. See Transaction."""
+        """Write `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
         saved: list[Row] = []
         for row in rows:
             self._guard(row)
@@ -189,8 +193,8 @@ class MemoryTransaction(WholeOrNothing):
         return saved
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """Write only the fields that are no change of state (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`,
-        `sent_at`, `not_before`, `attempts`). See Transaction.
+        """Write only those fields of `rows` that change no state (`last_seen`, `noted_at`, `expires_at`,
+        `confirmed_at`, `sent_at`, `not_before`, `attempts`). See Transaction.
         """
         marked = []
         for row in rows:
@@ -203,7 +207,7 @@ class MemoryTransaction(WholeOrNothing):
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete rows at the version that they were read with. See Transaction."""
+        """Delete `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
         gone = []
         for row in rows:
             if self._guard(row) is None:
@@ -220,40 +224,40 @@ class MemoryTransaction(WholeOrNothing):
         return range(first, first + count)
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """Append these events to the history, in this order. See Transaction."""
+        """Append these events to the stored history of events, in this order. See Transaction."""
         self._events.extend(events)
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """Return the stored answers to these requests. See Transaction."""
+        """Return the stored answers to the requests with these ids. See Transaction."""
         both = {**self._world.answers, **self._answers} if self._answers else self._world.answers
         return {row_id: both[row_id] for row_id in ids if row_id in both}
 
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
-        """Store answers. See Transaction."""
+        """Store answers to requests. See Transaction."""
         for answered in answers:
             if answered.id in self._answers or answered.id in self._world.answers:
                 raise self._lose(StaleWriteError(f"request {answered.id} has an answer already"))
             self._answers[answered.id] = answered
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert or replace callbacks in the outbox. See Transaction."""
+        """Insert or replace callbacks in the outbox, from which they are sent to the broker. See Transaction."""
         self._outgoing.update((row.id, row) for row in rows)
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """Delete callbacks that the broker accepted. See Transaction."""
+        """Delete the callbacks with these ids from the outbox, because the broker accepted them. See Transaction."""
         self._outgoing.update(dict.fromkeys(ids))
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """Lock and return every principal by name. See Transaction."""
+        """Lock and return every principal (a signing client), by name. See Transaction."""
         both = {**self._world.principals, **self._principals}
         return {name: row for name, row in sorted(both.items()) if row is not None}
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """Insert or replace principals, and raise `ClusterRow.principals_version`. See Transaction."""
+        """Insert or replace principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._principals.update((row.name, row) for row in rows)
 
     def delete_principals(self, names: Iterable[str]) -> None:
-        """Delete principals, and raise `ClusterRow.principals_version`. See Transaction."""
+        """Delete principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._principals.update(dict.fromkeys(names))
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
@@ -261,11 +265,11 @@ class MemoryTransaction(WholeOrNothing):
         self._balances.extend(samples)
 
     def load_rules(self) -> StoredRules:
-        """Return the rules in force. See Transaction."""
+        """Return the scheduling rules in force, as this transaction sees them. See Transaction."""
         return self._rules
 
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
-        """Make this document the rules in force if `version` is still the version in force. See Transaction."""
+        """Put this rules document in force if the version in force is still `version`. See Transaction."""
         if version != self._rules.version:
             raise self._lose(StaleWriteError(f"the rules have version {self._rules.version}, not {version}"))
         stored = dict(document)

@@ -45,10 +45,12 @@ from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
 LIMITS: Final = {"idle_in_transaction_session_timeout": "10s", "lock_timeout": "5s", "statement_timeout": "30s"}
-"""How long a transaction may pause, wait for one lock, and execute one statement."""
+"""How long a transaction may pause, wait for one lock, and execute one statement, before the server aborts it."""
 _MIGRATING: Final = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "60s", "statement_timeout": "0"}
 LONGEST_SECONDS: Final = 20.0
-"""With the longest pause before the commit 30 s: less than the 35 s that a look for changed rows reads back."""
+"""The most seconds after its begin at which a transaction may start its commit. With the longest pause before the
+commit (10 s) this makes 30 s: less than the 35 s that a search for changed rows reads back.
+"""
 _CONNECTING: Final = {
     "connect_timeout": "5",
     "keepalives": "1",
@@ -59,20 +61,22 @@ _CONNECTING: Final = {
     "application_name": "leasehold",
     "client_encoding": "utf8",
 }
-"""Detects a lost host within half a minute. Without `client_encoding` psycopg returns bytes from a database in the
-encoding `SQL_ASCII`.
+"""Options of a connection, which detect a lost host within half a minute. Without `client_encoding` psycopg returns
+bytes from a database in the encoding `SQL_ASCII`.
 """
 _POOL: Final = {"pool_size": 5, "max_overflow": 50, "pool_timeout": 10.0, "pool_pre_ping": True}
 
 _EVENTS_LOCK: Final = 0x6C656173_65766E74
 _MIGRATION_LOCK: Final = 0x6C656173_6D696772
-"""Keys of advisory locks, which are valid in one database: `leas` and `evnt` or `migr`, in ASCII."""
+"""The keys of the advisory locks, one for events and one for migrations: the ASCII codes of `leas` and `evnt` or
+`migr`. An advisory lock is valid in one database.
+"""
 
 _CLUSTER: Final = select_cluster(literal_column("extract(epoch FROM clock_timestamp())::float8", Double))
 _ADVISORY: Final = text("SELECT pg_advisory_xact_lock(:key)")
 _ENCODING: Final = text("SELECT current_setting('server_encoding')")
 _ENCODINGS: Final = ("UTF8", "SQL_ASCII")
-"""Encodings that can store every text."""
+"""Encodings of a PostgreSQL database that can store every text."""
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 _MIGRATE: Final = "run `leasehold migrate`"
@@ -93,12 +97,13 @@ _CAUSES: Final = (
 _CONFLICTS: Final = frozenset({"40P01", "40001"})
 _UNIQUE: Final = "23505"
 _OF_TABLES: Final = frozenset({"42P01", "42703", "23502"})
-"""A table or a column is missing; a new column has no value."""
+"""The SQLSTATEs that show a schema of another version: a table or a column is missing, or a new column has no value."""
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
 class PostgresDialect:
-    """One database of a server. `clock`: for tests, cluster time in place of the server's clock.
+    """The Dialect of one database on a PostgreSQL server. `clock`: for tests, cluster time in place of the server's
+    clock.
 
     `migrates`: statements have no time limit, as a migration needs.
     """
@@ -121,30 +126,34 @@ class PostgresDialect:
             raise StoreUnavailableError(f"{self._shown}: {missing} ({_first_line(error)})") from error
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
-        """Return the execution options of a connection for one transaction. See Dialect."""
+        """Return the execution options (of SQLAlchemy) of a connection for one transaction. See Dialect."""
         return {} if writes else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     def given(self, fields: Sequence[Field]) -> FromClause:
-        """Return the structs that `bind_rows` binds, as a table with these columns in their order. See Dialect."""
+        """Return a table expression of SQL with these columns in this order, whose rows are the structs that
+        `bind_rows` binds. Nested values are JSON text. See Dialect.
+        """
         arrays = [_array(_bound(each), _type_of(each)) for each, _ in fields]
         columns = [column(each.name, _type_of(each)) for each, _ in fields]
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
     def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
-        """Return the values to bind in a statement that was built on `given(fields)`. See Dialect."""
+        """Return the bind parameters that pass `rows` (structs) to a statement that was built on `given(fields)`. See
+        Dialect.
+        """
         return {_bound(each): _write_array(_take(path, rows), _find_writer(each)) for each, path in fields}
 
     def ids(self) -> Select[tuple[str]]:
-        """Return the texts that `bind_ids` binds, as a select with one row each, for `IN`. See Dialect."""
+        """Return an SQL select of the ids that `bind_ids` binds, one row each, for `IN (...)`. See Dialect."""
         return select(func.unnest(_array("ids", Text())))
 
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
-        """Return the values to bind in a statement that was built on `ids()`. See Dialect."""
+        """Return the bind parameters that pass `ids` to a statement that was built on `ids()`. See Dialect."""
         return {"ids": _write_array(ids, _quote)}
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the given rows (no key twice) and overwrites rows with the same primary key.
-        See Dialect.
+        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows with the same
+        primary key. No key may occur twice. See Dialect.
         """
         columns = [each for each, _ in fields]
         statement = insert(table).from_select(list(columns), select(self.given(fields)))
@@ -162,7 +171,9 @@ class PostgresDialect:
         return stored.at(self._clock(), stored.clock_offset)
 
     def queue_for_events(self, connection: Connection) -> None:
-        """Wait until no other transaction that has numbered events is open, so that numbers are committed in order."""
+        """Wait until no other transaction that has numbered events is open, so that event numbers are committed in
+        ascending order. See Dialect.
+        """
         connection.execute(_ADVISORY, {"key": _EVENTS_LOCK})
 
     def queue_for_migration(self, connection: Connection) -> None:
@@ -170,7 +181,7 @@ class PostgresDialect:
         connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
 
     def check_text(self, connection: Connection) -> None:
-        """Raise StoreUnavailableError if the database cannot store every text. See Dialect."""
+        """Raises StoreUnavailableError if the encoding of the database cannot store every text. See Dialect."""
         found = connection.execute(_ENCODING).scalar_one()
         if found not in _ENCODINGS:
             raise StoreUnavailableError(
@@ -179,7 +190,9 @@ class PostgresDialect:
             )
 
     def explain(self, error: SQLAlchemyError) -> Exception:
-        """Return the port's error for the driver's: a message of one line, without a password. See Dialect."""
+        """Return the error of the Store port for a driver's error, with a message of one line and without a password.
+        See Dialect.
+        """
         state = _state_of(error)
         if state == _UNIQUE:
             return StaleWriteError("a row exists already: another transaction inserted it")
@@ -206,7 +219,9 @@ class PostgresDialect:
 
 
 def _complete(url: URL, limits: Mapping[str, str]) -> URL:
-    """Return the URL with our time limits and connection options. Options in the URL itself take precedence."""
+    """Return the database URL with the time limits `limits` and the connection options of this module. Options in the
+    URL itself take precedence.
+    """
     ours = " ".join(f"-c {name}={value}" for name, value in limits.items())
     theirs = url.query.get("options", "")
     given = {**_CONNECTING, **url.query, "options": f"{ours} {theirs if isinstance(theirs, str) else theirs[-1]}"}
@@ -214,8 +229,8 @@ def _complete(url: URL, limits: Mapping[str, str]) -> URL:
 
 
 def _bound(each: Column[Any]) -> str:
-    """Return the name of the bind parameter for a column's values. The column's own name would mean the value to be
-    set.
+    """Return the name of the bind parameter for the values of a column. SQLAlchemy reserves the column's own name for
+    the value to be set.
     """
     return f"given_{each.name}"
 
@@ -228,8 +243,8 @@ def _type_of(each: Column[Any]) -> TypeEngine[Any]:
 
 
 def _array(name: str, kind: TypeEngine[Any]) -> Cast[Any]:
-    """Return the array of this type that is bound under this name as text: psycopg is several times
-    slower with lists.
+    """Return the SQL expression of an array of this type that is bound under `name` as text, because psycopg is several
+    times slower with lists.
     """
     return cast(bindparam(name, type_=Text), ARRAY(kind))
 
@@ -255,7 +270,9 @@ def _quote(value: str) -> str:
 
 
 def _take(path: Sequence[int | str], rows: Sequence[msgspec.Struct]) -> Iterable[Any]:
-    """Return, for each row, the value at the end of this path: the position of a field, then names of nested fields."""
+    """Return, for each of `rows` (structs of one type), the value at the end of `path`: the position of a field, then
+    names of nested fields.
+    """
     position, *deeper = path
     name = rows[0].__struct_fields__[int(position)]
     return map(attrgetter(".".join([name, *map(str, deeper)])), rows)

@@ -30,29 +30,32 @@ _ID = [column.name for column in RESERVATIONS.columns].index("id")
 
 
 def read_rules_version(session: Session) -> int:
-    """Return the newest version of the rules; 0 without rules."""
+    """Return the newest version of the scheduling rules; 0 if no rules were ever applied."""
     ((version,),) = session.fetch(_RULES_VERSION)
     return int(version)
 
 
 def load_leader_term(session: Session, *, lock: bool = False) -> LeaderTerm:
-    """Return the row of the present leadership. `lock`: lock this row until the transaction ends."""
+    """Return the term, holder and time of the last tick of the present leadership. `lock`: lock the row of the leader
+    until the transaction ends.
+    """
     for row in session.fetch(_LEADER_TERM_LOCKED if lock else _LEADER_TERM):
         return LeaderTerm(*row)
     raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
 
 
 def read_principals(session: Session) -> list[StoredPrincipal]:
-    """Return every principal in the order of the names."""
+    """Return every principal (a signing client), in the order of the names."""
     return PRINCIPALS.read_all(session.fetch(_PRINCIPALS))
 
 
 def read_reservations(
     session: Session, statements: Statements, rows: Sequence[Record], last: dict[str, int] | None = None
 ) -> Iterator[Reservation]:
-    """Return the reservations of a result with RESERVATIONS.columns, each with its leases, in the same order.
+    """Yield the reservation of each of `rows` (a result with the columns `RESERVATIONS.columns`) with its leases, in
+    the order of `rows`.
 
-    `last` is filled with the position of the last lease of each reservation that has one.
+    `last` is filled with the position of the last lease of each reservation that has one, by reservation id.
     """
     leases: dict[str, list[Lease]] = {}
     for *values, position, owner in session.fetch_for(statements.leases.load, (row[_ID] for row in rows)):
@@ -64,15 +67,16 @@ def read_reservations(
 
 
 class RulesReader:
-    """Reads the rules in force. It parses a document only once."""
+    """Reads the scheduling rules in force. A rules document is only parsed if it differs from the one read before."""
 
     def __init__(self) -> None:
         self._last = ("", NO_RULES)
 
     def load(self, session: Session) -> StoredRules:
-        """Return the rules in force.
+        """Return the scheduling rules in force.
 
-        The text is compared, not only the version: a version that was rolled back may be used again.
+        The text of the rules is compared with the text read before, not only the version: after a rollback the same
+        version may come with another text.
         """
         for version, text in session.fetch(_RULES):
             known_text, known = self._last

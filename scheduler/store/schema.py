@@ -1,5 +1,5 @@
-"""Compares the schema of a database with this program's, without Alembic, so cheaply that every failed statement can do
-it.
+"""Compares the schema of a database with the schema that this program needs, without Alembic, so cheaply that every
+failed statement can do it.
 """
 
 from functools import cache
@@ -18,18 +18,20 @@ _REVISION: Final = text(f"SELECT version_num FROM {_TABLE}")  # noqa: S608 - a c
 
 
 class SchemaError(StoreUnavailableError):
-    """The tables do not fit this program. The message names whether they are older or newer, and the remedy."""
+    """The tables of the database do not fit this program. The message names whether they are older or newer, and the
+    remedy.
+    """
 
 
 @cache
 def list_revisions() -> tuple[str, ...]:
-    """Return the revisions that this program knows, oldest first. It needs the last one."""
+    """Return the schema revisions that this program knows, oldest first. It needs a database at the last one."""
     return tuple(sorted(path.name.partition("_")[0] for path in _VERSIONS.glob("[0-9]*_*.py")))
 
 
 def judge_revision(current: str | None) -> str | None:
-    """Return what is wrong with a database at this revision (None: without tables) and the remedy; None if nothing is
-    wrong.
+    """Return what is wrong with a database at the schema revision `current` (None: it has no tables) and the remedy.
+    Return None if nothing is wrong.
     """
     known = list_revisions()
     if current is None:
@@ -48,16 +50,18 @@ def judge_revision(current: str | None) -> str | None:
 
 
 def find_fault(url: str) -> str | None:
-    """Return `find_schema_fault` for the database of a URL. Raises InvalidInputError for an unknown kind of URL."""
-    # The dialects import this module.
+    """Return why the tables of the database at `url` do not fit this program, and the remedy; None if they fit or the
+    database cannot be reached. Raises InvalidInputError for an unknown kind of URL.
+    """
+    # Imported here, because the modules of the dialects import this one.
     from scheduler.store.opening import MEMORY, choose_dialect  # noqa: PLC0415
 
     return None if url == MEMORY else find_schema_fault(choose_dialect(url))
 
 
 def find_schema_fault(dialect: Dialect) -> str | None:
-    """Return why the tables of this database do not fit this program, and the remedy; None if they fit or the database
-    cannot be reached.
+    """Return why the tables of the database of `dialect` do not fit this program, and the remedy; None if they fit or
+    the database cannot be reached.
     """
     engine = dialect.create_engine()
     try:

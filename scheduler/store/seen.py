@@ -1,4 +1,6 @@
-"""The highest numbers that one process has read from the database, by which it detects an older state."""
+"""The highest numbers that one process has read from the database. Lower numbers show that the database is in an older
+state.
+"""
 
 import threading
 
@@ -7,7 +9,9 @@ from scheduler.store.session import Session
 
 
 class HighestSeen:
-    """The highest term and token that this process has read from its database, and the identity of its cluster."""
+    """The highest leader term and fencing token that this process has read from its database, and the identity of its
+    cluster.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -15,10 +19,11 @@ class HighestSeen:
         self._term = self._token = 0
 
     def read(self, session: Session) -> ClusterRow:
-        """Return the row of the cluster. Raises DatabaseWentBackError or ForeignClusterError.
+        """Return the cluster row. Raises DatabaseWentBackError if its leader term or fencing token is lower than one
+        that this process has read, and ForeignClusterError if the row belongs to another cluster.
 
-        The row is compared with the numbers known before the statement began: another thread may read newer ones
-        meanwhile.
+        The row is compared with the numbers known before the statement began, because another thread may read newer
+        ones meanwhile.
         """
         with self._guard:
             identity, term, token = self._identity, self._term, self._token

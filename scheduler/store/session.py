@@ -1,5 +1,5 @@
 """A session: one connection in one transaction, statements in chunks of rows, and driver errors as
-errors of the port.
+errors of the Store port.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,9 @@ from scheduler.store.schema import SchemaError, find_schema_fault
 from scheduler.store.shapes import Record
 
 CHUNK_ROWS: Final = 1000
-"""Rows in one statement: enough to make the cost of a statement small, few enough to limit the size of its values."""
+"""The most rows in one SQL statement: enough to make the cost of a statement small, few enough to limit the size of its
+values.
+"""
 
 _COUNTED: Final = {"preserve_rowcount": True}
 """Without this option psycopg's cursor does not keep the number of inserted rows."""
@@ -33,8 +35,8 @@ class Session:
         self._failure: Exception | None = None
 
     def check_whole(self) -> None:
-        """Raise the error of an earlier statement of this transaction again, if there was one: after an error the
-        database may have rolled back, and a commit would not report that.
+        """Called before a commit: raises the error of a failed statement of this transaction again, even if the caller
+        has caught it. After an error the database may have rolled back, and a commit would not report that.
         """
         if self._failure is not None:
             raise self._failure
@@ -45,7 +47,9 @@ class Session:
             return self._dialect.read_cluster(self._connection)
 
     def queue_for_events(self) -> None:
-        """Wait until no other transaction that has numbered events is open, so that numbers are committed in order."""
+        """Wait until no other transaction that has numbered events is open, so that event numbers are committed in
+        ascending order.
+        """
         with self._explaining():
             self._dialect.queue_for_events(self._connection)
 
@@ -55,28 +59,34 @@ class Session:
             return self._connection.execute(statement, values).all()
 
     def fetch_for(self, statement: Executable, ids: Iterable[str]) -> Iterator[Record]:
-        """Return all rows of a statement that takes ids, chunk by chunk, in the order of the ids."""
+        """Execute `statement` for at most CHUNK_ROWS of the sorted `ids` at a time; yield all rows of the results."""
         for chunk in cut(sorted(set(ids))):
             yield from self.fetch(statement, **self._dialect.bind_ids(chunk))
 
     def stream(self, statement: Executable, **values: object) -> Iterator[Sequence[Record]]:
-        """Return the result in chunks, without loading all of it."""
+        """Execute `statement`, and yield the rows in lists of at most CHUNK_ROWS rows, without loading the whole
+        result.
+        """
         with self._explaining():
             options = {"yield_per": CHUNK_ROWS}
             result = self._connection.execute(statement, values, execution_options=options)
             yield from result.partitions()
 
     def change(self, statement: Executable, **values: object) -> int:
-        """Execute a write. Return the number of changed rows."""
+        """Execute an SQL statement that writes. Return the number of changed rows."""
         with self._explaining():
             return self._connection.execute(statement, values, execution_options=_COUNTED).rowcount
 
     def change_for(self, statement: Executable, ids: Iterable[str]) -> int:
-        """Execute a write that takes ids, chunk by chunk. Return the number of changed rows."""
+        """Execute an SQL statement that writes, for at most CHUNK_ROWS of the `ids` at a time. Return the number of
+        changed rows.
+        """
         return sum(self.change(statement, **self._dialect.bind_ids(chunk)) for chunk in cut(sorted(set(ids))))
 
     def write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> int:
-        """Execute a write of whole rows, chunk by chunk. Return the number of changed rows."""
+        """Execute an SQL statement that writes whole rows, for at most CHUNK_ROWS of the `rows` at a time. Return the
+        number of changed rows.
+        """
         bind = self._dialect.bind_rows
         return sum(self.change(bulk.statement, **bind(bulk.fields, chunk)) for chunk in cut(rows))
 
@@ -92,8 +102,10 @@ class Session:
 
 @contextmanager
 def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[Session]:
-    """Open a session in its own transaction. It is committed when the block ends without an error, else rolled back."""
-    # Ignore an error here: a session that needs the clock fails when it reads it, and others do not need it.
+    """Open a session (a connection in a transaction of its own). The transaction is committed when the block ends
+    without an error, else rolled back.
+    """
+    # Ignore an error here: a session that needs cluster time fails when it reads the clock. Other sessions do not.
     with suppress(SQLAlchemyError, StoreUnavailableError):
         dialect.prepare_clock(engine)
     with explaining(dialect):
@@ -128,9 +140,9 @@ def _commit(connection: Connection, transaction: Transaction) -> None:
 
 @contextmanager
 def explaining(dialect: Dialect) -> Iterator[None]:
-    """Turn driver errors within the block into errors of the port.
+    """Turn driver errors within the block into errors of the Store port.
 
-    If the tables do not fit this program, the message names whether they are older or newer.
+    If the tables do not fit this program, the message names whether the tables are older or newer than the program.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""How a frozen struct is stored in a table: which columns hold it, and how it is read from them."""
+"""How a frozen struct is stored in a table: which columns hold its fields, and how it is read from them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -17,10 +17,12 @@ from scheduler.store import tables
 from scheduler.store.dialect import Field
 
 Record = Row[*tuple[Any, ...]]
-"""One row of a result."""
+"""One row of an SQL result."""
 
 MOST_ALIKE: Final = 10_000
-"""Decoded values that are cached for a column, so that equal ones are decoded once and share their memory."""
+"""The most decoded JSON values that are cached for one column, so that equal values are decoded once and share their
+memory.
+"""
 
 AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
@@ -52,7 +54,9 @@ class Shape(Generic[AnyStruct]):
         )
 
     def fields(self, columns: Iterable[Column[Any]]) -> list[Field]:
-        """Return these columns, each with the path to its value in a struct that is written."""
+        """Return each of `columns` with the path to its value in a struct that is written: the position of a field,
+        then names of nested fields.
+        """
         found = []
         for column in columns:
             first, *deeper = column.info.get("path", (column.name,))
@@ -60,8 +64,8 @@ class Shape(Generic[AnyStruct]):
         return found
 
     def read(self, values: Sequence[Any], **besides: object) -> AnyStruct:
-        """Return the struct that has these values of `columns`. `besides`: values of the fields that are stored in
-        other tables.
+        """Return the struct made of the `values` of one row, which are in the order of `columns`. `besides`: the values
+        of the fields that other tables hold.
         """
         fields: dict[str, Any] = dict(zip(self._fields, values, strict=False))
         for field, reader in self._readers:

@@ -14,21 +14,28 @@ from scheduler.ports import DeposedError, LeaderTerm, StaleWriteError
 Lost = TypeVar("Lost", StaleWriteError, DeposedError)
 
 LONG_AGO: Final = 1.0
-"""A time (in seconds since the epoch) before everything: the last tick before a restore."""
+"""A time (in seconds since the epoch) before any real one: a restore stores it as the time of the last tick."""
 VERSIONS_A_RESTORE: Final = 10**6
-"""Increase of the principals' version by a restore: more than the changes since any backup."""
+"""A restore increases the version of the table of principals by this much: more than the table has changed since any
+backup.
+"""
 RECENT_SECONDS: Final = 600.0
-"""Ended reservations stay in the view for ten minutes (docs/reference/protocol.md, "Rows")."""
+"""Seconds for which an ended reservation stays in the view, the copy of the rows in Redis (docs/reference/protocol.md,
+"Rows").
+"""
 
 
 class WholeOrNothing:
-    """The base of each transaction. It remembers a lost write: a block that caught the error must not commit."""
+    """The base class of every transaction of a store. After a lost write the transaction cannot be committed, even if
+    the caller has caught the error.
+    """
 
     _lost: StaleWriteError | DeposedError | None = None
 
     def check_whole(self) -> None:
-        """Raise the error of an earlier write of this transaction again, if one failed: its other writes must not be
-        committed.
+        """Called before a commit: raises the StaleWriteError or DeposedError of a failed write of this transaction
+        again, even if the caller has caught it. Otherwise the transaction's other writes would be committed without the
+        failed one.
         """
         if self._lost is not None:
             raise self._lost
@@ -72,7 +79,9 @@ def take_marks(current: Row, wanted: Row, now: float) -> Row:
 
 
 def _mark_leases(current: Reservation, wanted: Reservation) -> tuple[Lease, ...]:
-    """Return the leases with `confirmed_at` taken from the wanted leases of the same component and token."""
+    """Return the leases of `current`, each with the `confirmed_at` of the lease of `wanted` with the same component and
+    fencing token, if there is one.
+    """
     confirmed = {(lease.component, lease.token): lease.confirmed_at for lease in wanted.leases}
     return tuple(
         msgspec.structs.replace(lease, confirmed_at=confirmed[lease.component, lease.token])

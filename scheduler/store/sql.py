@@ -98,7 +98,9 @@ _STAMPS_SINCE: Final[Mapping[Kind, Select[Any]]] = {
     ).where(_RESERVATION.marked_at >= _SINCE),
 }
 BITE_ROWS: Final = 10 * CHUNK_ROWS
-"""Rows that one transaction deletes, if they are small: few enough that other transactions never wait long."""
+"""The most rows of a table with small rows that one transaction of `prune` deletes: few enough that other transactions
+never wait long.
+"""
 _ENDED = (
     select(_RESERVATION.id)
     .where(_RESERVATION.ended_at < bindparam("before"))
@@ -124,7 +126,9 @@ class SqlStore:
         self._rules = RulesReader()
         self._seen = HighestSeen()
         self._engines: dict[int, Engine] = {}
-        """By process id. After a fork the parent's engine stays open here, because the parent uses its connections."""
+        """The database engine of each process, by process id. After a fork the parent's engine stays open in the child,
+        because the parent uses its connections.
+        """
 
     @property
     def engine(self) -> Engine:
@@ -132,19 +136,19 @@ class SqlStore:
         process = os.getpid()
         engine = self._engines.get(process)
         if engine is None:
-            # Another thread may set one first. Then that one is used; this one has not connected yet.
+            # Another thread may set an engine first. Then that engine is used; the new one has not connected yet.
             engine = self._engines.setdefault(process, self._dialect.create_engine())
         return engine
 
     def close(self) -> None:
-        """Close all connections of this process. See Store."""
+        """Close all database connections of this process. See Store."""
         engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
             engine.dispose()
 
     @contextmanager
     def transaction(self) -> Iterator[SqlTransaction]:
-        """Begin a transaction. See Store."""
+        """Begin a transaction, which is committed when the `with` block ends without an error. See Store."""
         with open_session(self.engine, self._dialect, writes=True) as session:
             began = monotonic()
             transaction = SqlTransaction(session, self._statements, self._rules, self._seen.read(session).now)
@@ -164,17 +168,17 @@ class SqlStore:
             return self._seen.read(session)
 
     def rules_version(self) -> int:
-        """Return the version of the rules in force. See Store."""
+        """Return the version of the scheduling rules in force. See Store."""
         with self._reading() as session:
             return read_rules_version(session)
 
     def load_rules(self) -> StoredRules:
-        """Return the rules in force. See Store."""
+        """Return the scheduling rules in force. See Store."""
         with self._reading() as session:
             return self._rules.load(session)
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` versions of the rules, or only this one; oldest first. See Store."""
+        """Return the newest `limit` versions of the scheduling rules, oldest first, or only `version`. See Store."""
         with self._reading() as session:
             found = select(_RULES.version, _RULES.applied_at, _RULES.document)
             if version is not None:
@@ -183,17 +187,17 @@ class SqlStore:
             return [AppliedRules(number, at, msgspec.json.decode(text)) for number, at, text in reversed(newest)]
 
     def find_principals(self) -> list[StoredPrincipal]:
-        """Return every principal, sorted by name, without locking. See Store."""
+        """Return every principal (a signing client), sorted by name, without locking. See Store."""
         with self._reading() as session:
             return read_principals(session)
 
     def load_leader_term(self) -> LeaderTerm:
-        """Return the present leadership; term 0 before the first. See Store."""
+        """Return the term and holder of the present leadership; term 0 before the first leader. See Store."""
         with self._reading() as session:
             return load_leader_term(session)
 
     def read_rows(self) -> Iterator[Row]:
-        """Return every slot, hold and account, and every reservation that did not end more than 10 minutes ago."""
+        """Yield every slot, hold and account, and each reservation except those that ended over 10 minutes ago."""
         with self._reading() as session:
             ended_after = session.read_cluster().now - RECENT_SECONDS
             for chunk in session.stream(_ALL_SLOTS):
@@ -225,7 +229,7 @@ class SqlStore:
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the matching reservations in order of submission, without locking. See Store."""
+        """Return the reservations that match all given conditions, in order of submission, unlocked. See Store."""
         with self._reading() as session:
             if ids is not None:
                 found = list(session.fetch_for(self._statements.reservations.find, ids))
@@ -257,7 +261,7 @@ class SqlStore:
             return SLOTS.read_all([row for row in rows if all(getattr(row, name) in given[name] for name in given)])
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
-        """Return the slots whose `instance_id` is one of these, in any order, without locking. See Store."""
+        """Return the slots whose `instance_id` is one of `machines`, in any order, without locking. See Store."""
         with self._reading() as session:
             return SLOTS.read_all(list(session.fetch_for(self._statements.slots.find_by_machine, machines)))
 
@@ -267,23 +271,23 @@ class SqlStore:
             return ACCOUNTS.read_all(session.fetch(_ALL_ACCOUNTS.order_by(tables.accounts.c.id)))
 
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
-        """Return the samples of this account's balances at or after `since`, oldest first. See Store."""
+        """Return the stored balances of this account at or after `since`, oldest first. See Store."""
         with self._reading() as session:
             return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return the callbacks in the outbox that were last sent before `sent_before`. See Store."""
+        """Return up to `limit` callbacks in the outbox that were last sent before `sent_before`. See Store."""
         with self._reading() as session:
             return OUTGOING.read_all(session.fetch(_DUE, sent_before=sent_before, limit=limit))
 
     def count_phases(self) -> dict[str, int]:
-        """Return the number of reservations in each phase, zeros included. See Store."""
+        """Return the number of reservations in each phase; phases without any are included as 0. See Store."""
         with self._reading() as session:
             counted = dict(tuple(row) for row in session.fetch(_PHASES))
             return {phase: counted.get(phase, 0) for phase in PHASES}
 
     def read_events(self, which: EventFilter) -> list[Event]:
-        """Return the matching events in the order in which they were appended. See Store."""
+        """Return the events that match the filter, in the order in which they were appended. See Store."""
         wanted = {"reservation": which.reservation, "slot": which.slot, "name": which.name}
         same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
         order = _EVENT.number.desc() if which.newest else _EVENT.number
@@ -293,7 +297,7 @@ class SqlStore:
             return found[::-1] if which.newest else found
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete old events and balance samples, answers and ended reservations. See Store."""
+        """Delete old events, balances, answers and ended reservations. Return the number of deleted rows. See Store."""
         total = self._prune_before(tables.events, events_before)
         total += self._prune_before(tables.balances, events_before)
         total += self._prune_before(tables.requests, requests_before)
@@ -306,7 +310,7 @@ class SqlStore:
                 return total
 
     def _prune_before(self, table: Table, before: float) -> int:
-        """Delete the rows of a table whose `at` is before that time. Return their number."""
+        """Delete the rows of `table` whose `at` is earlier than `before`. Return the number of deleted rows."""
         key = tuple(table.primary_key.columns)
         bite = select(*key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
         statement = delete(table).where(tuple_(*key).in_(bite.with_for_update(skip_locked=True)))

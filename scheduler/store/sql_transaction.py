@@ -103,10 +103,10 @@ MOST_TOKENS: Final = 1000
 
 
 class SqlTransaction(WholeOrNothing):
-    """One transaction of a SqlStore, valid until the block of `transaction()` ends."""
+    """One transaction of a SqlStore, usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, now: float) -> None:
-        """Start a transaction. `now`: cluster time at its begin."""
+        """Use the open transaction of `session`. `now`: cluster time at the begin of the transaction."""
         self._session, self._statements, self._rules = session, statements, rules
         self._now = now
         self._events: list[Event] = []
@@ -132,18 +132,18 @@ class SqlTransaction(WholeOrNothing):
         return self._now
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """Lock the row of the leader term, and raise DeposedError unless the caller's term is the present one. See
-        Transaction.
+        """Lock the row of the leader term. Raises DeposedError unless the row has the term and the holder of
+        `leader_term`. See Transaction.
         """
         self._compare_terms(load_leader_term(self._session, lock=True), leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
-        """Increase the term by one for `holder`. See Transaction."""
+        """Make `holder` the leader: raise the stored leader term by one. See Transaction."""
         (row,) = self._session.fetch(_TAKE_TERM, me=holder)
         return LeaderTerm(*row)
 
     def jump(self, term: int, token: int) -> None:
-        """Set term and highest token to these values and count a restore. See Transaction."""
+        """Set the leader term and the highest fencing token to these values, and count a restore. See Transaction."""
         self._session.change(_JUMP_TERM, to=term, long_ago=LONG_AGO)
         self._session.change(_JUMP_TOKEN, to=token)
         self._session.change(_COUNT_RESTORE)
@@ -154,7 +154,7 @@ class SqlTransaction(WholeOrNothing):
             raise self._lose(DeposedError(f"term {leader_term.term} is over"))
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Lock and return the rows of these ids with their leases. See Transaction."""
+        """Lock and return the reservations with these ids, with their leases. See Transaction."""
         rows = list(self._session.fetch_for(self._statements.reservations.load, ids))
         last: dict[str, int] = {}
         found = {row.id: row for row in read_reservations(self._session, self._statements, rows, last)}
@@ -170,7 +170,7 @@ class SqlTransaction(WholeOrNothing):
         return {row.id: row for row in map(HOLDS.read, self._session.fetch_for(self._statements.holds.load, ids))}
 
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """Lock and return the rows of these ids, forgotten accounts too. See Transaction."""
+        """Lock and return the accounts with these ids, forgotten ones too. See Transaction."""
         rows = self._session.fetch_for(self._statements.accounts.load, ids)
         return {row.id: row for row in map(ACCOUNTS.read, rows)}
 
@@ -179,7 +179,7 @@ class SqlTransaction(WholeOrNothing):
         return ACCOUNTS.read_all(self._session.fetch(_ALL_ACCOUNTS))
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return for each account what its leases have used up to `now` since its last charge. See Transaction."""
+        """Return per account what its running leases have used from its last charge to `now`. See Transaction."""
         found: dict[str, Levels] = {}
         for account, level, used in self._session.fetch(_RUNNING, now=now):
             sums = at_level(level, used)
@@ -191,13 +191,13 @@ class SqlTransaction(WholeOrNothing):
         return self._count("sequence", 0).start - 1
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Return the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
+        """Count the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
         if principal is None:
             return self._count_pending(_PENDING_UNSIGNED)
         return self._count_pending(_PENDING_OF_PRINCIPAL, name=principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """Return the pending reservations of this account. See Transaction."""
+        """Count the pending reservations of this account. See Transaction."""
         return self._count_pending(_PENDING_OF_ACCOUNT, name=account)
 
     def _count_pending(self, statement: Executable, **values: object) -> Pending:
@@ -245,7 +245,7 @@ class SqlTransaction(WholeOrNothing):
         return stored
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write rows whose `version` is the one that they were read with. See Transaction."""
+        """Write `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
         first = 1
         if any(row.version == 0 for row in rows):
             # A new row gets a higher version than any deleted row, because the view keeps tombstones.
@@ -268,8 +268,8 @@ class SqlTransaction(WholeOrNothing):
         return stored
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """Write only the fields that are no change of state (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`,
-        `sent_at`, `not_before`, `attempts`). See Transaction.
+        """Write only those fields of `rows` that change no state (`last_seen`, `noted_at`, `expires_at`,
+        `confirmed_at`, `sent_at`, `not_before`, `attempts`). See Transaction.
         """
         current = {kind: self._load(kind, [row.id for row in alike]) for kind, alike in _by_kind(rows).items()}
         marked = []
@@ -286,7 +286,7 @@ class SqlTransaction(WholeOrNothing):
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete rows at the version that they were read with. See Transaction."""
+        """Delete `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
         gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
         if gone:
             # Lock this before the rows are deleted: a transaction that inserts one of the ids again waits here, and
@@ -309,39 +309,39 @@ class SqlTransaction(WholeOrNothing):
         return taken
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """Append these events to the history, in this order. See Transaction."""
+        """Append these events to the stored history of events, in this order. See Transaction."""
         self._events += events
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """Return the stored answers to these requests. See Transaction."""
+        """Return the stored answers to the requests with these ids. See Transaction."""
         rows = self._session.fetch_for(self._statements.find_answers, ids)
         return {answered.id: answered for answered in map(ANSWERS.read, rows)}
 
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
-        """Store answers. See Transaction."""
+        """Store answers to requests. See Transaction."""
         self._write(self._statements.insert_answers, answers)
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert or replace callbacks in the outbox. See Transaction."""
+        """Insert or replace callbacks in the outbox, from which they are sent to the broker. See Transaction."""
         by_id = {row.id: row for row in rows}
         self._session.write(self._statements.put_outgoing, [by_id[key] for key in sorted(by_id)])
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """Delete callbacks that the broker accepted. See Transaction."""
+        """Delete the callbacks with these ids from the outbox, because the broker accepted them. See Transaction."""
         self._session.change_for(self._statements.delete_outgoing, ids)
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """Lock and return every principal by name. See Transaction."""
+        """Lock and return every principal (a signing client), by name. See Transaction."""
         self._session.fetch(_LOCK_PRINCIPALS)
         return {row.name: row for row in read_principals(self._session)}
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """Insert or replace principals, and raise `ClusterRow.principals_version`. See Transaction."""
+        """Insert or replace principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._session.change(_CHANGE_PRINCIPALS)
         self._session.write(self._statements.put_principals, rows)
 
     def delete_principals(self, names: Iterable[str]) -> None:
-        """Delete principals, and raise `ClusterRow.principals_version`. See Transaction."""
+        """Delete principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._session.change(_CHANGE_PRINCIPALS)
         self._session.change_for(self._statements.delete_principals, names)
 
@@ -351,11 +351,11 @@ class SqlTransaction(WholeOrNothing):
         self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
 
     def load_rules(self) -> StoredRules:
-        """Return the rules in force. See Transaction."""
+        """Return the scheduling rules in force, as this transaction sees them. See Transaction."""
         return self._rules.load(self._session)
 
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
-        """Make this document the rules in force if `version` is still the version in force. See Transaction."""
+        """Put this rules document in force if the version in force is still `version`. See Transaction."""
         read_rules(dict(document))
         current = read_rules_version(self._session)
         if current != version:
@@ -400,7 +400,7 @@ class SqlTransaction(WholeOrNothing):
 
 
 def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
-    """Return rows grouped by kind, in the order in which all transactions lock the kinds."""
+    """Return the rows grouped by kind (slots, reservations ...), in the order in which all transactions lock them."""
     found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: [], Account: []}
     for row in rows:
         found[type(row)].append(row)

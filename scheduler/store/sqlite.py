@@ -38,7 +38,7 @@ from scheduler.store.dialect import Field
 from scheduler.store.schema import SchemaError
 
 BUSY_SECONDS: Final = 10.0
-"""Seconds for which a writer waits for another one. Transactions are short."""
+"""The most seconds for which a transaction that writes waits for the lock of another one. Transactions are shorter."""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -65,10 +65,10 @@ _CAUSES: Final = (
 
 
 class SqliteDialect:
-    """One database file. `clock`: for tests, cluster time in place of the boot clock (boot_clock.py).
+    """The Dialect of one SQLite database file. `clock`: for tests, cluster time in place of the boot clock
+    (boot_clock.py).
 
-    `create`: make the file if it is missing. Only migrations do that, so a mistyped path never makes an empty
-    database.
+    `create`: make the file if it is missing. Only migrations do that, so a mistyped path never makes an empty database.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] | None = None, *, create: bool = False) -> None:
@@ -78,7 +78,9 @@ class SqliteDialect:
         self._mode = _CREATES if create else "rw"
 
     longest_seconds: Final = math.inf
-    """A process that is stopped within its transaction keeps the write lock, so no other one writes before it."""
+    """No limit: a process that is stopped within its transaction keeps the write lock, so no other process writes
+    before its commit.
+    """
 
     def create_engine(self) -> Engine:
         """Return a new engine for this process. See Dialect."""
@@ -87,11 +89,13 @@ class SqliteDialect:
         return engine
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
-        """Return the execution options of a connection for one transaction. See Dialect."""
+        """Return the execution options (of SQLAlchemy) of a connection for one transaction. See Dialect."""
         return {"writes": writes}
 
     def given(self, fields: Sequence[Field]) -> FromClause:
-        """Return the structs that `bind_rows` binds, as a table with these columns in their order. See Dialect."""
+        """Return a table expression of SQL with these columns in this order, whose rows are the structs that
+        `bind_rows` binds. Nested values are JSON text. See Dialect.
+        """
         items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
         # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
         rows = select(items.c.value).cte("rows", nesting=True).prefix_with("MATERIALIZED")
@@ -102,23 +106,23 @@ class SqliteDialect:
         return select(*values).subquery("given")
 
     def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:  # noqa: ARG002 - `given` picks them out of whole rows
-        """Return the values to bind in a statement that was built on `given(fields)`. One JSON array of arrays: shorter
-        than objects, and quicker to read. See Dialect.
+        """Return the bind parameters that pass `rows` (structs) to a statement that was built on `given(fields)`. They
+        are one JSON array of arrays: shorter than objects, and quicker to read. See Dialect.
         """
         return {"rows": msgspec.json.encode([msgspec.structs.astuple(row) for row in rows]).decode()}
 
     def ids(self) -> Select[tuple[str]]:
-        """Return the texts that `bind_ids` binds, as a select with one row each, for `IN`. See Dialect."""
+        """Return an SQL select of the ids that `bind_ids` binds, one row each, for `IN (...)`. See Dialect."""
         ids = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids")
         return select(ids.c.value)
 
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
-        """Return the values to bind in a statement that was built on `ids()`. See Dialect."""
+        """Return the bind parameters that pass `ids` to a statement that was built on `ids()`. See Dialect."""
         return {"ids": msgspec.json.encode(ids).decode()}
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the given rows (no key twice) and overwrites rows with the same primary key.
-        See Dialect.
+        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows with the same
+        primary key. No key may occur twice. See Dialect.
         """
         given, columns = self.given(fields), [column for column, _ in fields]
         # Without a WHERE before it, SQLite parses the ON of ON CONFLICT as that of a join.
@@ -127,7 +131,9 @@ class SqliteDialect:
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
 
     def prepare_clock(self, engine: Engine) -> None:
-        """Store the base of cluster time if there is no valid one. See Dialect."""
+        """Store a base of cluster time, from which later times are computed, if the database has no valid one. See
+        Dialect.
+        """
         if self._clock is None:
             self._boot.prepare(engine)
 
@@ -146,18 +152,22 @@ class SqliteDialect:
         """Do nothing: SQLite stores every text. See Dialect."""
 
     def explain(self, error: SQLAlchemyError) -> Exception:
-        """Return the port's error for the driver's: a message of one line, without a password. See Dialect."""
+        """Return the error of the Store port for a driver's error, with a message of one line and without a password.
+        See Dialect.
+        """
         if isinstance(error, IntegrityError) and _name_of(error) != _NOT_NULL:
             return StaleWriteError(f"a row exists already: {error.orig}")
         line = f"{self.path}: {self._find_cause(error)}"
         message = str(error.orig) if isinstance(error, DBAPIError) else ""
-        # A table or a column is missing, or a new column has no value.
+        # The schema is of another version: a table or a column is missing, or a new column has no value.
         if message.startswith("no such table") or "column" in message or _name_of(error) == _NOT_NULL:
             return SchemaError(line)
         return NotPermittedError(line) if self._may_only_read(error) else StoreUnavailableError(line)
 
     def _may_only_read(self, error: SQLAlchemyError) -> bool:
-        """Return whether only this user lacks the permission to write, as opposed to a read-only file system."""
+        """Return whether a write failed because this user lacks the permission to write, and not because the file
+        system is read-only.
+        """
         if not _name_of(error).startswith("SQLITE_READONLY") or os.access(self.path, os.W_OK):
             return False
         return not os.statvfs(self.path).f_flag & os.ST_RDONLY
@@ -177,16 +187,17 @@ class SqliteDialect:
 
     def _connect(self) -> sqlite3.Connection:
         if self._mode == _CREATES:
-            # SQLite gives its journals the mode of the database. It opens the file next and reports an error then.
+            # SQLite gives its journals the file mode of the database. Errors are ignored: SQLite opens the file next,
+            # and reports the error then.
             with suppress(OSError):
                 os.close(os.open(self.path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={self._mode}",
             uri=True,
             timeout=BUSY_SECONDS,
-            # _begin begins the transactions.
+            # The function `_begin` begins the transactions, not the driver.
             isolation_level=None,
-            # The pool gives a connection to one thread at a time.
+            # The connection pool gives a connection to one thread at a time.
             check_same_thread=False,
         )
         try:
@@ -209,16 +220,16 @@ def _name_of(error: SQLAlchemyError) -> str:
     reraise=True,
 )
 def _set_up(connection: sqlite3.Connection) -> None:
-    """Set the pragmas. Retried, since of two processes that switch a new file to WAL at once, SQLite refuses one
-    immediately.
+    """Set the pragmas of a new connection. Retried while the file is locked: of two processes that switch a new file to
+    WAL at once, SQLite refuses one immediately.
     """
     for pragma in _PRAGMAS:
         connection.execute(pragma)
 
 
 def _begin(connection: Connection) -> None:
-    """Begin a transaction. A writer locks at once: SQLite refuses a write after a read if another one has written
-    meanwhile.
+    """Begin a transaction. One that will write takes the write lock at once, because SQLite refuses a write after a
+    read if another transaction has written meanwhile.
     """
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

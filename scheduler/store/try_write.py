@@ -1,4 +1,4 @@
-"""Tries a write, because a database that answers may still refuse every write: its disk may be full."""
+"""Tests whether a database accepts writes, because one that answers may refuse every write (its disk may be full)."""
 
 import secrets
 from typing import Final
@@ -11,14 +11,17 @@ from scheduler.store.opening import MEMORY, choose_dialect
 from scheduler.store.session import open_session
 
 PROBE_CHARACTERS: Final = 64 * 1024
-"""More than the free pages of a file, so that the database has to allocate space on the disk."""
+"""Length of the text that the test writes: more than the free pages of a file hold, so that the database has to
+allocate space on the disk.
+"""
 
 
 def try_write(url: str) -> None:
-    """Commit a row among the stored answers, then delete it. The schema and other rows do not change.
+    """Test whether the database at `url` accepts writes: commit a row in the table of stored answers, then delete it.
+    The schema and other rows do not change.
 
     A write that is rolled back would prove nothing, since SQLite keeps it in memory. If the deletion fails, `prune`
-    deletes the row with other old answers. Raises StoreUnavailableError with the reason, or NotPermittedError if
+    deletes the row with other old answers. Raises StoreUnavailableError if the write fails, or NotPermittedError if
     this database user may only read.
     """
     if url == MEMORY:

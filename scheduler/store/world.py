@@ -24,11 +24,11 @@ from scheduler.ports import (
 )
 
 Key = tuple[type[Row], str]
-"""A row's type and id."""
+"""The key of a row in the memory store: the type and the id of the row."""
 
 
 class World:
-    """Committed rows by id, and indexes that follow every change.
+    """The committed rows of the memory store by id, and indexes that follow every change.
 
     occupants: slot -> ids of the reservations with a lease on it. phases: phase -> ids of its reservations.
     """
@@ -44,7 +44,7 @@ class World:
             Hold: self.holds,
             Account: self.accounts,
         }
-        """The four dicts above, by type of row."""
+        """The dicts of the slots, reservations, holds and accounts, by type of row."""
         self.occupants: dict[str, dict[str, None]] = {}
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
@@ -59,7 +59,7 @@ class World:
         self.principals_version = 0
         self.restores = self.sequence = self.token = self.event_number = self.buried = 0
         self.written: dict[Key, float] = {}
-        """By row, in the order of the writes: when it was written last. The times never decrease."""
+        """The time of the last write of each row, in the order of the writes. The times never decrease."""
         self._stamp = float("-inf")
 
     def put(self, row: Row) -> None:
@@ -85,7 +85,7 @@ class World:
         self.written.pop(key, None)
 
     def present(self) -> Iterator[Row]:
-        """Return every slot, hold, account and reservation, whatever its phase."""
+        """Yield every slot, hold, account and reservation; reservations of every phase."""
         yield from self.slots.values()
         yield from self.holds.values()
         yield from self.accounts.values()
