@@ -4,16 +4,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Executable, bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import Executable
 
-from scheduler.model.accounts import FREE, Account, BalanceSample, Levels, at_level
+from scheduler.model.accounts import Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import (
     DeposedError,
@@ -25,7 +24,7 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
 )
-from scheduler.store import tables
+from scheduler.store import fixed
 from scheduler.store.dialect import Bulk
 from scheduler.store.lease_rows import LeaseRows, lay_out_leases
 from scheduler.store.reading import (
@@ -37,66 +36,8 @@ from scheduler.store.reading import (
 )
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS
-from scheduler.store.shared_rules import LONG_AGO, VERSIONS_A_RESTORE, WholeOrNothing, take_marks
+from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 from scheduler.store.statements import RowStatements, Statements
-
-_LEADER = tables.leader.c
-_COUNT = (
-    update(tables.counters)
-    .where(tables.counters.c.name == bindparam("counter"))
-    .values(value=tables.counters.c.value + bindparam("count"))
-    .returning(tables.counters.c.value)
-)
-_BURIED = select(tables.counters.c.value).where(tables.counters.c.name == "buried").with_for_update()
-_BURY = (
-    update(tables.counters)
-    .where(tables.counters.c.name == "buried", tables.counters.c.value < bindparam("deepest"))
-    .values(value=bindparam("deepest"))
-)
-_TAKE_TERM = (
-    update(tables.leader)
-    .values(term=_LEADER.term + 1, holder=bindparam("me"))
-    .returning(_LEADER.term, _LEADER.holder, _LEADER.ticked_at)
-)
-_ALL_SLOTS = select(*SLOTS.columns).order_by(tables.slots.c.id).with_for_update()
-_ACTIVE = select(func.count()).where(
-    tables.slots.c.pool == bindparam("of_pool"), tables.slots.c.state.not_in(sorted(INACTIVE))
-)
-_ACCOUNT, _LEASE, _OWNER = tables.accounts.c, tables.leases.c, tables.reservations.c
-_ALL_ACCOUNTS = select(*ACCOUNTS.columns).order_by(_ACCOUNT.id).with_for_update()
-# The time up to which the use of a lease is charged: see policy/quota/accounting.py.
-_USED_FROM = case((_LEASE.charged_at > _ACCOUNT.charged_at, _LEASE.charged_at), else_=_ACCOUNT.charged_at)
-_RUNNING = (
-    select(_ACCOUNT.id, _LEASE.level, func.sum(_LEASE.weight * (bindparam("now") - _USED_FROM)))
-    .where(_LEASE.reservation == _OWNER.id, _OWNER.account == _ACCOUNT.id)
-    .where(_ACCOUNT.forgotten.is_(False), _OWNER.sequence > _ACCOUNT.forgotten_upto)
-    .where(_LEASE.charged_at.is_not(None), _LEASE.level < FREE, bindparam("now") > _USED_FROM)
-    .group_by(_ACCOUNT.id, _LEASE.level)
-)
-_SAVE_RULES = insert(tables.rules)
-_NOTE_TICK = (
-    update(tables.leader)
-    .where(_LEADER.term == bindparam("my_term"), _LEADER.holder == bindparam("me"))
-    .values(ticked_at=bindparam("now"))
-)
-
-_LOCK_PRINCIPALS = select(tables.cluster.c.principals_version).with_for_update()
-_CHANGE_PRINCIPALS = update(tables.cluster).values(principals_version=tables.cluster.c.principals_version + 1)
-_PENDING = select(func.count(), func.coalesce(func.sum(func.coalesce(_OWNER.instances, 1)), 0)).where(
-    _OWNER.phase == literal_column("'pending'")
-)
-_PENDING_UNSIGNED = _PENDING.where(_OWNER.principal.is_(None))
-_PENDING_OF_PRINCIPAL = _PENDING.where(_OWNER.principal == bindparam("name"))
-_PENDING_OF_ACCOUNT = _PENDING.where(_OWNER.account.is_not(None), _OWNER.account == bindparam("name"))
-
-_JUMP_TERM = update(tables.leader).values(term=bindparam("to"), holder="", ticked_at=bindparam("long_ago"))
-_JUMP_TOKEN = update(tables.counters).where(tables.counters.c.name == "token").values(value=bindparam("to"))
-_COUNT_RESTORE = update(tables.cluster).values(
-    restores=tables.cluster.c.restores + 1,
-    # A process may have cached principals under a version that is used again after the restore.
-    principals_version=tables.cluster.c.principals_version + VERSIONS_A_RESTORE,
-)
-
 
 MOST_TOKENS: Final = 1000
 """The most fencing tokens that a transaction reserves by one statement, unless one call asks for more."""
@@ -139,18 +80,18 @@ class SqlTransaction(WholeOrNothing):
 
     def take_term(self, holder: str) -> LeaderTerm:
         """Make `holder` the leader: raise the stored leader term by one. See Transaction."""
-        (row,) = self._session.fetch(_TAKE_TERM, me=holder)
+        (row,) = self._session.fetch(fixed.TAKE_TERM, me=holder)
         return LeaderTerm(*row)
 
     def jump(self, term: int, token: int) -> None:
         """Set the leader term and the highest fencing token to these values, and count a restore. See Transaction."""
-        self._session.change(_JUMP_TERM, to=term, long_ago=LONG_AGO)
-        self._session.change(_JUMP_TOKEN, to=token)
-        self._session.change(_COUNT_RESTORE)
+        self._session.change(fixed.JUMP_TERM, to=term, long_ago=LONG_AGO)
+        self._session.change(fixed.JUMP_TOKEN, to=token)
+        self._session.change(fixed.COUNT_RESTORE)
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
         """Store `now` as the time of this leader term's last tick. See Transaction."""
-        if self._session.change(_NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
+        if self._session.change(fixed.NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
             raise self._lose(DeposedError(f"term {leader_term.term} is over"))
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
@@ -176,12 +117,12 @@ class SqlTransaction(WholeOrNothing):
 
     def load_all_accounts(self) -> list[Account]:
         """Lock and return every account, forgotten ones too, in the order of their ids. See Transaction."""
-        return ACCOUNTS.read_all(self._session.fetch(_ALL_ACCOUNTS))
+        return ACCOUNTS.read_all(self._session.fetch(fixed.ALL_ACCOUNTS))
 
     def sum_running(self, now: float) -> dict[str, Levels]:
         """Return per account what its running leases have used from its last charge to `now`. See Transaction."""
         found: dict[str, Levels] = {}
-        for account, level, used in self._session.fetch(_RUNNING, now=now):
+        for account, level, used in self._session.fetch(fixed.RUNNING, now=now):
             sums = at_level(level, used)
             found[account] = add_levels(found[account], sums) if account in found else sums
         return found
@@ -193,12 +134,12 @@ class SqlTransaction(WholeOrNothing):
     def count_pending_of_principal(self, principal: str | None) -> Pending:
         """Count the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
         if principal is None:
-            return self._count_pending(_PENDING_UNSIGNED)
-        return self._count_pending(_PENDING_OF_PRINCIPAL, name=principal)
+            return self._count_pending(fixed.PENDING_UNSIGNED)
+        return self._count_pending(fixed.PENDING_OF_PRINCIPAL, name=principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
         """Count the pending reservations of this account. See Transaction."""
-        return self._count_pending(_PENDING_OF_ACCOUNT, name=account)
+        return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
     def _count_pending(self, statement: Executable, **values: object) -> Pending:
         ((count, instances),) = self._session.fetch(statement, **values)
@@ -216,11 +157,11 @@ class SqlTransaction(WholeOrNothing):
 
     def load_all_slots(self) -> list[Slot]:
         """Lock and return every slot. See Transaction."""
-        return SLOTS.read_all(self._session.fetch(_ALL_SLOTS))
+        return SLOTS.read_all(self._session.fetch(fixed.ALL_SLOTS))
 
     def count_active(self, pool: str) -> int:
         """Return the number of slots of this pool that are neither `empty` nor `error`. See Transaction."""
-        ((count,),) = self._session.fetch(_ACTIVE, of_pool=pool)
+        ((count,),) = self._session.fetch(fixed.ACTIVE, of_pool=pool)
         return int(count)
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
@@ -249,7 +190,7 @@ class SqlTransaction(WholeOrNothing):
         first = 1
         if any(row.version == 0 for row in rows):
             # A new row gets a higher version than any deleted row, because the view keeps tombstones.
-            ((buried,),) = self._session.fetch(_BURIED)
+            ((buried,),) = self._session.fetch(fixed.BURIED)
             first = int(buried) + 1
         stored = [
             msgspec.structs.replace(row, version=row.version + 1 if row.version else first, marked_at=self._now)
@@ -291,8 +232,8 @@ class SqlTransaction(WholeOrNothing):
         if gone:
             # Lock this before the rows are deleted: a transaction that inserts one of the ids again waits here, and
             # so gives its row a version above that of the tombstone.
-            self._session.fetch(_BURIED)
-            self._session.change(_BURY, deepest=max(each.version for each in gone))
+            self._session.fetch(fixed.BURIED)
+            self._session.change(fixed.BURY, deepest=max(each.version for each in gone))
         for kind, alike in _by_kind(rows).items():
             self._write(self._statements_for(kind).delete, alike)
         owners = [row.id for row in rows if isinstance(row, Reservation)]
@@ -332,17 +273,17 @@ class SqlTransaction(WholeOrNothing):
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
         """Lock and return every principal (a signing client), by name. See Transaction."""
-        self._session.fetch(_LOCK_PRINCIPALS)
+        self._session.fetch(fixed.LOCK_PRINCIPALS)
         return {row.name: row for row in read_principals(self._session)}
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
         """Insert or replace principals, and increase `ClusterRow.principals_version`. See Transaction."""
-        self._session.change(_CHANGE_PRINCIPALS)
+        self._session.change(fixed.CHANGE_PRINCIPALS)
         self._session.write(self._statements.put_principals, rows)
 
     def delete_principals(self, names: Iterable[str]) -> None:
         """Delete principals, and increase `ClusterRow.principals_version`. See Transaction."""
-        self._session.change(_CHANGE_PRINCIPALS)
+        self._session.change(fixed.CHANGE_PRINCIPALS)
         self._session.change_for(self._statements.delete_principals, names)
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
@@ -362,14 +303,14 @@ class SqlTransaction(WholeOrNothing):
             raise self._lose(StaleWriteError(f"the rules have version {current}, not {version}"))
         text = msgspec.json.encode(document).decode()
         try:
-            self._session.change(_SAVE_RULES, version=version + 1, document=text, applied_at=self._now)
+            self._session.change(fixed.SAVE_RULES, version=version + 1, document=text, applied_at=self._now)
         except StaleWriteError as error:
             raise self._lose(error) from error
         return version + 1
 
     def _count(self, counter: str, count: int) -> range:
         """Return the next `count` numbers of a counter of the database."""
-        ((last,),) = self._session.fetch(_COUNT, counter=counter, count=count)
+        ((last,),) = self._session.fetch(fixed.COUNT, counter=counter, count=count)
         return range(last - count + 1, last + 1)
 
     def _load(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
