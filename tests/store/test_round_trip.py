@@ -98,7 +98,7 @@ def assign(name: str, slots: tuple[str, ...]) -> Work:
 def move(name: str, state: str, version: int) -> Work:
     def work(transaction: Transaction) -> object:
         saved = transaction.save([a_slot(name, state=state, version=version)])  # type: ignore[arg-type]
-        return saved, transaction.count_active("linux"), transaction.next_tokens(2)
+        return saved, transaction.count_active("linux"), len(transaction.next_tokens(2))
 
     return work
 
@@ -205,7 +205,7 @@ def carry_out(store: Store, step: list[Work] | Prune) -> object:
 def picture(store: Store) -> object:
     """Everything that can be read, in a form that can be compared."""
     with store.transaction() as transaction:
-        kept = transaction.find_answers(NAMES), transaction.load_leases(SLOTS), transaction.next_tokens(1)
+        kept = transaction.find_answers(NAMES), transaction.load_leases(SLOTS)
     return (
         kept,
         sorted(store.read_rows(), key=repr),
