@@ -38,6 +38,7 @@ from scheduler.ports import (
     StoreUnavailableError,
     ViewUnavailableError,
 )
+from scheduler.view.redis_meter import gather_counts
 from tasks.messages import report_refused
 from tasks.requests import describe_arguments
 from workers.access import SignatureError, is_signed
@@ -106,8 +107,9 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         """Run the task and return its result. The part before a colon is a label of the duration metric."""
         with bound_contextvars(task=self.name, task_id=self.request.id):
             started = time.monotonic()
-            result = self._run_verified(args, kwargs)
-            self._measure(result, time.monotonic() - started)
+            with gather_counts():
+                result = self._run_verified(args, kwargs)
+                self._measure(result, time.monotonic() - started)
             return result
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:

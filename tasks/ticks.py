@@ -1,7 +1,6 @@
 """Queue `ticks`: one tick after the other, in the process that holds the lock."""
 
 from scheduler.operations.tick.tick import Ticked, tick
-from scheduler.view.redis_ports import Renewal
 from tasks.app import app, services
 from tasks.base import LeaseholdTask
 from tasks.queues import TICK
@@ -15,6 +14,7 @@ class TickTask(LeaseholdTask):
 
     abstract = True
     roles = frozenset({"worker", "operator"})
+    needs_membership = False  # each tick checks it after it has taken the lock
 
 
 @app.task(name=TICK, base=TickTask)
@@ -24,7 +24,7 @@ def run_tick() -> str:
     """
     ports = services.ports
     try:
-        done = tick(ports, services.leader, lambda: Renewal(ports.lock, services.settings.ticks.lock_seconds))
+        done = tick(ports, services.leader, lambda: services.renewal)
     except Exception:  # counted, and then raised as before
         ports.meter.count("leasehold_ticks_total", {"result": "error"})
         raise

@@ -38,6 +38,7 @@ from workers.settings import Settings
 
 if TYPE_CHECKING:
     from scheduler.view.redis_clock import RedisClock
+    from scheduler.view.redis_ports import Renewal
     from workers.ec2.clients import Ec2Access
 
 Value = TypeVar("Value")
@@ -194,6 +195,13 @@ class Services:
         ticks = self.settings.ticks
         process = f"{socket.gethostname()}:{os.getpid()}"
         return Leader(uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds, process=process)
+
+    @once_per_process
+    def renewal(self) -> "Renewal":
+        """Renews the leader lock in the background, for each tick of this process."""
+        from scheduler.view.redis_ports import Renewal
+
+        return Renewal(self.ports.lock, self.settings.ticks.lock_seconds)
 
     @once_per_process
     def notices(self) -> NoticeFeed | None:

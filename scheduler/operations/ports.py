@@ -80,9 +80,12 @@ class Ports:
     each tick.
     """
 
-    def rules(self) -> Rules:
-        """Return the rules in force. They are read from the database only when their version has changed."""
-        if self.rules_cache is None or self.rules_cache.version != self.store.rules_version():
+    def rules(self, version: int | None = None) -> Rules:
+        """Return the rules in force. They are read from the database only when their version has changed. `version`:
+        the present version, if the caller has read it.
+        """
+        present = self.store.rules_version() if version is None else version
+        if self.rules_cache is None or self.rules_cache.version != present:
             self.rules_cache = self.store.load_rules()
             if not self.is_bounded:
                 limits = self.rules_cache.rules.limits.model_copy(update={"work_per_tick": 0})
@@ -101,17 +104,17 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
     if changes:
         ports.view_cache.publish(changes)
-    _send_slow_work(ports, change_set)
-    _count_boots(ports.meter, change_set)
-    _observe_times(ports.meter, change_set)
-    _count_spending(ports.meter, change_set)
     _send_notices(ports, change_set)
+    _send_slow_work(ports, change_set)
     # A lease that comes or goes on a static host also changes the slot, so its host gets a hint.
     if change_set.hosts:
         hint_to_hosts(ports, change_set.hosts)
     send_callbacks(ports, change_set.outgoing)
     if kick:
         ports.notifier.kick()
+    _count_boots(ports.meter, change_set)
+    _observe_times(ports.meter, change_set)
+    _count_spending(ports.meter, change_set)
 
 
 def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:

@@ -4,6 +4,15 @@ One test suite for each port runs on all adapters that implement it. Times are s
 states otherwise.
 """
 
+from scheduler.ports.cluster import (
+    ClusterRow,
+    DatabaseWentBackError,
+    ForeignClusterError,
+    ForeignMachineError,
+    LeaderTerm,
+    NotPermittedError,
+    StoreUnavailableError,
+)
 from scheduler.ports.fleet import (
     INTERRUPTION_SECONDS,
     Category,
@@ -17,15 +26,9 @@ from scheduler.ports.fleet import (
 )
 from scheduler.ports.store import (
     AppliedRules,
-    ClusterRow,
     ConflictError,
-    DatabaseWentBackError,
     DeposedError,
     EventFilter,
-    ForeignClusterError,
-    ForeignMachineError,
-    LeaderTerm,
-    NotPermittedError,
     OutboxMessage,
     Pending,
     RowVersion,
@@ -34,7 +37,6 @@ from scheduler.ports.store import (
     StoredAnswer,
     StoredPrincipal,
     StoredRules,
-    StoreUnavailableError,
     Transaction,
 )
 from scheduler.ports.view import (

@@ -5,12 +5,14 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
 
-from scheduler.ports import ClusterRow, StoreUnavailableError
+from scheduler.ports import ClusterRow, LeaderTerm, StoreUnavailableError
 from scheduler.store import tables
 
 CLUSTER_ID: Final = 1
 _CLUSTER, _LEADER, _COUNTER = tables.cluster.c, tables.leader.c, tables.counters.c
 _TOKEN: Final = select(_COUNTER.value).where(_COUNTER.name == "token").scalar_subquery()
+_TERM: Final = (_LEADER.term, _LEADER.holder, _LEADER.ticked_at)
+_RULES: Final = select(func.coalesce(func.max(tables.rules.c.version), 0)).scalar_subquery()
 _WRITTEN: Final = (
     tables.reservations.c.marked_at,
     tables.slots.c.marked_at,
@@ -43,8 +45,10 @@ class StoredCluster(msgspec.Struct, frozen=True):
     restores: int
     principals_version: int
     term: int
+    holder: str
     ticked_at: float
     token: int
+    rules_version: int
 
     def at(self, now: float, offset: float) -> ClusterRow:
         """Return these stored values as a `ClusterRow` of the Store port, at the cluster time `now`."""
@@ -56,6 +60,8 @@ class StoredCluster(msgspec.Struct, frozen=True):
             restores=self.restores,
             principals_version=self.principals_version,
             reference_offset=offset,
+            leader_term=LeaderTerm(self.term, self.holder, self.ticked_at),
+            rules_version=self.rules_version,
         )
 
 
@@ -65,7 +71,7 @@ def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]
     """
     columns = [_CLUSTER[name] for name in StoredCluster.__struct_fields__[1:9]]
     own = literal(0.0) if reference is None else reference
-    found = select(own.label("reference"), *columns, _LEADER.term, _LEADER.ticked_at, _TOKEN)
+    found = select(own.label("reference"), *columns, *_TERM, _TOKEN, _RULES)
     return found.where(_CLUSTER.id == CLUSTER_ID, _LEADER.id == _CLUSTER.id)
 
 

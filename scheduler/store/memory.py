@@ -66,7 +66,9 @@ class MemoryStore:
             term=world.leader_term.term,
             token=world.token,
             restores=world.restores,
-            principals_version=self._world.principals_version,
+            principals_version=world.principals_version,
+            leader_term=world.leader_term,
+            rules_version=world.rules.version,
         )
 
     def rules_version(self) -> int:

@@ -2,9 +2,10 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Final, cast
 
 import msgspec
 import redis
@@ -23,6 +24,8 @@ PROBED = "probed_at"
 """The metric name under which the hash of metrics stores when the machine of each slot last answered a probe."""
 _REFUSED = msgspec.json.Decoder(RefusedMessage)
 _FIELD = msgspec.json.Decoder(tuple[str, Labels, str])
+_GATHERED: Final[ContextVar["dict[RedisMeter, Counter[str]] | None"]] = ContextVar("gathered", default=None)
+"""The amounts that the `gather_counts` block of this thread has collected; None outside such a block."""
 
 
 class Spread(msgspec.Struct):
@@ -41,6 +44,23 @@ class Tally(msgspec.Struct):
     histograms: dict[str, dict[Labels, Spread]]
     probed: dict[str, float] = {}
     """Slot -> the last time at which the slot's machine answered a probe or EC2 reported the machine."""
+
+
+@contextmanager
+def gather_counts() -> Iterator[None]:
+    """Send all counts and observations of the `with` block, from this thread, in one round trip at the end of the
+    block.
+
+    They are lost if the process dies before, as every lost count is acceptable.
+    """
+    gathered: dict[RedisMeter, Counter[str]] = {}
+    before = _GATHERED.set(gathered)
+    try:
+        yield
+    finally:
+        _GATHERED.reset(before)
+        for meter, sums in gathered.items():
+            meter.add(sums)
 
 
 class RedisMeter:
@@ -130,13 +150,23 @@ class RedisMeter:
                 _enter(tally, name, labels, part, amount)
         return tally
 
-    def _add(self, name: str, values: list[str], parts: Mapping[str, float]) -> None:
+    def add(self, sums: Mapping[str, float]) -> None:
+        """Add these amounts to the fields of the hash of metrics, in one round trip."""
         # A lost count is acceptable: the operation that counts must not fail because of it.
         with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
-            for part, amount in parts.items():
-                field = msgspec.json.encode((name, values, part))
-                pipeline.hincrbyfloat(self._key, field.decode(), amount)
+            for field, amount in sums.items():
+                pipeline.hincrbyfloat(self._key, field, amount)
             pipeline.execute()
+
+    def _add(self, name: str, values: list[str], parts: Mapping[str, float]) -> None:
+        sums = {msgspec.json.encode((name, values, part)).decode(): amount for part, amount in parts.items()}
+        gathered = _GATHERED.get()
+        if gathered is None:
+            self.add(sums)
+        else:
+            found = gathered.setdefault(self, Counter())
+            for field, amount in sums.items():
+                found[field] += amount  # type: ignore[assignment] # it adds floats, too
 
 
 def read_metric(field: bytes, value: bytes) -> tuple[str, Labels, str, float]:

@@ -28,6 +28,8 @@ KICK_SECONDS = 2.0
 REPLY_SECONDS = 60
 MESSAGES_A_CALL: Final = 1000
 """The most messages that are published in one round trip."""
+IDLE_SHARES: Final = 12
+"""Number of thirds of the lock's time without a tick after which the thread that renews the lock ends."""
 
 
 class RedisNotifier:
@@ -173,13 +175,13 @@ class RedisRecord:
     @redis_errors()
     def read(self) -> Remembered:
         """Return the contents of the cluster record. Unreadable contents count as missing. See ClusterRecord."""
-        identity: bytes | None = None
-        numbers: list[bytes | None] = [None, None, None]
-        with suppress(redis.ResponseError):
-            identity = cast("bytes | None", self._client.get(self._cluster))
-        with suppress(redis.ResponseError):
-            numbers = cast("list[bytes | None]", self._client.hmget(self._highest, ["term", "token", RESTORING]))
-        term, token, restoring = numbers
+        with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.get(self._cluster)
+            pipeline.hmget(self._highest, ["term", "token", RESTORING])
+            # A key of another type answers with an error instead of its contents.
+            found = pipeline.execute(raise_on_error=False)
+        identity, numbers = (None if isinstance(each, redis.ResponseError) else each for each in found)
+        term, token, restoring = cast("list[bytes | None]", numbers or [None, None, None])
         return Remembered(
             identity=identity.decode(errors="replace") if identity else None,
             term=_read_number(term),
@@ -285,18 +287,23 @@ class Renewal:
 
     Renewal ends when the lock belongs to another process, or ran out; `LeaderLock.seconds_left` shows that. An
     unreachable Redis is tried again while the lock has time left. Leaving the block waits for a renewal under way. The
-    block may be entered again.
+    block may be entered again: the thread is kept for IDLE_SHARES shares of time, since a start costs most of a
+    millisecond in every tick.
     """
 
     def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:
         self._lock, self._every_seconds = lock, lock_seconds / 3
-        self._is_over = threading.Event()
+        self._guard = threading.Condition()
+        self._due: float | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._is_over.clear()
-        self._thread = threading.Thread(target=self._run, name="lock-renewal", daemon=True)
-        self._thread.start()
+        with self._guard:
+            # The thread needs no signal: it wakes at least once in the time after which the renewal is due.
+            self._due = time.monotonic() + self._every_seconds
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="lock-renewal", daemon=True)
+                self._thread.start()
         return self
 
     def __exit__(
@@ -305,13 +312,20 @@ class Renewal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._is_over.set()
-        if self._thread is not None:
-            self._thread.join()
+        with self._guard:
+            self._due = None
 
     def _run(self) -> None:
-        while not self._is_over.wait(self._every_seconds) and self._is_held():
-            pass
+        idle = 0
+        with self._guard:
+            while self._due is not None or idle < IDLE_SHARES:
+                left = self._every_seconds if self._due is None else self._due - time.monotonic()
+                if left > 0:
+                    idle = idle + 1 if self._due is None else 0
+                    self._guard.wait(left)
+                else:
+                    self._due = time.monotonic() + self._every_seconds if self._is_held() else None
+            self._thread = None
 
     def _is_held(self) -> bool:
         try:

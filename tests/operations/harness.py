@@ -194,7 +194,7 @@ class Harness:
             probe=self.fleet,
             new_id=lambda: uuid4().hex,
         )
-        self.leader = Leader(holder=f"process-{next(self.numbers)}")
+        self.leader = Leader(holder=f"process-{next(self.numbers)}", clock=self.clock)
 
     def ask(self, verb: str, **document: Any) -> dict[str, Any]:
         """Send a request (default: with a new request id) and return the answer."""

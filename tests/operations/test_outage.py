@@ -70,9 +70,9 @@ def test_a_plan_is_dropped_when_most_of_the_locks_time_has_passed(share: float, 
     harness.submit("r1")
     load_rules = harness.ports.rules
 
-    def load_slowly() -> object:
+    def load_slowly(version: int) -> object:
         harness.now += share * harness.leader.lock_seconds
-        return load_rules()
+        return load_rules(version)
 
     harness.ports.rules = load_slowly  # type: ignore[assignment, method-assign]
     before = [event.number for event in harness.events]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url, text
 
 from leasehold.common.clock import read_monotonic
-from scheduler.ports import ClusterRow, Store, StoreUnavailableError
+from scheduler.ports import ClusterRow, LeaderTerm, Store, StoreUnavailableError
 from scheduler.store.boot_clock import BootClock
 from scheduler.store.opening import open_store
 from scheduler.store.postgresql import PostgresDialect
@@ -315,7 +315,15 @@ def test_the_row_of_the_cluster_comes_with_term_and_token(url: str) -> None:
             transaction.take_term("me")
             transaction.next_tokens(3)
         found = store.read_cluster()
-        expected = ClusterRow(now=found.now, identity=first.identity, term=1, token=3, restores=0, principals_version=0)
+        expected = ClusterRow(
+            now=found.now,
+            identity=first.identity,
+            term=1,
+            token=3,
+            restores=0,
+            principals_version=0,
+            leader_term=LeaderTerm(1, "me"),
+        )
         assert found == expected
         assert len(found.identity) == 32
         assert found.now >= first.now

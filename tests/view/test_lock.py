@@ -258,16 +258,23 @@ def test_the_lock_is_renewed_in_the_background_while_the_tick_runs() -> None:
     count = lock.renewals
     assert not lock.release()
     assert lock.renewals == count
-    assert "lock-renewal" not in {thread.name for thread in threading.enumerate()}
+    thread = renewal._thread
+    assert thread is not None, "the thread is kept for the next tick"
+    thread.join(10)
+    assert not thread.is_alive(), "without a tick the thread ends"
+    lock.take()
+    with renewal:
+        assert lock.wait_for(count + 1), "a new thread is started for a later tick"
 
 
 def test_renewal_ends_when_the_lock_is_not_held() -> None:
     lock = FlakyLock(failing=set())
     with Renewal(lock, 0.03) as renewal:  # never taken
         assert lock.wait_for(1)
-        assert renewal._thread is not None
-        renewal._thread.join(10)
-        assert not renewal._thread.is_alive()
+        thread = renewal._thread
+        assert thread is not None
+        thread.join(10)
+        assert not thread.is_alive()
     assert lock.renewals == 1
 
 
@@ -275,7 +282,8 @@ def test_renewal_ends_when_the_lock_expired_without_redis() -> None:
     lock = FlakyLock(failing=set(range(1000)), lock_seconds=0.05)
     lock.take()
     with Renewal(lock, 0.03) as renewal:
-        assert renewal._thread is not None
-        renewal._thread.join(10)
-        assert not renewal._thread.is_alive()
+        thread = renewal._thread
+        assert thread is not None
+        thread.join(10)
+        assert not thread.is_alive()
     assert lock.seconds_left() == 0

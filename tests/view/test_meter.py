@@ -17,7 +17,7 @@ from scheduler.ports import Meter, Store, StoreUnavailableError, Transaction
 from scheduler.store.memory import MemoryStore
 from scheduler.view.connection import make_redis
 from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricError
-from scheduler.view.redis_meter import RedisMeter, Spread
+from scheduler.view.redis_meter import RedisMeter, Spread, gather_counts
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot
 from workers.metrics import LeaseholdCollector, Sources, collect, start_metrics
@@ -48,6 +48,27 @@ def test_only_declared_metrics_are_counted(meter: Meter, name: str, labels: Mapp
 def test_a_counter_is_not_observed(meter: Meter) -> None:
     with pytest.raises(UnknownMetricError):
         meter.observe("leasehold_ticks_total", {"result": "success"}, 1.0)
+
+
+def test_gathered_counts_are_sent_together_at_the_end(redis_url: str) -> None:
+    client = make_redis(redis_url)
+    meter = RedisMeter(client)
+    labels = tuple(LAUNCH.values())
+
+    def count_and_fail() -> None:
+        meter.count("leasehold_launches_total", LAUNCH)
+        meter.count("leasehold_launches_total", LAUNCH, 0.5)
+        meter.observe("leasehold_tick_duration_seconds", {}, 0.25)
+        assert meter.read().counters["leasehold_launches_total"].get(labels, 0.0) == 0
+        raise StoreUnavailableError("away")
+
+    with pytest.raises(StoreUnavailableError), gather_counts():
+        count_and_fail()
+    found = meter.read()
+    assert found.counters["leasehold_launches_total"][labels] == 1.5
+    assert found.histograms["leasehold_tick_duration_seconds"][()].sum == 0.25
+    meter.count("leasehold_launches_total", LAUNCH)
+    assert meter.read().counters["leasehold_launches_total"][labels] == 2.5
 
 
 def test_counts_of_all_processes_are_summed(redis_url: str) -> None:

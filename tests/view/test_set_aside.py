@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from scheduler.model.view import View
-from scheduler.ports import EventFilter, SetAside, StoreUnavailableError, Transaction
+from scheduler.ports import EventFilter, SetAside, StoreUnavailableError, Transaction, ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisLeaderLock
 from scheduler.view.redis_view_cache import RedisViewCache
@@ -38,6 +38,12 @@ def harness(redis_url: str) -> Harness:
     return harness
 
 
+def tick_after_interval(harness: Harness) -> None:
+    """Run a tick that searches Redis for wrong keys, because an interval has passed since the last search."""
+    harness.now += harness.leader.interval
+    harness.tick()
+
+
 def read_view(harness: Harness) -> View:
     view = harness.ports.view_cache.load()
     assert view is not None
@@ -53,7 +59,7 @@ def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_continues(
     for number, kind in enumerate(wrong):
         redis_client.delete(PREFIX + key)
         WRITES[kind](redis_client, PREFIX + key)
-        harness.tick()
+        tick_after_interval(harness)
         harness.submit(f"new{number}")
         assert f"new{number}" in read_view(harness).reservations
         assert redis_client.type(aside) == kind.encode()
@@ -66,7 +72,7 @@ def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_continues(
 def test_a_leader_lock_that_never_expires_is_set_aside(harness: Harness, redis_client: redis.Redis) -> None:
     harness.submit("r2")
     redis_client.set(f"{PREFIX}leader", "stale")
-    harness.tick()
+    tick_after_interval(harness)
     assert set(read_view(harness).reservations) == {"r1", "r2"}
     assert redis_client.get(f"{PREFIX}set-aside:{PREFIX}leader") == b"stale"
 
@@ -81,7 +87,7 @@ def test_only_the_last_set_aside_value_of_a_key_is_kept(harness: Harness, redis_
     for number in range(3):
         redis_client.delete(f"{PREFIX}view:holds")
         redis_client.rpush(f"{PREFIX}view:holds", number)
-        harness.tick()
+        tick_after_interval(harness)
     assert redis_client.lrange(f"{PREFIX}set-aside:{PREFIX}view:holds", 0, -1) == [b"2"]
     assert len(harness.store.read_events(EventFilter(name="key_set_aside"))) == 3
 
@@ -95,7 +101,7 @@ def test_a_key_of_the_broker_with_a_wrong_type_is_set_aside_and_recorded_by_the_
         assert set_aside(redis_client, PREFIX, BROKER_TYPES) == [SetAside(key, kind)]
         assert set_aside(redis_client, PREFIX, BROKER_TYPES) == []
         assert not redis_client.exists(key)
-        harness.tick()
+        tick_after_interval(harness)
     events = harness.store.read_events(EventFilter(name="key_set_aside"))
     assert [(event.detail["key"], event.detail["found"]) for event in events] == cases
 
@@ -122,9 +128,9 @@ def test_a_tick_sets_aside_a_key_with_unreadable_contents_and_continues(
     harness: Harness, redis_client: redis.Redis, key: str
 ) -> None:
     UNREADABLE[key](redis_client)
-    harness.tick()
+    tick_after_interval(harness)
     harness.submit("new0")
-    harness.tick()
+    tick_after_interval(harness)
     assert set(read_view(harness).reservations) == {"r1", "new0"}
     other = RedisViewCache(redis_client).load()
     assert other is not None
@@ -151,10 +157,10 @@ def test_a_later_tick_records_a_set_aside_key_if_the_first_commit_fails(
     with monkeypatch.context() as during:
         during.setattr(harness.store, "transaction", fail_to_commit)
         with pytest.raises(StoreUnavailableError):
-            harness.tick()
+            tick_after_interval(harness)
     assert not harness.store.read_events(EventFilter(name="key_set_aside"))
-    harness.tick()
-    harness.tick()
+    tick_after_interval(harness)
+    tick_after_interval(harness)
     (event,) = harness.store.read_events(EventFilter(name="key_set_aside"))
     assert event.detail == {"key": f"{PREFIX}view:holds", "found": "string"}
     assert harness.meter.counts["leasehold_set_aside_keys_total", (("key", f"{PREFIX}view:holds"),)] == 1
@@ -165,7 +171,7 @@ def test_a_record_of_a_set_aside_key_that_is_unreadable_itself_is_dropped(
     harness: Harness, redis_client: redis.Redis
 ) -> None:
     redis_client.rpush(f"{PREFIX}set-aside", JUNK, '{"key": "k", "found": "list"}')
-    harness.tick()
+    tick_after_interval(harness)
     (event,) = harness.store.read_events(EventFilter(name="key_set_aside"))
     assert event.detail == {"key": "k", "found": "list"}
     assert not redis_client.exists(f"{PREFIX}set-aside")
@@ -177,3 +183,19 @@ def test_an_unreadable_tombstone_or_name_fails_no_publish(harness: Harness, redi
     UNREADABLE["view:leaving"](redis_client)
     harness.submit("new0")
     assert set(read_view(harness).reservations) == {"r1", "new0"}
+
+
+def test_keys_are_searched_once_in_an_interval_and_after_a_tick_that_failed(
+    harness: Harness, redis_client: redis.Redis
+) -> None:
+    wrong = f"{PREFIX}view:holds"
+    redis_client.delete(wrong)
+    redis_client.rpush(wrong, "mine")
+    harness.tick()
+    assert redis_client.type(wrong) == b"list"  # no interval has passed, and this tick did not need the key
+    redis_client.rpush(f"{PREFIX}leader", "mine")
+    with pytest.raises(ViewUnavailableError):
+        harness.tick()
+    harness.tick()
+    assert redis_client.type(wrong) == b"none"
+    assert redis_client.type(f"{PREFIX}set-aside:{wrong}") == b"list"

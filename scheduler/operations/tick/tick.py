@@ -61,9 +61,15 @@ class Leader:
     """Seconds between two audits, which compare counts and versions of the whole view with SQL."""
     pause: Callable[[float], None] = sleep
     """Function that waits for a number of seconds."""
+    clock: Callable[[], float] = monotonic
+    """Function that returns monotonic seconds, by which repairs of Redis keys are due."""
     process: str = ""
     """The name of this scheduler process in reports: `host:pid`."""
     leader_term: LeaderTerm | None = None
+    repaired_at: float | None = None
+    """When this process last searched Redis for keys of a wrong type, by `clock`; None if it is due at the next tick,
+    since there was no search yet or a tick failed.
+    """
     looked_at: float = 0.0
     """Time when this process last looked in SQL for recently written rows that the view lacks; 0 if it never did."""
     audited_at: float = 0.0
@@ -79,6 +85,11 @@ class Leader:
     def patience(self) -> float:
         """Return the number of seconds without a tick after which the scheduler is assumed to have had an outage."""
         return self.lock_seconds + 2 * self.interval
+
+    @property
+    def must_repair(self) -> bool:
+        """Return whether the next tick must first search Redis for keys of a wrong type."""
+        return self.repaired_at is None or self.clock() - self.repaired_at >= self.interval
 
 
 @dataclass
@@ -105,9 +116,23 @@ def tick(
     """Run one tick, and another one for every request for a tick that arrived meanwhile. Do nothing while another
     process has the leader lock.
 
-    `keep_lock` returns a context manager, entered once for each tick, that renews the lock in the background.
+    `keep_lock` returns a context manager, entered once for each tick, that renews the lock in the background. Redis
+    keys of a wrong type are set aside once in each interval, and in the next tick after one that failed.
     """
-    repair_keys(ports)
+    if leader.must_repair:
+        check_membership(ports)
+        repair_keys(ports)
+        leader.repaired_at = leader.clock()
+    try:
+        return _tick_while_asked(ports, leader, keep_lock)
+    except Exception:
+        leader.repaired_at = None
+        raise
+
+
+def _tick_while_asked(
+    ports: Ports, leader: Leader, keep_lock: Callable[[], AbstractContextManager[object]]
+) -> list[Ticked]:
     done: list[Ticked] = []
     again = True
     while again and ports.lock.take():
@@ -128,7 +153,7 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     started = monotonic()
     cluster = check_membership(ports)
     ports.notifier.hear()
-    leader_term = take_leader_term(ports, leader)
+    leader_term = take_leader_term(ports, leader, cluster.leader_term)
     keep_record(ports, cluster)
     ticked = decide(ports, leader, leader_term)
     if not _is_trusted(ports, leader):
@@ -149,11 +174,11 @@ def _is_trusted(ports: Ports, leader: Leader) -> bool:
     return ports.lock.seconds_left() >= leader.lock_seconds * TRUSTED_SHARE
 
 
-def take_leader_term(ports: Ports, leader: Leader) -> LeaderTerm:
+def take_leader_term(ports: Ports, leader: Leader, present: LeaderTerm | None = None) -> LeaderTerm:
     """Return the leader's term under which this process may write: its previous one if no other process led since, else
-    a new, higher one.
+    a new, higher one. `present`: the term in the database, if the caller has read it.
     """
-    present = ports.store.load_leader_term()
+    present = present or ports.store.load_leader_term()
     mine = leader.leader_term
     if mine is None or (present.term, present.holder) != (mine.term, mine.holder):
         with ports.store.transaction() as transaction:
@@ -169,10 +194,10 @@ def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
     ran out during the outage start again, once.
     """
     view = load_view(ports, leader)
-    now = ports.store.now()
-    ports.view_cache.publish_time(now)
+    cluster = ports.store.read_cluster()
+    now = cluster.now
     mended = _look_in_time(ports, leader, view, now)
-    rules = ports.rules()
+    rules = ports.rules(cluster.rules_version)
     hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
@@ -205,13 +230,14 @@ def _load_once(ports: Ports) -> View:
 
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
-    """Publish rows that were recently written in SQL and that the view lacks, if `leader.interval` has passed since the
-    last time.
+    """Publish cluster time, and the rows that were recently written in SQL and that the view lacks, if
+    `leader.interval` has passed since the last time.
 
     If the clock was set back, it is done as well.
     """
     if 0 <= now - leader.looked_at < leader.interval:
         return []
+    ports.view_cache.publish_time(now)
     since = min(leader.looked_at, now) if leader.looked_at else now
     mended = look(ports, view, since - LOOK_BACK_SECONDS, now)
     leader.looked_at, leader.lag = now, mended.lag
@@ -222,9 +248,9 @@ def _audit_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
     """Compare the whole view with SQL and repair it, if `leader.audit_seconds` have passed since the last audit. This
     comes after the plan is carried out, so that no lease waits for it.
     """
-    now = ports.store.now()
-    if 0 <= now - leader.audited_at < leader.audit_seconds:
+    if 0 <= ticked.now - leader.audited_at < leader.audit_seconds:
         return
+    now = ports.store.now()
     _, mended = audit(ports, load_view(ports, leader), now)
     ticked.mended.append(mended)
     leader.audited_at, leader.lag = now, max(leader.lag, mended.lag)
