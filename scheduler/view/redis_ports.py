@@ -50,6 +50,7 @@ class RedisNotifier:
         self._client, self._send_tick = client, send_tick
         self._names, self._kick_ms = RedisNames(prefix), int(kick_seconds * 1000)
         self._flag = f"{prefix}kick"
+        self._publish_messages = load_script(client, "publish_messages")
 
     def kick(self) -> None:
         """Request a tick. If its message cannot be sent, raise that error; the next kick sends one. See Notifier."""
@@ -91,12 +92,13 @@ class RedisNotifier:
 
     def _publish(self, messages: Mapping[str, Mapping[str, Any]]) -> None:
         """Publish a message on each of these channels, at most MESSAGES_A_CALL in one round trip."""
-        pairs = list(messages.items())
+        pairs = [(channel, msgspec.json.encode(message)) for channel, message in messages.items()]
+        if len(pairs) == 1:
+            self._client.publish(*pairs[0])
+            return
         for start in range(0, len(pairs), MESSAGES_A_CALL):
-            with self._client.pipeline(transaction=False) as pipeline:
-                for channel, message in pairs[start : start + MESSAGES_A_CALL]:
-                    pipeline.publish(channel, msgspec.json.encode(message))
-                pipeline.execute()
+            part = pairs[start : start + MESSAGES_A_CALL]
+            self._publish_messages([], [word for pair in part for word in pair])
 
     @redis_errors()
     def _raise_flag(self) -> bool:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple
 
@@ -64,16 +63,21 @@ class LeaseWriter:
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
-        self._instances: dict[tuple[str, ComponentKind], dict[str, Instance]] = {}
+        self._instances: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Instance]]] = {}
+        """For the identity of each request and a kind of component: the request, kept so that no other object gets its
+        identity, and its instances by name.
+        """
 
     def _find_instances(self, current: Reservation, kind: ComponentKind) -> dict[str, Instance]:
-        """Return the instances of a reservation by name. A request never changes, so its instances are listed once in a
-        transaction.
+        """Return the instances of a reservation by name. A request never changes, and equal requests are often the same
+        object, so their instances are listed once in a transaction.
         """
-        key = current.id, kind
-        if key not in self._instances:
-            self._instances[key] = {each.name: each for each in list_instances(current.request, kind)}
-        return self._instances[key]
+        request = current.request
+        known = self._instances.get((id(request), kind))
+        if known is None:
+            known = request, {each.name: each for each in list_instances(request, kind)}
+            self._instances[id(request), kind] = known
+        return known[1]
 
     def object_to(
         self,
@@ -120,13 +124,18 @@ class LeaseWriter:
         instance by instance.
         """
         instances = self._find_instances(current, "essential")
-
-        def tell_apart(each: Placement) -> tuple[str, int, Component | None]:
+        run: _Run | None = None
+        for each in placements:
             instance = instances.get(each.component)
-            return each.slot, each.epoch, None if instance is None else instance.component
-
-        for (slot, epoch, component), run in groupby(placements, tell_apart):
-            yield _Run(slot, epoch, component, [each.resources for each in run])
+            component = None if instance is None else instance.component
+            if run is not None and (run.slot, run.epoch, run.component) == (each.slot, each.epoch, component):
+                run.given.append(each.resources)
+                continue
+            if run is not None:
+                yield run
+            run = _Run(each.slot, each.epoch, component, [each.resources])
+        if run is not None:
+            yield run
 
     def _object_to_waiter(self, current: Reservation) -> str | None:
         """Return why a reservation may not get a lease on any slot now: it is not pending, on hold or past its expiry.
@@ -299,7 +308,7 @@ class LeaseWriter:
 
     def _use_slots(self, leases: Iterable[Lease]) -> None:
         """Add new leases to the counts of uses of their slots' machines, and mark these slots as not idle."""
-        for slot_id, count in Counter(lease.slot for lease in leases).items():
+        for slot_id, count in Counter([lease.slot for lease in leases]).items():
             slot = self.work.slots[slot_id]
             self.work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
 
