@@ -1,4 +1,4 @@
--- Publishes each message on its channel, in one call: packing and answering a PUBLISH for each costs more than to publish.
+-- Publishes each message on its channel, in one call: packing a PUBLISH for each, and its answer, cost more than that.
 --
 -- ARGV  channel, message, channel, message, ...
 
