@@ -27,7 +27,8 @@ from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.tick.tick import Leader, Ticked, tick
+from scheduler.operations.tick.leader import Leader
+from scheduler.operations.tick.tick import Ticked, tick
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store

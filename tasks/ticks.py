@@ -31,6 +31,8 @@ def run_tick() -> str:
     for ticked in done:
         ports.meter.count("leasehold_ticks_total", {"result": "success"})
         ports.meter.observe("leasehold_tick_duration_seconds", {}, ticked.seconds)
+        if ticked.cut:
+            ports.meter.count("leasehold_cut_ticks_total", {})
         _log(ticked)
     return f"ticked: {sum(len(each.plan.decisions) for each in done)} decisions" if done else "not_leader"
 
@@ -44,6 +46,8 @@ def _log(ticked: Ticked) -> None:
                 changes=mended.repairs,
                 lag=round(mended.lag, 1),
             )
+    if ticked.cut:
+        log.warning("A tick took too long and was cut; the next one goes on.", action="tick.cut", left=ticked.cut)
     if ticked.plan.decisions:
         log.info(
             "A tick is done.",

@@ -20,7 +20,7 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.membership import MembershipCheck, compare_membership
 from scheduler.operations.ports import Ports
-from scheduler.operations.tick.tick import Leader
+from scheduler.operations.tick.leader import Leader
 from scheduler.ports import (
     CloudError,
     DatabaseWentBackError,

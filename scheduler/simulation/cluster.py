@@ -24,7 +24,7 @@ from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.tick.tick import Leader
+from scheduler.operations.tick.leader import Leader
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.cycle.deadlines import expiry_of_lease
 from scheduler.policy.quota.accounting import weigh

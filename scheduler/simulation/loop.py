@@ -4,7 +4,8 @@ from collections.abc import Callable
 from math import inf
 
 from scheduler.model.validation import fault
-from scheduler.operations.tick.tick import Ticked, carry_out, decide, take_leader_term
+from scheduler.operations.tick.leader import take_leader_term
+from scheduler.operations.tick.tick import Ticked, carry_out, decide
 from scheduler.simulation.cluster import SimulatedCluster
 
 MOST_TICKS = 1000

@@ -112,6 +112,11 @@ _ALL: Final = (
         "Loads and rebuilds of the view that failed and were tried again",
         zeros=((),),
     ),
+    _counter(
+        "leasehold_cut_ticks_total",
+        "Ticks whose commit lasted too long and stopped between chunks; the next tick goes on",
+        zeros=((),),
+    ),
     _counter("leasehold_account_spent_total", "What accounts paid for leases, by level", "account", "level"),
     _counter(
         "leasehold_preemptions_total",

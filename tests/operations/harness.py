@@ -20,7 +20,8 @@ from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
-from scheduler.operations.tick.tick import Leader, Ticked, tick
+from scheduler.operations.tick.leader import Leader
+from scheduler.operations.tick.tick import Ticked, tick
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, OutboxMessage, Store
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import (

@@ -12,7 +12,8 @@ import pytest
 
 from scheduler.model.accounts import FREE, NOTHING, PAID
 from scheduler.model.decisions import Assign, Placement, Preempt
-from scheduler.operations.tick.tick import decide, take_leader_term, tick
+from scheduler.operations.tick.leader import take_leader_term
+from scheduler.operations.tick.tick import decide, tick
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.memory import InMemoryRedis

@@ -86,7 +86,7 @@ def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bo
         )
         leader_term = transaction.take_term("me")
     before = len(harness.events)
-    ((skipped, change_set),) = commit(
+    ((skipped, change_set, _),) = commit(
         harness.store, decisions, harness.ports.rules(), leader_term, lambda: "launch-x", NOW
     )
     assert (len(harness.events) > before) == bool(change_set.events)
@@ -286,7 +286,7 @@ def test_skipped_decisions_do_not_prevent_the_rest_of_the_chunk() -> None:
     with harness.store.transaction() as transaction:
         leader_term = transaction.take_term("me")
     decisions = [Expire(reservation=name) for name in ("r1", "r2", "r3")]
-    ((skipped, _),) = commit(harness.store, decisions, harness.ports.rules(), leader_term, lambda: "x", NOW)
+    ((skipped, *_),) = commit(harness.store, decisions, harness.ports.rules(), leader_term, lambda: "x", NOW)
     assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "it was renewed")]
     assert [harness.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
 

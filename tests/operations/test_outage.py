@@ -1,13 +1,16 @@
 """An outage of the scheduler loses no lease and no host, and a plan that took too long is not committed."""
 
+from typing import Any
+
 import pytest
 
+from scheduler.operations.tick import commit as committing
 from scheduler.operations.tick.tick import PlanTooLateError, tick
 from scheduler.view.memory import MemoryLeaderLock
 from tests.operations.harness import Harness
 
 TTL = 20.0
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "pools": {"linux": {"system": "x86_64-linux", "max_slots": 1, "lease_ttl": TTL, "idle_scale_down": 10_000}},
     "scheduler": {"confirm_timeout": 0},
 }
@@ -83,3 +86,47 @@ def test_a_plan_is_dropped_when_most_of_the_locks_time_has_passed(share: float, 
     with pytest.raises(PlanTooLateError):
         harness.tick()
     assert [event.number for event in harness.events] == before
+
+
+def _lease_slowly(harness: Harness, monkeypatch: pytest.MonkeyPatch, seconds: float, *, renews: bool) -> None:
+    """Let the commit write one decision in a chunk, and let each chunk take this long.
+
+    `renews`: the leader lock is renewed after each chunk.
+    """
+    monkeypatch.setattr(committing, "CHUNK", 1)
+    publish = harness.ports.view_cache.publish
+
+    def publish_slowly(changes: Any) -> None:
+        publish(changes)
+        harness.now += seconds
+        if renews:
+            harness.ports.lock.renew()
+
+    monkeypatch.setattr(harness.ports.view_cache, "publish", publish_slowly)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "renews", "leased"),
+    [
+        # Seconds of a chunk, whether the lock is renewed, leases after the first tick. The lock lasts 15 s.
+        (3.0, True, 4),
+        (8.0, True, 2),
+        (15.0, True, 1),
+        (3.0, False, 4),
+        (5.0, False, 2),
+    ],
+)
+def test_a_commit_that_takes_too_long_stops_between_chunks_and_the_next_tick_goes_on(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, renews: bool, leased: int
+) -> None:
+    names = ["r1", "r2", "r3", "r4"]
+    config = CONFIG | {"pools": {"linux": CONFIG["pools"]["linux"] | {"max_leases_per_slot": 5, "lease_ttl": 1000}}}
+    harness = Harness(config).leased("r0")
+    for name in names:
+        harness.submit(name)
+    _lease_slowly(harness, monkeypatch, seconds, renews=renews)
+    ticked = harness.tick()
+    assert (len(ticked.plan.decisions), ticked.cut) == (4, 4 - leased)
+    while any(harness.phase(name) != "leased" for name in names):
+        assert harness.notifier.is_rung
+        harness.tick()

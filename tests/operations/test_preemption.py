@@ -12,7 +12,8 @@ from scheduler.operations.ports import announce
 from scheduler.operations.tick import commit as committing
 from scheduler.operations.tick.commit import commit
 from scheduler.operations.tick.heartbeat_intake import describe_host
-from scheduler.operations.tick.tick import carry_out, decide, take_leader_term, tick
+from scheduler.operations.tick.leader import take_leader_term
+from scheduler.operations.tick.tick import carry_out, decide, tick
 from tests.operations.harness import NOW, Killed, Saboteur
 from tests.operations.quota import QuotaHarness
 
@@ -36,7 +37,7 @@ def write(harness: QuotaHarness, *decisions: Decision, charged: tuple[str, ...] 
     done = commit(
         harness.store, decisions, harness.ports.rules(), leader_term, harness.ports.new_id, harness.store.now(), charged
     )
-    return [each.reason for skipped, _ in done for each in skipped]
+    return [each.reason for skipped, *_ in done for each in skipped]
 
 
 def change_host(**changes: Any) -> Callable[[QuotaHarness], object]:
@@ -293,7 +294,7 @@ class TestNotices:
     def published(self, harness: QuotaHarness, *decisions: Decision) -> list[tuple[str, str]]:
         leader_term = take_leader_term(harness.ports, harness.leader)
         harness.notifier.notices.clear()
-        for skipped, change_set in commit(
+        for skipped, change_set, _ in commit(
             harness.store, decisions, harness.ports.rules(), leader_term, harness.ports.new_id, harness.now
         ):
             assert skipped == []

@@ -20,7 +20,8 @@ from scheduler.operations.machines.launch import launch
 from scheduler.operations.ports import Ports
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.tick.commit import commit
-from scheduler.operations.tick.tick import carry_out, decide, take_leader_term, tick
+from scheduler.operations.tick.leader import take_leader_term
+from scheduler.operations.tick.tick import carry_out, decide, tick
 from scheduler.ports import CloudError, DeposedError, Store
 from scheduler.store.opening import open_store
 from scheduler.store.sql import SqlStore
@@ -128,7 +129,7 @@ def write(harness: Harness, *decisions: object) -> list[str]:
     ports, leader_term = harness.ports, harness.leader.leader_term
     assert leader_term is not None
     done = commit(ports.store, decisions, ports.rules(), leader_term, ports.new_id, ports.store.now())  # type: ignore[arg-type]
-    return [each.reason for skipped, _ in done for each in skipped]
+    return [each.reason for skipped, *_ in done for each in skipped]
 
 
 def leases_on(store: Store, slot: str) -> list[str]:

@@ -47,7 +47,7 @@ def carry_out(harness: Harness, *decisions: Decision, charged: tuple[str, ...] =
     with harness.store.transaction() as transaction:
         leader_term = transaction.take_term("me")
     rules = harness.store.load_rules().rules
-    for skipped, change_set in commit(harness.store, decisions, rules, leader_term, str, harness.now, charged):
+    for skipped, change_set, _ in commit(harness.store, decisions, rules, leader_term, str, harness.now, charged):
         assert skipped == []
         announce(harness.ports, change_set, kick=False)
 

@@ -11,7 +11,8 @@ import pytest
 
 from scheduler.model.decisions import Assign, Cores
 from scheduler.model.slots import Slot
-from scheduler.operations.tick.tick import Ticked, carry_out, decide, take_leader_term, tick
+from scheduler.operations.tick.leader import take_leader_term
+from scheduler.operations.tick.tick import Ticked, carry_out, decide, tick
 from scheduler.ports import DeposedError, Store
 from scheduler.view.memory import InMemoryRedis
 from tests.operations.harness import CountingFleet, Harness

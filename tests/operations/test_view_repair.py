@@ -9,7 +9,8 @@ from scheduler.model.decisions import Drain
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.view import Gone, Row, View
 from scheduler.operations.tick.commit import commit
-from scheduler.operations.tick.tick import LOAD_PAUSES, carry_out, decide, load_view, take_leader_term
+from scheduler.operations.tick.leader import take_leader_term
+from scheduler.operations.tick.tick import LOAD_PAUSES, carry_out, decide, load_view
 from scheduler.operations.tick.view_repair import FEW_ROWS, RepairResult, audit, compare
 from scheduler.ports import DeposedError, RowVersion, ViewUnavailableError
 from scheduler.view.memory import MemoryViewCache
@@ -302,7 +303,7 @@ def test_a_deleted_row_that_the_view_never_had_is_not_published() -> None:
     sequence = harness.redis.sequence
     drain = Drain(slot="nowhere-1", reason="requested")
     leader_term = take_leader_term(harness.ports, harness.leader)
-    ((skipped, _),) = commit(harness.store, [drain], harness.ports.rules(), leader_term, lambda: "x", harness.now)
+    ((skipped, *_),) = commit(harness.store, [drain], harness.ports.rules(), leader_term, lambda: "x", harness.now)
     assert [each.decision for each in skipped] == [drain]
     assert harness.redis.sequence == sequence
     assert Gone("slots", "nowhere-1", 1) not in harness.redis.deltas_after(0)  # type: ignore[operator]

@@ -43,7 +43,8 @@ from scheduler.ports import LeaderTerm, Store
 
 CHUNK = 1000
 NOTHING_SEEN: Final[Mapping[str, Slot]] = MappingProxyType({})
-Done = tuple[list[Skipped], ChangeSet]
+Done = tuple[list[Skipped], ChangeSet, int]
+"""The result of one chunk: its skipped decisions, its changes, and the number of decisions in the chunks after it."""
 Part = Grant | Revoke | Cores
 """A decision that changes leases of a reservation on one slot only; the reservation's leases on other slots stay as
 they are.
@@ -69,12 +70,15 @@ def commit(
     """Charge the accounts in `charged` up to `planned_at`, then write a plan's decisions in chunks, one transaction
     each.
 
-    Yields after each chunk the skipped decisions and the changes. Each chunk stores `planned_at` as the time of the
+    Yields after each chunk its skipped decisions, its changes, and the number of decisions that are left: a caller may
+    stop there, and the rest is not written. Each chunk stores `planned_at` as the time of the
     last tick. `seen`: the slots by id, as the plan saw them. Raises DeposedError as soon as another process has taken
     over as leader; chunks that were committed before stay written.
     """
+    left = len(decisions)
     for chunk in _cut(decisions) or ([[]] if charged else []):
         each = [decision for unit in chunk for decision in unit]
+        left -= len(each)
         with store.transaction() as transaction:
             transaction.check_term(leader_term)  # promise: term-checked
             transaction.note_tick(leader_term, planned_at)
@@ -105,7 +109,7 @@ def commit(
             skipped = [Skipped(lost, reason) for unit in chunk for lost, reason in writer.write_unit(unit)]
             change_set = work.flush()
         charged = ()
-        yield skipped, change_set
+        yield skipped, change_set, left
 
 
 def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:

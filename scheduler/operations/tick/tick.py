@@ -9,10 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from time import monotonic, sleep
 from typing import Any, Final
-
-import msgspec
 
 from scheduler.explain.conditions import is_at_quota
 from scheduler.model.accounts import FREE, find_account, level_of
@@ -25,14 +22,12 @@ from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
+from scheduler.operations.tick.leader import Leader, take_leader_term
 from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh, repair_keys
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
-from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderTerm, ViewUnavailableError
 
-TRUSTED_SHARE = 0.4
-"""A plan is discarded when less than this share of the leader lock's time is left after planning."""
 LOAD_PAUSES = (0.1, 0.3, 1.0)
 """Seconds of the pauses between tries to load the view from Redis. If the try after the last pause fails, the tick
 fails.
@@ -51,48 +46,6 @@ class PlanTooLateError(Exception):
 
 
 @dataclass
-class Leader:
-    """The state that one scheduler process keeps between its ticks."""
-
-    holder: str
-    interval: float = 5.0
-    lock_seconds: float = 15.0
-    audit_seconds: float = 60.0
-    """Seconds between two audits, which compare counts and versions of the whole view with SQL."""
-    pause: Callable[[float], None] = sleep
-    """Function that waits for a number of seconds."""
-    clock: Callable[[], float] = monotonic
-    """Function that returns monotonic seconds, by which repairs of Redis keys are due."""
-    process: str = ""
-    """The name of this scheduler process in reports: `host:pid`."""
-    leader_term: LeaderTerm | None = None
-    repaired_at: float | None = None
-    """When this process last searched Redis for keys of a wrong type, by `clock`; None if it is due at the next tick,
-    since there was no search yet or a tick failed.
-    """
-    looked_at: float = 0.0
-    """Time when this process last looked in SQL for recently written rows that the view lacks; 0 if it never did."""
-    audited_at: float = 0.0
-    lag: float = 0.0
-    """Age in seconds of the oldest committed change that the view lacked when it was last compared with SQL."""
-    plan_cache: PlanCache = field(default_factory=PlanCache)
-    lost: set[tuple[str, int]] = field(default_factory=set)
-    """(row id, version) of the rows of the decisions that the last tick skipped. If the next tick skips decisions
-    because of the same rows, it requests no further tick. Version 0: the row was deleted.
-    """
-
-    @property
-    def patience(self) -> float:
-        """Return the number of seconds without a tick after which the scheduler is assumed to have had an outage."""
-        return self.lock_seconds + 2 * self.interval
-
-    @property
-    def must_repair(self) -> bool:
-        """Return whether the next tick must first search Redis for keys of a wrong type."""
-        return self.repaired_at is None or self.clock() - self.repaired_at >= self.interval
-
-
-@dataclass
 class Ticked:
     """The result of one tick: the plan, the decisions that were skipped, the changes written, and the duration in
     seconds.
@@ -105,6 +58,8 @@ class Ticked:
     view: View
     skipped: list[Skipped] = field(default_factory=list)
     outcomes: list[ChangeSet] = field(default_factory=list)
+    cut: int = 0
+    """Number of the plan's decisions that were not tried, because the commit had lasted too long."""
     seconds: float = 0.0
     mended: list[RepairResult] = field(default_factory=list)
     """The results of the comparisons of the view with SQL that this tick made; empty if none was due."""
@@ -150,41 +105,21 @@ def _tick_while_asked(
 
 
 def _tick_once(ports: Ports, leader: Leader) -> Ticked:
-    started = monotonic()
+    started = leader.clock()
     cluster = check_membership(ports)
     ports.notifier.hear()
     leader_term = take_leader_term(ports, leader, cluster.leader_term)
     keep_record(ports, cluster)
     ticked = decide(ports, leader, leader_term)
-    if not _is_trusted(ports, leader):
+    if not leader.trusts(ports.lock):
         raise PlanTooLateError(  # promise: late-plan-dropped
             f"the plan of term {leader_term.term} took so long that the leader lock may have run out; it was discarded"
         )
     carry_out(ports, leader, leader_term, ticked)
-    ticked.seconds = monotonic() - started
+    ticked.seconds = leader.clock() - started
     _audit_in_time(ports, leader, ticked)
     report(ports, leader, ticked)
     return ticked
-
-
-def _is_trusted(ports: Ports, leader: Leader) -> bool:
-    """Return whether enough of the leader lock's time is left to commit a plan safely. The time counts from the start
-    of the last renewal.
-    """
-    return ports.lock.seconds_left() >= leader.lock_seconds * TRUSTED_SHARE
-
-
-def take_leader_term(ports: Ports, leader: Leader, present: LeaderTerm | None = None) -> LeaderTerm:
-    """Return the leader's term under which this process may write: its previous one if no other process led since, else
-    a new, higher one. `present`: the term in the database, if the caller has read it.
-    """
-    present = present or ports.store.load_leader_term()
-    mine = leader.leader_term
-    if mine is None or (present.term, present.holder) != (mine.term, mine.holder):
-        with ports.store.transaction() as transaction:
-            mine = transaction.take_term(leader.holder)  # promise: term-grows
-    leader.leader_term = mine
-    return msgspec.structs.replace(mine, ticked_at=present.ticked_at)
 
 
 def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
@@ -218,7 +153,7 @@ def load_view(ports: Ports, leader: Leader) -> View:
             return _load_once(ports)
         except ViewUnavailableError:
             ports.meter.count(LOAD_FAILURES, {})
-            if not _is_trusted(ports, leader):
+            if not leader.trusts(ports.lock):
                 raise
             leader.pause(pause)
     return _load_once(ports)
@@ -260,17 +195,23 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
     """Commit a tick's plan in chunks. After each chunk publish its changes to the view and send its slow work and
     notices.
 
+    A commit that has lasted for the whole time of the leader lock, or whose lock may run out, stops after its present
+    chunk and requests another tick. That tick plans the rest again, with what has come meanwhile: interruptions first.
     If decisions were skipped, publish their current rows and request another tick, but not twice for the same versions
     of these rows.
     """
-    decisions, now = ticked.plan.decisions, ticked.now
+    decisions, now, began = ticked.plan.decisions, ticked.now, leader.clock()
     charged, seen = ticked.plan.charged, ticked.view.slots
-    for skipped, change_set in commit(
+    for skipped, change_set, left in commit(
         ports.store, decisions, ticked.rules, leader_term, ports.new_id, now, charged, seen
     ):
         ticked.skipped += skipped
         ticked.outcomes.append(change_set)
         announce(ports, change_set, kick=False)
+        if left and (leader.clock() - began >= leader.lock_seconds or not leader.trusts(ports.lock)):
+            ticked.cut = left
+            ports.notifier.kick()  # promise: long-commit-cut
+            break
     if not decisions and not charged and now - leader_term.ticked_at >= leader.interval / 2:
         with ports.store.transaction() as transaction:
             transaction.note_tick(leader_term, now)

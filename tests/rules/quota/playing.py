@@ -8,7 +8,8 @@ from math import inf
 from random import Random
 from typing import Any
 
-from scheduler.operations.tick.tick import Leader, decide, take_leader_term
+from scheduler.operations.tick.leader import Leader, take_leader_term
+from scheduler.operations.tick.tick import decide
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from tests.rules.quota.nouns import World

@@ -1,0 +1,77 @@
+"""The state that one scheduler process keeps between its ticks, and the term under which it may write."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from typing import Final
+
+import msgspec
+
+from scheduler.operations.ports import Ports
+from scheduler.policy.plan_cache import PlanCache
+from scheduler.ports import LeaderLock, LeaderTerm
+
+TRUSTED_SHARE: Final = 0.4
+"""A process that has less than this share of the leader lock's time left writes nothing more under it."""
+
+
+@dataclass
+class Leader:
+    """The state that one scheduler process keeps between its ticks."""
+
+    holder: str
+    interval: float = 5.0
+    lock_seconds: float = 15.0
+    audit_seconds: float = 60.0
+    """Seconds between two audits, which compare counts and versions of the whole view with SQL."""
+    pause: Callable[[float], None] = sleep
+    """Function that waits for a number of seconds."""
+    clock: Callable[[], float] = monotonic
+    """Function that returns monotonic seconds, by which repairs of Redis keys are due and ticks are timed."""
+    process: str = ""
+    """The name of this scheduler process in reports: `host:pid`."""
+    leader_term: LeaderTerm | None = None
+    repaired_at: float | None = None
+    """When this process last searched Redis for keys of a wrong type, by `clock`; None if it is due at the next tick,
+    since there was no search yet or a tick failed.
+    """
+    looked_at: float = 0.0
+    """Time when this process last looked in SQL for recently written rows that the view lacks; 0 if it never did."""
+    audited_at: float = 0.0
+    lag: float = 0.0
+    """Age in seconds of the oldest committed change that the view lacked when it was last compared with SQL."""
+    plan_cache: PlanCache = field(default_factory=PlanCache)
+    lost: set[tuple[str, int]] = field(default_factory=set)
+    """(row id, version) of the rows of the decisions that the last tick skipped. If the next tick skips decisions
+    because of the same rows, it requests no further tick. Version 0: the row was deleted.
+    """
+
+    @property
+    def patience(self) -> float:
+        """Return the number of seconds without a tick after which the scheduler is assumed to have had an outage."""
+        return self.lock_seconds + 2 * self.interval
+
+    @property
+    def must_repair(self) -> bool:
+        """Return whether the next tick must first search Redis for keys of a wrong type."""
+        return self.repaired_at is None or self.clock() - self.repaired_at >= self.interval
+
+    def trusts(self, lock: LeaderLock) -> bool:
+        """Return whether enough of the leader lock's time is left to write safely.
+
+        The time counts from the start of the last renewal.
+        """
+        return lock.seconds_left() >= self.lock_seconds * TRUSTED_SHARE
+
+
+def take_leader_term(ports: Ports, leader: Leader, present: LeaderTerm | None = None) -> LeaderTerm:
+    """Return the leader's term under which this process may write: its previous one if no other process led since, else
+    a new, higher one. `present`: the term in the database, if the caller has read it.
+    """
+    present = present or ports.store.load_leader_term()
+    mine = leader.leader_term
+    if mine is None or (present.term, present.holder) != (mine.term, mine.holder):
+        with ports.store.transaction() as transaction:
+            mine = transaction.take_term(leader.holder)  # promise: term-grows
+    leader.leader_term = mine
+    return msgspec.structs.replace(mine, ticked_at=present.ticked_at)
