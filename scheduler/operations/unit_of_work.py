@@ -18,6 +18,8 @@ from scheduler.model.reservations import Lease, Reservation, move_reservation, u
 from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
 from scheduler.model.view import Gone, Row
+from scheduler.operations.leases_by_slot import LeasesBySlot
+from scheduler.policy.capacity.fits import Occupancy
 from scheduler.policy.quota.accounting import bill
 from scheduler.ports import ConflictError, OutboxMessage, Transaction
 
@@ -69,7 +71,7 @@ class UnitOfWork:
         """What accounts paid in this transaction for the use of leases, by account."""
         self.submitted = 0
         """The `sequence` of the newest reservation, set by `count_submitted`; 0 before."""
-        self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
+        self._leases = LeasesBySlot()
         self._read_slots: set[str] = set()
         """Ids of the slots of which all leases were read from the database."""
         self._changed: dict[tuple[type, str], Row] = {}
@@ -103,7 +105,8 @@ class UnitOfWork:
         whole, wanted, near = set(reservations), set(slots), set(slots)
         for row in self.transaction.load_reservations([*whole, *parts]).values():  # promise: lock-order
             self.reservations[row.id] = row
-            self._index(row.id, row.leases)
+            for lease in row.leases:
+                self._leases.put(row.id, lease)
             wanted.update(lease.slot for lease in row.leases)
             if row.id in whole:
                 near.update(lease.slot for lease in row.leases)
@@ -122,17 +125,17 @@ class UnitOfWork:
 
     def _read_leases(self, slots: Collection[str]) -> None:
         """Read all leases on these slots. Those of loaded reservations are known already, with their changes."""
-        for slot, leases in self.transaction.load_leases(slots).items():
+        for leases in self.transaction.load_leases(slots).values():
             for owner, lease in leases:
                 if owner not in self.reservations:
-                    self._leases.setdefault(slot, {})[owner, lease.component] = lease
+                    self._leases.put(owner, lease)
         self._read_slots.update(slots)
 
     def _find_leases(self, slot: str) -> Mapping[tuple[str, str], Lease]:
         """Return all leases that name this slot, in any of its epochs (launches), by (reservation, component)."""
         if slot in self.slots and slot not in self._read_slots:
             self._read_leases([slot])
-        return self._leases.get(slot, {})
+        return self._leases.list_all(slot)
 
     def _list_leases(self, slots: Sequence[str]) -> list[tuple[str, Lease]]:
         """Read from the database, without locks, (reservation, lease) of every lease on these slots."""
@@ -150,14 +153,15 @@ class UnitOfWork:
         """
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
-    def _index(self, owner: str, leases: Iterable[Lease]) -> None:
-        for lease in leases:
-            self._leases.setdefault(lease.slot, {})[owner, lease.component] = lease
-
     def leases_on(self, slot: Slot) -> dict[tuple[str, str], Lease]:
         """Return the leases on a slot's present machine (in its present epoch), by (reservation, component)."""
         found = self._find_leases(slot.id)
         return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
+
+    def sum_leases(self, slot: Slot) -> Occupancy:
+        """Return the sums of the leases on a slot's present machine, by state. Callers must not change them."""
+        self._find_leases(slot.id)
+        return self._leases.sum_on(slot)
 
     def last_epoch(self, slot: str) -> int:
         """Return the highest epoch of a slot (number of its launches) that a lease names; 0 if there is none."""
@@ -241,7 +245,9 @@ class UnitOfWork:
             slot = self.slots.get(slot_id)
             if slot is None:
                 continue
-            others = [key for key in self.leases_on(slot) if key[0] != reservation.id]
+            # Speed: of many leases on the slot, mostly the first one belongs to another reservation.
+            there = self._find_leases(slot.id).items()
+            others = any(lease.epoch == slot.epoch and owner != reservation.id for (owner, _), lease in there)
             idle = slot.state in HOLDING and not others
             self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
 
@@ -272,14 +278,15 @@ class UnitOfWork:
             # promise: paid-once
             if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
                 self.put(billed)
-            self._leases.get(lease.slot, {}).pop((row.id, lease.component), None)
+            self._leases.remove(row.id, lease)
             slot = self.slots.get(lease.slot)
             is_hosted = slot is not None and slot.machine is not None
             if slot is not None and is_hosted and follower is not None and _shown(lease) != _shown(follower):
                 # A static host asks for its leases when its slot has a new version.
                 self.put(slot)
         self.reservations[row.id] = row
-        self._index(row.id, come.values())
+        for lease in come.values():
+            self._leases.put(row.id, lease)
 
     @property
     def staged(self) -> tuple[list[Row], list[Row]]:

@@ -49,6 +49,10 @@ Part = Grant | Revoke | Cores
 """A decision that changes leases of a reservation on one slot only; the reservation's leases on other slots stay as
 they are.
 """
+_PARTS: Final = (Grant, Revoke, Cores)
+"""The types of `Part`. Speed: a test against a tuple of types takes a tenth of one against a union."""
+_OF_SLOTS: Final = (Launch, Drain, Terminate, Reset)
+"""The types of the decisions that name no reservation."""
 Unit = tuple[Decision, ...]
 """Decisions of one plan that are written together or not at all.
 
@@ -85,9 +89,9 @@ def commit(
             work = UnitOfWork(transaction, "tick", leader_term.term)
             work.load(
                 reservations=[
-                    name for decision in each if not isinstance(decision, Part) for name in reservations_of(decision)
+                    name for decision in each if not isinstance(decision, _PARTS) for name in reservations_of(decision)
                 ],
-                parts=[decision.reservation for decision in each if isinstance(decision, Part)],
+                parts=[decision.reservation for decision in each if isinstance(decision, _PARTS)],
                 slots=[name for decision in each for name in slots_of(decision)],
                 accounts=charged,
                 payers=rules.has_quota,
@@ -149,7 +153,7 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
     all.
     """
     last = unit[-1]
-    if isinstance(last, Grant | Cores | Revoke) and _find_beneficiary(last) is None:
+    if isinstance(last, _PARTS) and _find_beneficiary(last) is None:
         is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
         return is_more and _find_beneficiary(decision) is None and len(unit) < MOST_INSTANCES
     awaited = _find_beneficiary(last)
@@ -184,7 +188,7 @@ def _find_newcomer(decision: Decision) -> str | None:
 
 def reservations_of(decision: Decision) -> Iterator[str]:
     """Yield the ids of the reservations whose rows must be loaded to test this decision again before it is written."""
-    if not isinstance(decision, Launch | Drain | Terminate | Reset):
+    if not isinstance(decision, _OF_SLOTS):
         yield decision.reservation
     if isinstance(decision, Preempt):
         yield from decision.victims

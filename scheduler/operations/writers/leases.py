@@ -96,7 +96,7 @@ class LeaseWriter:
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
-        absent = {current.id, *leaving}
+        absent = {current.id, *leaving} if current.leases or leaving else frozenset[str]()
         occupied: dict[str, _SlotUsage] = {}
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
@@ -109,7 +109,7 @@ class LeaseWriter:
                 # A claim begins `later`, when the leases that are being revoked have ended. A claim that becomes a
                 # lease `now` was tested beside other claims when it was made, so only the present leases count.
                 moment: Moment = "later" if is_claim else "now" if is_redeemed else "always"
-                occupied[slot.id] = self._measure(slot, self._list_others(slot, absent, parting), moment)
+                occupied[slot.id] = self._measure(slot, moment, absent, parting)
             # All instances of a run need the same resources: if the last one fits, all fit.
             for amounts in run.given[:-1]:
                 occupied[slot.id].add(amounts)
@@ -183,14 +183,8 @@ class LeaseWriter:
         if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
             return "the rules have changed" if instance is None else reason
         if slot.id not in occupied:
-            occupied[slot.id] = self._measure(slot, self._list_others(slot, ()), "always")
+            occupied[slot.id] = self._measure(slot)
         return self._object_to_instance(slot, occupied[slot.id], current.request, instance.component)
-
-    def _list_others(
-        self, slot: Slot, besides: Collection[str], parting: Collection[tuple[str, str]] = ()
-    ) -> list[Lease]:
-        there = self.work.leases_on(slot).items()
-        return [lease for key, lease in there if key[0] not in besides and key not in parting]
 
     def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
         """Return why a slot takes no leases at all, whatever capacity it has left; None if it takes leases."""
@@ -210,15 +204,28 @@ class LeaseWriter:
         """
         return self._find_obstacle(slot, _SlotUsage(measure(there), inf), component) is None
 
-    def _measure(self, slot: Slot, others: Collection[Lease], moment: Moment) -> _SlotUsage:
-        """Return what the leases `others` use of a slot at `moment`, and how many leases the slot's machine may still
-        take.
+    def _measure(
+        self,
+        slot: Slot,
+        moment: Moment = "always",
+        absent: Collection[str] = (),
+        parting: Collection[tuple[str, str]] = (),
+    ) -> _SlotUsage:
+        """Return what the leases on a slot use of it at `moment`, and how many leases its machine may still take.
+
+        Leases of the reservations `absent` do not count, nor the single leases `parting` (reservation, component).
         """
+        if moment == "always" and not absent and not parting:
+            there = self.work.sum_leases(slot)
+            usage, claims = there.sum(), there.claims
+        else:
+            found = self.work.leases_on(slot).items()
+            others = [lease for key, lease in found if key[0] not in absent and key not in parting]
+            usage, claims = measure(others, moment), sum(lease.state == "claimed" for lease in others)
         # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
         # a claim becomes a lease: the limit of uses was tested when the claim was made, so it is not tested again.
-        claims = sum(lease.state == "claimed" for lease in others)
         uses = inf if moment == "now" else count_uses_left(slot, self.rules.pools[slot.pool], claims)
-        return _SlotUsage(measure(others, moment), uses)
+        return _SlotUsage(usage, uses)
 
     def _find_obstacle(self, slot: Slot, there: _SlotUsage, component: Component) -> Obstacle | None:
         """Return which limit of a slot one more instance of `component` would exceed: leases, uses or resources. None:

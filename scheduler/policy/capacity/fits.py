@@ -72,6 +72,11 @@ class Occupancy:
         """Add leases of the given state to the sums of their slot; a negative number removes leases."""
         self._usages[state].add(amounts, times)
 
+    @property
+    def claims(self) -> int:
+        """The number of claimed leases."""
+        return self._usages["claimed"].count
+
     def sum(self) -> Usage:
         """Return what the leases use: held + max(revoking, claimed), by number and by resource.
 
@@ -79,6 +84,8 @@ class Occupancy:
         the slot together. A new lease must fit beside the revoking leases now and beside the claimed ones later.
         """
         held, revoking, claimed = self._usages.values()
+        if not revoking.count and not claimed.count:
+            return Usage(held.count, dict(held.amounts))
         names = {**revoking.amounts, **claimed.amounts}
         larger = {name: max(revoking.amounts.get(name, 0), claimed.amounts.get(name, 0)) for name in names}
         return Usage(held.count + max(revoking.count, claimed.count), total([held.amounts, larger]))
