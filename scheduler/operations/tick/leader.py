@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from scheduler.operations.ports import Ports
+from scheduler.operations.tick.wait_figures import WaitFigures
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderLock, LeaderTerm
 
@@ -41,6 +42,7 @@ class Leader:
     lag: float = 0.0
     """Age in seconds of the oldest committed change that the view lacked when it was last compared with SQL."""
     plan_cache: PlanCache = field(default_factory=PlanCache)
+    wait_figures: WaitFigures = field(default_factory=WaitFigures)
     lost: set[tuple[str, int]] = field(default_factory=set)
     """(row id, version) of the rows of the decisions that the last tick skipped. If the next tick skips decisions
     because of the same rows, it requests no further tick. Version 0: the row was deleted.

@@ -17,14 +17,12 @@ from scheduler.model.decisions import (
     Drain,
     Placement,
     Plan,
-    Reason,
     Requeue,
     Reset,
     Restart,
     Revoke,
     RevokeReason,
     Terminate,
-    Waits,
 )
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
@@ -32,6 +30,7 @@ from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
+from scheduler.model.waits import Reason, Waits
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots

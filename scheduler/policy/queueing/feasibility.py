@@ -5,13 +5,13 @@ Checked before placement in each cycle, and when a request is submitted. Source:
 
 from collections.abc import Iterable, Iterator
 
-from scheduler.model.decisions import Reason
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
+from scheduler.model.waits import Reason
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
