@@ -7,7 +7,7 @@ required labels and a preferred one in each request. Figures of the Go original 
 cold.
 
 Each fleet is planned in its own process, whose peak memory is printed; the simple planner has another one. Its
-assignments, slot and level, must be those of the plan, cold, unchanged and churned. Seconds are the processes' own.
+assignments, slot and level, must be those of the plan in every tick. Seconds are the processes' own.
 """
 
 import json
@@ -39,6 +39,7 @@ WORKLOADS = {"idle": False, "busy": True}
 PLAIN_MOST = 100_000_000
 """Most slots × pending for which the simple planner runs."""
 CHURN = 0.01
+TICKS = ("cold", "settled", "unchanged", "churned")
 GO = {"cold": 16.0, "unchanged": 0.070, "churned": 0.240}
 """Seconds of the Go original at 10,000 × 100,000, as qscheduler's page has them; not measured here."""
 
@@ -48,7 +49,7 @@ Planner = Callable[[View, Fleet, float], Plan]
 
 @dataclass(frozen=True)
 class Ticks:
-    """Three ticks of one planner: their seconds, what they assigned, and the peak memory of the process."""
+    """The ticks of one planner: their seconds, what they assigned, and the peak memory of the process."""
 
     seconds: dict[str, float]
     assigned: dict[str, Assignments]
@@ -60,8 +61,8 @@ class Ticks:
 class Figures:
     """The figures of one fleet of one size.
 
-    cold: the first plan on a new view, in a new process. unchanged: the next tick's plan, after the first was
-    carried out.
+    cold: the first plan on a new view, in a new process. settled: the next tick's plan, after the first was
+    carried out. unchanged: the one after that; in between only the accounts were charged.
     churned: the plan after 1 % of the leased and pending reservations were replaced.
     """
 
@@ -74,13 +75,13 @@ class Figures:
 
 
 def run(planner: str, workload: str, slots: int, pending: int) -> Ticks:
-    """Three ticks of one of PLANNERS, each on the view as the one before leaves it."""
+    """TICKS of one of PLANNERS, each on the view as the one before leaves it."""
     make = PLANNERS[planner]
     fleet = make_fleet(slots, pending, is_busy=WORKLOADS[workload])
     view, now = View(fleet.rows), NOW
     seconds, assigned = {}, {}
     waiting = 0
-    for name in GO:
+    for name in TICKS:
         if name == "churned":
             for row in list(list_churn(view, CHURN, now)):
                 view.apply(row)

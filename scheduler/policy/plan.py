@@ -15,6 +15,7 @@ from scheduler.policy.placement.place import place
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.order import order
 from scheduler.policy.queueing.starvation_guard import find_next_protection
+from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.step import charge
 from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
@@ -29,7 +30,7 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     """
     cache = PlanCache() if cache is None else cache
     cache.follow(view)
-    known = cache.find_plan(rules, now)
+    known = cache.find_plan(rules, now) or cache.recall(SteadyPlan).find(view, rules, now, cache)
     if known is not None:
         return known
     cycle = CycleState(view, rules, now, cache)
@@ -46,4 +47,4 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     scaled = make_headroom(scaled_in, headroom)  # unneeded slots, where launches are withheld
     shared = share(scaled)  # the spare cores of each slot are shared among its leases
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
-    return cache.keep(rules, now, cycle.finish(queue, wake_at), find_next_protection(view, rules, now))
+    return cache.recall(SteadyPlan).keep(cycle, cycle.finish(queue, wake_at), find_next_protection(view, rules, now))

@@ -5,8 +5,9 @@ The caller of `plan()` owns the cache, beside the view. Everything in it follows
 in which no row changed and nothing fell due returns the plan of the last one.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from math import inf
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,6 +21,16 @@ Payer = Hashable
 Turns = dict[Payer, set[str]]
 """By payer: the reservations that were tried under the work budget since all reservations of the payer had been tried.
 """
+
+Memory = TypeVar("Memory")
+
+
+def list_touched(view: View, since: int) -> Iterator[str]:
+    """Yield the slots whose row or whose leases changed after the revision `since` of the view."""
+    for name, revision in reversed(view.touched.items()):
+        if revision <= since:
+            return
+        yield name
 
 
 class _KeptPlan(msgspec.Struct, frozen=True):
@@ -40,6 +51,7 @@ class PlanCache:
         self.turns: Turns = {}
         self.slots: dict[str, CachedSlot] = {}
         """By slot id: the facts that follow from the slot's row and its leases alone."""
+        self._memories: dict[type, Any] = {}
         self._view: View | None = None
         self._revision = 0
         self._kept: _KeptPlan | None = None
@@ -50,18 +62,23 @@ class PlanCache:
         """Drop the cached facts that changes of the view since the last call have made wrong."""
         if view is not self._view:
             self.turns, self.slots, self._unshared = {}, {}, None
-            self._view, self._kept = view, None
+            self._view, self._kept, self._memories = view, None, {}
         elif view.revision != self._revision:
             self._kept = None
-            for name, revision in reversed(view.touched.items()):
-                if revision <= self._revision:
-                    break
+            for name in list_touched(view, self._revision):
                 self.slots.pop(name, None)
                 if self._unshared is not None and name in view.leases_on:
                     self._unshared.add(name)
                 elif self._unshared is not None:
                     self._unshared.discard(name)
         self._revision = view.revision
+
+    def recall(self, kind: type[Memory]) -> Memory:
+        """Return what a step keeps of this view; it is made, without arguments, when it is asked for first."""
+        if kind not in self._memories:
+            self._memories[kind] = kind()
+        memory: Memory = self._memories[kind]
+        return memory
 
     def list_unshared(self, view: View, rules: Rules) -> set[str]:
         """Return the slots with leases whose shares of the spare cores have to be compared again.
@@ -83,10 +100,10 @@ class PlanCache:
     def keep(self, rules: Rules, now: float, plan: Plan, next_protection: float) -> Plan:
         """Keep the plan for the next cycle if it has no decisions, and return it.
 
-        Under `queue: quota` no plan is kept: accounts earn and pay all the time. `next_protection`: when the starvation
-        guard begins to protect a further reservation.
+        It is not called under `queue: quota`, where accounts earn and pay all the time (`quota/steady.py`).
+        `next_protection`: when the starvation guard begins to protect a further reservation.
         """
-        if not plan.decisions and not rules.has_quota:
+        if not plan.decisions:
             falls_due = inf if plan.wake_at is None else plan.wake_at
             self._kept = _KeptPlan(plan, rules, now, min(falls_due, next_protection))
         return plan

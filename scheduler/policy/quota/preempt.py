@@ -20,7 +20,7 @@ from scheduler.model.labels import has_labels
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, name_placements
-from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex
+from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
 from scheduler.policy.quota.running import RunningIndex, RunningWork
 
@@ -126,10 +126,30 @@ def preempt(quota_run: QuotaRun, level: int) -> None:
     groups = _list_preemptors(quota_run, level)
     if not groups:
         return
-    step = _Preemption(quota_run, groups, level)
-    for victims, slot_info in _list_targets(quota_run, level):
+    step, targets = _Preemption(quota_run, groups, level), _list_targets(quota_run, level)
+    for victims, slot_info in targets:
         if not step.take(slot_info, victims):
             break
+    if not quota_run.cycle.decisions:
+        _note_contests(quota_run, groups, targets)
+
+
+def _note_contests(
+    quota_run: QuotaRun, groups: Iterable[PendingGroup], targets: Iterable[tuple[list[RunningWork], SlotInfo]]
+) -> None:
+    """Note for each account what the cheapest work costs that its reservations could preempt by labels and amounts.
+
+    The targets are in order of cost.
+    """
+    payers: dict[Requirements, set[str]] = {}
+    for group in groups:
+        if group.account is not None:
+            payers.setdefault(group.required, set()).add(group.account.id)
+    for runs, slot_info in targets:
+        for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.capacity):
+            for name in payers.get(requirements, ()):
+                least = quota_run.contests.setdefault(name, runs[0].cost)
+                quota_run.contests[name] = min(least, runs[0].cost)
 
 
 def _list_preemptors(quota_run: QuotaRun, level: int) -> list[PendingGroup]:

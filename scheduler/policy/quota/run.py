@@ -5,7 +5,7 @@ The state is the pending groups by level, the idle slots, the running work and t
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from scheduler.model.accounts import FREE
+from scheduler.model.accounts import FREE, Levels
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources, subtract, total
 from scheduler.policy.capacity.fits import find_obstacle, measure
@@ -39,6 +39,9 @@ class QuotaRun:
         """Slots that can take one more lease, apart from resources."""
         self.preempted: set[SlotInfo] = set()
         """Slots with a preemption in this cycle: each slot has at most one."""
+        self.contests: dict[str, Levels] = {}
+        """By account whose reservations could have preempted work with more balance: the cost of the cheapest of it.
+        """
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
         self.given: dict[SlotInfo, list[Resources]] = {}

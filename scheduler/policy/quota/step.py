@@ -8,10 +8,8 @@ cannot be placed blocks no other one, and an idle slot is never kept for a bette
 
 from collections.abc import Iterable
 from itertools import chain, repeat
-from math import fsum
-from typing import cast
 
-from scheduler.model.accounts import FREE, PAID, Account, Levels, find_account
+from scheduler.model.accounts import FREE, PAID, Account
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
@@ -19,13 +17,14 @@ from scheduler.policy.cycle.state import Balances, CycleState
 from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import sort_queue
-from scheduler.policy.quota.accounting import charge as charge_account
 from scheduler.policy.quota.match_idle import match_idle
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
 from scheduler.policy.quota.preempt import preempt, relevel
 from scheduler.policy.quota.reclaim import reclaim
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.running import RunningIndex
+from scheduler.policy.quota.steady import SteadyPlan
+from scheduler.policy.quota.usage import charge_all
 
 
 def charge(cycle: Healed) -> Charged:
@@ -37,35 +36,10 @@ def charge(cycle: Healed) -> Charged:
     """
     if not cycle.rules.has_quota:
         return Charged(cycle)
-    used = _sum_used(cycle)
-    found = sorted(cycle.view.accounts.items())
-    accounts = {
-        name: charge_account(account, used.get(name, (0.0, 0.0, 0.0, 0.0, 0.0)), cycle.now)
-        for name, account in found
-        if not account.forgotten
-    }
+    accounts = charge_all(cycle.view, cycle.cache, cycle.now)
     cycle.balances = Balances(accounts)
     cycle.charged = tuple(name for name in accounts if cycle.view.accounts[name].charged_at < cycle.now)
     return Charged(cycle)
-
-
-def _sum_used(cycle: CycleState) -> dict[str, Levels]:
-    """Return by account what all leases have used since its last charge; by `fsum`, in whatever order they come."""
-    view, now = cycle.view, cycle.now
-    reservations, accounts = view.reservations, view.accounts
-    parts: dict[str, list[list[float]]] = {}
-    for leases in view.leases_on.values():
-        for (owner, _), lease in leases.items():
-            if lease.charged_at is None or lease.level >= FREE:
-                continue
-            row = reservations[owner]
-            account = find_account(accounts, row.request.account, row.sequence)
-            if account is not None:
-                seconds = now - max(account.charged_at, lease.charged_at)
-                if seconds > 0:
-                    used = parts.setdefault(account.id, [[] for _ in PAID])
-                    used[lease.level].append(lease.weight * seconds)
-    return {name: cast("Levels", tuple(map(fsum, used))) for name, used in parts.items()}
 
 
 CodeAndSentence = tuple[str, str]
@@ -163,6 +137,7 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
     match_idle(quota_run, free, FREE, preferring=True)
     match_idle(quota_run, free, FREE, preferring=False)
     reclaim(quota_run, free, FREE)
+    cycle.cache.recall(SteadyPlan).note(quota_run)
     return _list_unplaced(quota_run, others)
 
 

@@ -1,0 +1,129 @@
+"""The plan of a cycle that decided nothing, kept under `queue: quota` although accounts earn and pay all the time.
+
+Balances are functions of time. While no row changes except by charges, a later cycle plans the same, unless a balance
+gives an account another level, moves running work to another level, or pays for a preemption. The first two are
+compared exactly. A preemption is ruled out as long as the account has at most what the cheapest possible victim cost
+when the plan was kept: the costs of running work only grow. If one of these does not hold, the cycle plans afresh.
+"""
+
+from math import inf
+
+import msgspec
+
+from scheduler.model.accounts import NOTHING, PAID, Account, Levels, level_of
+from scheduler.model.decisions import Plan
+from scheduler.model.rules import Rules
+from scheduler.model.view import View
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.plan_cache import PlanCache
+from scheduler.policy.quota.preempt import OVERDRAWN, SAVED
+from scheduler.policy.quota.run import QuotaRun
+from scheduler.policy.quota.running import RunningIndex
+from scheduler.policy.quota.usage import charge_all
+
+_Move = tuple[str, int, bool, bool]
+"""An account and a level at which running work would move down (first truth value) or up, by the balance there."""
+
+
+class _KeptPlan(msgspec.Struct, frozen=True):
+    plan: Plan
+    rules: Rules
+    since: float
+    until: float
+    """A cycle at or after this instant (seconds) could decide something, whatever the accounts have."""
+    levels: dict[str, int]
+    """By account: the level that it could pay."""
+    moves: list[_Move]
+    contests: dict[str, Levels]
+    """By account whose reservations could preempt work: what the cheapest such work costs at least."""
+
+
+class SteadyPlan:
+    """The last plan under `queue: quota` of one view, if it had no decisions."""
+
+    def __init__(self) -> None:
+        self._kept: _KeptPlan | None = None
+        self._accounts: dict[str, Account] = {}
+        """The rows of the accounts at `_revision`."""
+        self._revision = 0
+        self._found: tuple[CycleState, list[_Move], dict[str, Levels]] | None = None
+        """What was noted in a cycle that had decided nothing until its reservations were placed."""
+
+    def note(self, quota_run: QuotaRun) -> None:
+        """Note, when reservations were placed, at which balances running work would move or be preempted."""
+        cycle = quota_run.cycle
+        self._found = None if cycle.decisions else (cycle, _list_moves(quota_run.running, cycle), quota_run.contests)
+
+    def keep(self, cycle: CycleState, plan: Plan, next_protection: float) -> Plan:
+        """Keep the plan of this cycle if it has no decisions, and return it. Without `queue: quota` the cache keeps it.
+
+        `next_protection`: when the starvation guard begins to protect a further reservation.
+        """
+        if not cycle.rules.has_quota:
+            return cycle.cache.keep(cycle.rules, cycle.now, plan, next_protection)
+        found, self._kept, self._found = self._found, None, None
+        if plan.decisions or found is None or found[0] is not cycle:
+            return plan
+        falls_due = inf if plan.wake_at is None else plan.wake_at
+        levels = {name: level_of(account.balance) for name, account in cycle.balances.accounts.items()}
+        self._kept = _KeptPlan(plan, cycle.rules, cycle.now, min(falls_due, next_protection), levels, *found[1:])
+        self._accounts, self._revision = dict(cycle.view.accounts), cycle.view.revision
+        return plan
+
+    def find(self, view: View, rules: Rules, now: float, cache: PlanCache) -> Plan | None:
+        """Return the kept plan if it holds now, with the accounts that this cycle charges; else None."""
+        kept = self._kept
+        if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
+            return None
+        if not self._follow(view):
+            self._kept = None
+            return None
+        accounts = charge_all(view, cache, now)
+        if any(level_of(account.balance) != kept.levels[name] for name, account in accounts.items()):
+            return None
+        if any(accounts[name].balance > least for name, least in kept.contests.items()):
+            return None
+        for name, level, falls, rises in kept.moves:
+            balance = accounts[name].balance[level]
+            if (falls and balance < OVERDRAWN) or (rises and balance > SAVED):
+                return None
+        charged = tuple(name for name in accounts if view.accounts[name].charged_at < now)
+        return msgspec.structs.replace(kept.plan, charged=charged)
+
+    def _follow(self, view: View) -> bool:
+        """Return whether nothing changed in the view since the last call except that accounts were charged."""
+        accounts, known = view.accounts, self._accounts
+        if accounts.keys() != known.keys():
+            return False
+        changed = [name for name, account in accounts.items() if account is not known[name]]
+        # Each change of a row counts in the revision. If more was counted, something else changed as well.
+        if view.revision - self._revision != len(changed):
+            return False
+        if not all(_make_terms(accounts[name]) == _make_terms(known[name]) for name in changed):
+            return False
+        self._accounts, self._revision = dict(accounts) if changed else known, view.revision
+        return True
+
+
+def _make_terms(account: Account) -> Account:
+    """Return the account without the fields that a charge changes."""
+    return msgspec.structs.replace(account, version=0, marked_at=0.0, balance=NOTHING, charged_at=0.0, due=NOTHING)
+
+
+def _list_moves(running: RunningIndex, cycle: CycleState) -> list[_Move]:
+    """Return at which levels running work of each account would move if the balance were low or high enough.
+
+    The conditions are those of `preempt.relevel`.
+    """
+    found: list[_Move] = []
+    for name, account in cycle.balances.accounts.items():
+        if name not in running.of_account:
+            continue
+        runs = list(running.list_metered(name))
+        movable = {run.level for run in runs if run.state == "held"}
+        for level in PAID:
+            net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
+            falls, rises = net < 0 and level in movable, net > 0 and any(other > level for other in movable)
+            if falls or rises:
+                found.append((name, level, falls, rises))
+    return found
