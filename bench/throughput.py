@@ -10,7 +10,7 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 
 from bench._stack import SYSTEM, open_postgresql, open_stack
 from leasehold.client.client import Client
@@ -26,9 +26,14 @@ LOOK_SECONDS = 0.02
 
 def read_cpu_seconds(stack: Stack) -> float:
     """Return the CPU time of the stack's processes, their children and this process so far, by /proc."""
+    return sum(read_cpu_by_group(stack).values()) + process_time()
+
+
+def read_cpu_by_group(stack: Stack) -> dict[str, float]:
+    """Return the CPU time of each process of the stack with its children so far, by the name of the process."""
     ticks = os.sysconf("SC_CLK_TCK")
-    groups = {os.getpgid(pid) for pid in stack.pids().values()}
-    total = 0.0
+    groups = {os.getpgid(pid): name for name, pid in stack.pids().items()}
+    found = dict.fromkeys(groups.values(), 0.0)
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -36,9 +41,9 @@ def read_cpu_seconds(stack: Stack) -> float:
             fields = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[2]) in groups or int(folder.name) == os.getpid():
-            total += (int(fields[11]) + int(fields[12])) / ticks
-    return total
+        if (name := groups.get(int(fields[2]))) is not None:
+            found[name] += (int(fields[11]) + int(fields[12])) / ticks
+    return found
 
 
 def lease_many(client: Client, store: Store, count: int, number: int) -> dict[str, float]:

@@ -19,7 +19,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.lease_commands import CommandRefused
-from scheduler.operations.commands.submit import new_reservation, submit
+from scheduler.operations.commands.submit import Submission, new_reservation, submit
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.terminate import terminate
@@ -216,7 +216,7 @@ def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocumen
     """Submit reservations with these documents to the simulated cluster. Return the changed rows."""
     with cluster.store.transaction() as transaction:
         work = UnitOfWork(transaction, "holder")
-        _, change_set = submit(work, cluster.ports.rules(), list(documents))
+        _, change_set = submit(work, cluster.ports.rules(), [Submission(list(documents))])
     announce(cluster.ports, change_set, kick=change_set.is_change)
     return change_set
 

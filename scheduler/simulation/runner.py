@@ -193,7 +193,7 @@ class Runner:
         rules = self.cluster.ports.rules()
         self.cluster.change(
             lambda work: carry_out(work, rules, verb, document),
-            lambda work: load_rows(work, rules, verb, [document]),
+            lambda work: load_rows(work, rules, [(verb, document)]),
             kick_for_marks=verb in REPORT_COMMANDS,
         )
 

@@ -5,7 +5,8 @@ changes nothing: its sender gets the stored answer, and the rows are published a
 "Requests".
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from scheduler.model.accounts import Account
@@ -45,6 +46,7 @@ from scheduler.model.validation import (
 )
 from scheduler.model.view import Row
 from scheduler.model.waits import Reason
+from scheduler.operations.admission import Admission
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.hosts import HOST_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused, raise_first
@@ -52,6 +54,7 @@ from scheduler.operations.commands.reports import REPORT_COMMANDS, Nobody
 from scheduler.operations.commands.submit import (
     Answer,
     Item,
+    Submission,
     add_notes,
     describe_answer,
     foresee,
@@ -63,7 +66,7 @@ from scheduler.operations.commands.submit import (
 )
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.ports import StoredAnswer
+from scheduler.ports import Meter, StoredAnswer
 
 COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | Nobody]]] = {
     **LEASE_COMMANDS,
@@ -89,6 +92,25 @@ has, by component, the number of CPUs of the slot that the component may use.
 """
 
 
+@dataclass(frozen=True)
+class Request:
+    """One request whose sender's role and whose documents were checked. Its rows are not loaded yet."""
+
+    id: str
+    verb: str
+    items: Sequence[Item]
+    is_single: bool
+    """Whether the request is one document, and not a list of documents under `items`."""
+    cause: Cause
+    principal: Principal | None
+    """The verified sender; None: the request was not signed."""
+
+    @property
+    def sender(self) -> str | None:
+        """Return the name of the principal that sent the request; None: it was not signed."""
+        return None if self.principal is None else self.principal.name
+
+
 def accept(
     ports: Ports, verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
 ) -> Answer:
@@ -100,7 +122,14 @@ def accept(
     `principal` is the verified sender, or None if the message was not signed. A repeated request gets the stored answer
     only if the same principal sends it.
     """
-    answer = _accept(ports, verb, document, operator=operator, principal=principal)
+    request = check_request(verb, document, operator=operator, principal=principal)
+    answer = execute(ports, [request])[0] if isinstance(request, Request) else request
+    count_results(ports.meter, principal, answer)
+    return answer
+
+
+def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> None:
+    """Count the accepted and the refused documents of one answered request in the metrics."""
     # A sender with an unknown name is refused before this, so there are only as many labels as principals.
     results = answer.get("results", [answer])
     accepted = sum(bool(each["ok"]) for each in results)
@@ -108,11 +137,13 @@ def accept(
     for result, number in (("accepted", accepted), ("refused", len(results) - accepted)):
         if number:
             labels = {"role": role, "principal": name, "result": result}
-            ports.meter.count("leasehold_requests_total", labels, number)
-    return answer
+            meter.count("leasehold_requests_total", labels, number)
 
 
-def _accept(ports: Ports, verb: str, document: object, *, operator: bool, principal: Principal | None) -> Answer:
+def check_request(
+    verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
+) -> Request | Answer:
+    """Check a request without the database. Return it, or the answer that refuses it."""
     forbidden = find_role_fault(principal, verb) if verb in SCHEMAS else None
     if forbidden is not None:
         return refuse([forbidden])
@@ -128,50 +159,86 @@ def _accept(ports: Ports, verb: str, document: object, *, operator: bool, princi
     if not any(isinstance(item, Document) for item in items):
         # If every document is invalid, each repetition of the request gets the same answer, so it is not stored.
         return _join([refuse_item(item, index) for index, item in enumerate(items)], single=is_single)
+    is_operator = operator or verb in OPERATOR_VERBS or (principal is not None and principal.role == "operator")
+    cause: Cause = "cloud" if verb in HOST_VERBS else "operator" if is_operator else "holder"
+    return Request(request, verb, items, is_single, cause, principal)
+
+
+def execute(ports: Ports, requests: Sequence[Request]) -> list[Answer]:
+    """Carry out requests in one transaction, in this order, and return their answers. Rows are published afterwards.
+
+    Either all of them are submissions or none is, because a submission locks another counter first. No two may have the
+    same id or name the same row, so that each row has one sender.
+    """
     rules = ports.rules()
     misfits: Mapping[str, Reason] = {}
-    if verb == "submit":
-        items = [refuse_unservable(item, rules) for item in items]
-        misfits = foresee(ports.store, ports.known_slots, rules, items)
-    is_operator = operator or verb in OPERATOR_VERBS or (principal is not None and principal.role == "operator")
-    sender = None if principal is None else principal.name
+    if is_submission := requests[0].verb == "submit":
+        requests = [replace(each, items=[refuse_unservable(item, rules) for item in each.items]) for each in requests]
+        misfits = foresee(ports.store, ports.known_slots, rules, [item for each in requests for item in each.items])
     with ports.store.transaction() as transaction:
-        known = transaction.find_answers([request]).get(request)  # promise: first-answer-again
-        if known is not None and known.principal != sender:  # promise: answer-of-sender-only
-            return refuse([Fault("request", "an id that no other principal has used", show(request))])
-        if known is not None:
-            answer, change_set = known.answer, None
-        else:
-            cause: Cause = "cloud" if verb in HOST_VERBS else "operator" if is_operator else "holder"
-            work = UnitOfWork(transaction, cause, principal=principal)
-            if verb == "submit":
-                results, change_set = submit(work, rules, items, misfits, ports.admission)
+        known = transaction.find_answers([each.id for each in requests])  # promise: first-answer-again
+        new = [each for each in requests if each.id not in known]
+        answers: dict[str, Answer] = {}
+        change_set: ChangeSet | None = None
+        if new:
+            work = UnitOfWork(transaction, new[0].cause, principal=new[0].principal)
+            if is_submission:
+                results, change_set = _submit_all(work, rules, new, misfits, ports.admission)
             else:
-                load_rows(work, rules, verb, [item for item in items if isinstance(item, Document)])
-                results = [_answer(work, rules, verb, item, index) for index, item in enumerate(items)]
-                change_set = work.flush()
-            answer = _join(results, single=is_single)  # promise: list-by-index
-            transaction.save_answers([StoredAnswer(request, work.now, answer, sender)])
-    if change_set is None:
-        _repeat(ports, answer)  # promise: repeat-answered-again
-    else:
-        if verb == "submit":
+                results, change_set = _command_all(work, rules, new)
+            answers = {  # promise: list-by-index
+                each.id: _join(found, single=each.is_single) for each, found in zip(new, results, strict=True)
+            }
+            transaction.save_answers([StoredAnswer(each.id, work.now, answers[each.id], each.sender) for each in new])
+    if change_set is not None:
+        if is_submission:
             ports.admission.note(change_set.rows)
         # A host that registers may have been silent, so a tick runs even if only its `last_seen` changed.
-        announce(ports, change_set, kick=change_set.is_change or verb == "register")
-    return answer
+        is_kicking = change_set.is_change or any(each.verb == "register" for each in new)
+        announce(ports, change_set, kick=is_kicking)
+    repeated = [each for each in requests if each.id in known and known[each.id].principal == each.sender]
+    _repeat(ports, [known[each.id].answer for each in repeated])  # promise: repeat-answered-again
+    answers |= {each.id: _answer_again(each, known[each.id]) for each in requests if each.id in known}
+    return [answers[each.id] for each in requests]
+
+
+def _answer_again(request: Request, stored: StoredAnswer) -> Answer:
+    """Return the stored answer to a repeated request, or a refusal if another principal has used its id."""
+    if stored.principal != request.sender:  # promise: answer-of-sender-only
+        return refuse([Fault("request", "an id that no other principal has used", show(request.id))])
+    return stored.answer
+
+
+def _submit_all(
+    work: UnitOfWork, rules: Rules, requests: Sequence[Request], misfits: Mapping[str, Reason], admission: Admission
+) -> tuple[list[list[Answer]], ChangeSet]:
+    """Store the reservations of all these requests. Return the answers to the documents of each, and the changes."""
+    submissions = [Submission(each.items, each.cause, each.principal) for each in requests]
+    return submit(work, rules, submissions, misfits, admission)
+
+
+def _command_all(work: UnitOfWork, rules: Rules, requests: Sequence[Request]) -> tuple[list[list[Answer]], ChangeSet]:
+    """Carry out the commands of all these requests. Return the answers to the documents of each, and the changes."""
+    load_rows(work, rules, [(r.verb, item) for r in requests for item in r.items if isinstance(item, Document)])
+    results = []
+    for each in requests:
+        work.cause, work.principal = each.cause, each.principal
+        results.append([_answer(work, rules, each.verb, item, index) for index, item in enumerate(each.items)])
+    return results, work.flush()
 
 
 def _join(results: list[Answer], *, single: bool) -> Answer:
     return results[0] if single else {"ok": all(each["ok"] for each in results), "results": results}
 
 
-def _repeat(ports: Ports, answer: Answer) -> None:
-    """Publish the rows that a stored answer names, and request a tick, because the same request arrived again.
+def _repeat(ports: Ports, answers: Sequence[Answer]) -> None:
+    """Publish the rows that stored answers name, and request a tick, because the same requests arrived again.
 
-    The process that carried out the request first may have ended right after its commit.
+    The process that carried out the requests first may have ended right after its commit.
     """
-    results = answer.get("results", [answer])
+    if not answers:
+        return
+    results = [result for answer in answers for result in answer.get("results", [answer])]
     names = [each["reservation"] for each in results if each.get("reservation")]
     slots = [each["slot"] for each in results if each.get("slot")]
     rows: list[Row] = [*ports.store.find_reservations(ids=names, limit=len(names))] if names else []
@@ -219,17 +286,18 @@ def _read(verb: str, item: object, most: int, principal: Principal | None) -> It
     return document if found is None else InvalidInputError([found])
 
 
-def load_rows(work: UnitOfWork, rules: Rules, verb: str, documents: Iterable[Document]) -> None:
-    """Lock and read the rows that these documents of one verb name. Call it once in a transaction."""
-    named = list(documents)
-    if verb == "forget_account":
+def load_rows(work: UnitOfWork, rules: Rules, commands: Sequence[tuple[str, Document]]) -> None:
+    """Lock and read the rows that these documents name, each with its verb. Call it once in a transaction."""
+    named, verbs = [document for _, document in commands], {verb for verb, _ in commands}
+    if "forget_account" in verbs:
         work.count_submitted()
+    is_report = not verbs.isdisjoint(REPORT_COMMANDS)
     work.load(
         reservations=_list_named(named, "reservation"),
         slots=_list_named(named, "slot"),
         accounts=_list_named(named, "account"),
-        holders=verb in REPORT_COMMANDS,
-        payers=rules.has_quota and verb in REPORT_COMMANDS,
+        holders=is_report,
+        payers=rules.has_quota and is_report,
     )
 
 

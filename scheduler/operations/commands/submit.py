@@ -4,6 +4,7 @@ The answers contain notes on fields that have no effect.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,10 +12,12 @@ import msgspec
 from scheduler.model.accounts import Account
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
+from scheduler.model.principals import Principal
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rights import owns
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import Cause
 from scheduler.model.validation import Document, Fault, InvalidInputError, fault, show, suggest
 from scheduler.model.waits import Reason
 from scheduler.operations.admission import Admission, KnownSlots, find_excess, foresee_misfits
@@ -64,50 +67,95 @@ def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]
     return {name: found[names[0]] for names in alike.values() if names[0] in found for name in names}
 
 
+@dataclass(frozen=True)
+class Submission:
+    """The documents of one request that submits reservations, the cause that events name, and its verified sender;
+    None: it was not signed.
+    """
+
+    items: Sequence[Item]
+    cause: Cause = "holder"
+    principal: Principal | None = None
+
+    def new_rows(self, rules: Rules, now: float) -> dict[str, Reservation]:
+        """Return, by id, the new reservations that the documents describe. The first of several with one id counts."""
+        sender = None if self.principal is None else self.principal.name
+        good = [item for item in self.items if isinstance(item, ReservationDocument)]
+        found = {item.id: new_reservation(item, rules, now, sender) for item in reversed(good)}
+        return {item.id: found[item.id] for item in good}
+
+
 def submit(
     work: UnitOfWork,
     rules: Rules,
-    items: Sequence[Item],
+    submissions: Sequence[Submission],
     misfits: Mapping[str, Reason] | None = None,
     admission: Admission | None = None,
-) -> tuple[list[Answer], ChangeSet]:
-    """Store new reservations, and return their answers and the changes.
+) -> tuple[list[list[Answer]], ChangeSet]:
+    """Store new reservations. Return, for each submission, the answers to its documents, and the changes.
 
-    A document whose id exists already changes nothing, in whatever phase that reservation is. `misfits` has, by id, the
-    reasons why no slot could hold a reservation at present; such reservations are stored as well, and their answers
-    contain the reason. `admission` refuses reservations that exceed a limit on pending ones; None: no limit applies.
+    No two submissions name the same reservation. A document whose id exists already changes nothing, in whatever phase
+    that reservation is. `misfits` has, by id, the reasons why no slot could hold a reservation at present; such
+    reservations are stored as well, and their answers contain the reason. `admission` refuses reservations that exceed
+    a limit on pending ones; None: no limit applies.
     """
-    good = [item for item in items if isinstance(item, ReservationDocument)]
-    rows = {item.id: new_reservation(item, rules, work.now, work.sender) for item in reversed(good)}
-    order = dict.fromkeys(item.id for item in good)
-    if admission is not None and good:
-        refused = admission.admit(work.transaction, rules.limits, [rows[name] for name in order])
-        items = [refused.get(item.id, item) if isinstance(item, ReservationDocument) else item for item in items]
-        good = [item for item in good if item.id not in refused]
-        order = dict.fromkeys(item.id for item in good)
-    inserted = work.transaction.insert_reservations([rows[name] for name in order])
+    rows: dict[str, Reservation] = {}
+    causes: dict[str, Cause] = {}
+    for each in submissions:
+        found = each.new_rows(rules, work.now)
+        rows |= found
+        causes |= dict.fromkeys(found, each.cause)
+    refused = admission.admit(work.transaction, rules.limits, list(rows.values())) if admission and rows else {}
+    asked = [name for name in rows if name not in refused]
+    inserted = work.transaction.insert_reservations([rows[name] for name in asked])
     events = [
-        work.sign(Event(at=work.now, name="reservation_submitted", cause=work.cause, reservation=row.id))
+        Event(
+            at=work.now,
+            name="reservation_submitted",
+            cause=causes[row.id],
+            reservation=row.id,
+            principal=row.principal,
+        )
         for row in inserted
     ]
     work.transaction.append_events(events)
     present = {row.id: row for row in inserted}
-    # Of several documents with the same id the first one is stored.
-    first = {id(item) for item in {item.id: item for item in reversed(good)}.values() if item.id in present}
-    present |= work.transaction.load_reservations(order.keys() - present.keys())
-    alike = {name for name, row in present.items() if row.request == rows[name].request}
-    warned = {name: reason for name, reason in (misfits or {}).items() if name in alike}
-    results = [
-        _answer(work, rules, item, present[item.id], warned, index, is_known=id(item) not in first)
-        if isinstance(item, ReservationDocument)
-        else refuse_item(item, index)
-        for index, item in enumerate(items)
-    ]
+    new = frozenset(present)
+    present |= work.transaction.load_reservations(rows.keys() - new - refused.keys())
+    warned = {
+        name: reason
+        for name, reason in (misfits or {}).items()
+        if name in present and present[name].request == rows[name].request
+    }
+    results = [_answer_all(each, rules, present, refused, warned, new) for each in submissions]
     return results, ChangeSet(rows=list(inserted), events=events, is_change=bool(inserted))
 
 
+def _answer_all(
+    submission: Submission,
+    rules: Rules,
+    present: Mapping[str, Reservation],
+    refused: Mapping[str, InvalidInputError],
+    warned: Mapping[str, Reason],
+    new: frozenset[str],
+) -> list[Answer]:
+    """Return the answers to the documents of one submission, by index. `new`: the reservations that were inserted."""
+    results: list[Answer] = []
+    answered: set[str] = set()
+    for index, item in enumerate(submission.items):
+        if not isinstance(item, ReservationDocument) or item.id in refused:
+            fault = refused[item.id] if isinstance(item, ReservationDocument) else item
+            results.append(refuse_item(fault, index))
+            continue
+        # Of several documents with the same id the first one is stored.
+        is_known = item.id not in new or item.id in answered
+        answered.add(item.id)
+        results.append(_answer(submission.principal, rules, item, present[item.id], warned, index, is_known=is_known))
+    return results
+
+
 def _answer(
-    work: UnitOfWork,
+    principal: Principal | None,
     rules: Rules,
     item: ReservationDocument,
     row: Reservation,
@@ -121,7 +169,7 @@ def _answer(
     If another principal submitted that reservation, the document is refused. `is_known`: the reservation existed before
     this document; notes then name the fields that differ, for which the stored values hold.
     """
-    if not owns(work.principal, row):
+    if not owns(principal, row):
         return refuse([Fault("id", "an id that no other principal has used", show(item.id))], index)
     answer = describe_answer(row)
     if row.phase == "pending" and row.id in warned:

@@ -1,0 +1,137 @@
+"""Gathered requests: many single requests of different senders are carried out in one transaction.
+
+The answers are those of the requests one by one in the same order, with one exception: requests that do not name the
+same rows may change places, so a reservation that is submitted while another one is released may meet a limit on
+pending reservations that the release would have made room for.
+
+If a joint transaction fails, its requests are carried out one by one, so that a broken row or a lost race harms only
+the request that meets it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+from scheduler.model.command_schemas import ReservationDocument
+from scheduler.model.principals import Principal
+from scheduler.model.validation import Document
+from scheduler.operations.commands.intake import Request, check_request, count_results, execute
+from scheduler.operations.commands.submit import Answer
+from scheduler.operations.ports import Ports
+from scheduler.ports import ConflictError, StaleWriteError
+
+GATHERED: Final = frozenset({"submit", "release", "renew", "confirm", "cancel"})
+"""Verbs of which waiting requests are carried out together. Requests of other verbs are rare or lock other rows."""
+SEPARATE_SECONDS: Final = 5.0
+"""Seconds after the begin of a joint transaction that failed in which its requests are tried one by one. It bounds the
+work on a database that does not answer; senders repeat the requests that are left.
+"""
+
+
+MOST_TRIES: Final = 3
+"""Attempts for a request that meets a copy of itself or another change of its rows in the database."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A request as it arrived: the verb, the document, and the verified sender; None: it was not signed."""
+
+    verb: str
+    document: object
+    principal: Principal | None = None
+
+
+Outcome = Answer | Exception
+"""The answer to a request, or the error for which it has none."""
+
+
+def is_gathered(verb: str, document: object) -> bool:
+    """Return whether a request is carried out together with others: a single document with one of the verbs GATHERED.
+
+    A list of documents has a transaction of its own already.
+    """
+    return verb in GATHERED and isinstance(document, Mapping) and "items" not in document
+
+
+def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
+    """Carry out these requests in as few transactions as possible. Return the outcome of each, in their order."""
+    checked = [check_request(each.verb, each.document, principal=each.principal) for each in messages]
+    outcomes: dict[int, Outcome] = {}
+    for stage in _stages(checked):
+        # Submissions lock the counter of insertions before any reservation, so they have a transaction of their own.
+        for is_submission in (True, False):
+            part = {index: each for index, each in stage.items() if (each.verb == "submit") == is_submission}
+            outcomes |= zip(part, _execute_together(ports, list(part.values())), strict=True)
+    found = [outcomes[index] if isinstance(each, Request) else each for index, each in enumerate(checked)]
+    for message, outcome in zip(messages, found, strict=True):
+        if isinstance(outcome, dict):
+            count_results(ports.meter, message.principal, outcome)
+    return found
+
+
+def _stages(checked: Iterable[Request | Answer]) -> Iterator[dict[int, Request]]:
+    """Yield the valid requests by index, in groups that may be carried out together.
+
+    In a group no two requests have the same id or name the same row, a request of another verb than GATHERED is alone,
+    and no submission follows a report about a slot, because the report may change reservations that it does not name.
+    """
+    stage: dict[int, Request] = {}
+    taken: set[tuple[str, Any]] = set()
+    for index, request in enumerate(checked):
+        if not isinstance(request, Request):
+            continue
+        names = {("request", request.id), *_list_rows(request)}
+        is_alone = request.verb not in GATHERED
+        if is_alone or not taken.isdisjoint({*names, ("verb", request.verb)}):
+            yield stage
+            stage, taken = {}, set()
+        stage[index] = request
+        taken |= names
+        if any(kind == "slot" for kind, _ in names):
+            taken.add(("verb", "submit"))
+        if is_alone:
+            yield stage
+            stage, taken = {}, set()
+    yield stage
+
+
+def _list_rows(request: Request) -> Iterator[tuple[str, Any]]:
+    """Yield the rows that the documents of a request name, each as (kind, id)."""
+    for document in request.items:
+        if isinstance(document, ReservationDocument):
+            yield "reservation", document.id
+        elif isinstance(document, Document):
+            found = ((kind, getattr(document, kind, None)) for kind in ("reservation", "slot"))
+            yield from ((kind, name) for kind, name in found if name is not None)
+
+
+def _execute_together(ports: Ports, requests: Sequence[Request]) -> list[Outcome]:
+    """Carry out requests in one transaction. If it fails, carry them out one by one, as far as time allows."""
+    if not requests:
+        return []
+    began = monotonic()
+    try:
+        return [*execute(ports, requests)]
+    except Exception as error:  # noqa: BLE001 - whatever one request causes must not stop the others
+        failure = error
+    if len(requests) == 1 and not _is_race(failure):
+        return [failure]
+    return [
+        _execute_alone(ports, request) if monotonic() - began < SEPARATE_SECONDS else failure for request in requests
+    ]
+
+
+def _execute_alone(ports: Ports, request: Request) -> Outcome:
+    for left in reversed(range(MOST_TRIES)):
+        try:
+            return execute(ports, [request])[0]
+        except Exception as error:  # noqa: BLE001 - as above
+            if not left or not _is_race(error):
+                return error
+    raise AssertionError("unreachable")
+
+
+def _is_race(error: Exception) -> bool:
+    """Return whether a transaction failed because another one changed its rows first, so that it may be repeated."""
+    return isinstance(error, StaleWriteError | ConflictError)
