@@ -97,7 +97,9 @@ def main() -> None:
     parser = ArgumentParser(prog="python -m bench.simulation", description="Time and memory of `leasehold simulate`.")
     parser.add_argument("--slots", nargs="+", type=int, help="sizes of the fleet; default: 1000 10000")
     parser.add_argument("--jobs-a-slot", type=int, default=JOBS_A_SLOT, help="default: %(default)s")
-    parser.add_argument("--clock", type=int, default=CLOCK_SECONDS, help="all times are multiples; default: %(default)s")
+    parser.add_argument(
+        "--clock", type=int, default=CLOCK_SECONDS, help="all times are multiples; default: %(default)s"
+    )
     parser.add_argument("--large", action="store_true", help="100,000 slots with 1,000,000 jobs, and nothing else")
     parser.add_argument("--files", type=Path, metavar="FOLDER", help="write the logs and fleets here, and play nothing")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
