@@ -1,7 +1,7 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test quick check coverage durations docs chaos bench lock .venv
+.PHONY: help demo up test quick check coverage durations docs chaos bench benches lock .venv
 
 # Demo and tests start dozens of processes, and each would compile all its imports without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,8 +58,11 @@ chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promis
 	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \
 	    --database $(or $(DATABASE),both) $(if $(OFF),--off $(OFF))
 
-bench: .venv ## run all benchmarks: bench/*.py except names with _ at the start
-	@set -e; for file in $$(ls bench/[!_]*.py 2>/dev/null); do \
+bench: .venv ## what was asked of the speed and what is reached, into docs/explanation/performance.md (QUICK=1)
+	@$(BIN)/python -m bench.targets $(if $(QUICK),--quick,--large) --write --picture docs/explanation/growth.svg
+
+benches: .venv ## run each benchmark by itself: bench/*.py except bench.targets and names with _ at the start
+	@set -e; for file in $$(ls bench/[!_]*.py 2>/dev/null | grep -v bench/targets.py); do \
 	    name=$$(basename $$file .py); echo "== bench.$$name"; $(BIN)/python -m bench.$$name; done
 
 lock: .venv ## make requirements.lock from pyproject.toml (UPGRADE=1 takes newer versions)

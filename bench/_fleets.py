@@ -1,5 +1,6 @@
 """The fleets of `bench.plan`. More reservations wait than fit, so that every part of a tick has work."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -52,7 +53,7 @@ def make_counted(slots: int, pending: int) -> Fleet:
     )
 
 
-def make_sized(slots: int, pending: int) -> Fleet:
+def make_sized(slots: int, pending: int, scheduler: dict[str, Any] | None = None) -> Fleet:
     """Orchard's: cpus and memory of different sizes, labels that some require and some prefer, many on one slot."""
     random = Random(slots)
     held: tuple[dict[str, float], ...] = ({"cpus": 8, "memory_mib": 16384}, {"cpus": 16, "memory_mib": 65536})
@@ -77,7 +78,20 @@ def make_sized(slots: int, pending: int) -> Fleet:
         labels = {"zone": random.choice(ZONES)} | random.choice(({}, {"disk": "ssd"}))
         return {"state": "ready", "resources": random.choice(held), "labels": labels}
 
-    return _make_fleet(pools, _make_slots(slots, describe), _make_reservations(random, pending, requests), ("sorting",))
+    return _make_fleet(
+        pools,
+        _make_slots(slots, describe),
+        _make_reservations(random, pending, requests),
+        ("sorting",),
+        scheduler,
+    )
+
+
+def make_prioritized(slots: int, pending: int) -> Fleet:
+    """Return the fleet of `make_sized` under the queue `priority`, with nine priorities."""
+    fleet, random = make_sized(slots, pending, {"queue": "priority"}), Random(pending)
+    rows = [replace(each, priority=random.randint(1, 9)) for each in fleet.reservations]
+    return dataclasses.replace(fleet, reservations=rows, loops=())
 
 
 def make_empty(slots: int, pending: int) -> Fleet:
@@ -142,6 +156,7 @@ def _make_gangs(slots: int, pending: int, parts: tuple[Component, ...], schedule
 FLEETS: dict[str, Callable[[int, int], Fleet]] = {
     "counted": make_counted,
     "sized": make_sized,
+    "prioritized": make_prioritized,
     "empty": make_empty,
     "gangs": make_gangs,
     "elastic": make_elastic,

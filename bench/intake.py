@@ -20,17 +20,16 @@ TASKS = 2_000
 ROUNDS = 3
 
 
-def rate_of_intake(client: Client, number: int) -> float:
+def rate_of_intake(client: Client, number: int, count: int = RESERVATIONS) -> float:
     """Reservations accepted a second: from the call of `reserve_many` to its return."""
     items: list[ReservationFields] = [
-        {"id": f"bench-{number}-{index}", "system": SYSTEM, "tags": {"round": str(number)}}
-        for index in range(RESERVATIONS)
+        {"id": f"bench-{number}-{index}", "system": SYSTEM, "tags": {"round": str(number)}} for index in range(count)
     ]
     began = perf_counter()
     answers = client.reserve_many(items, timeout=120)
     took = perf_counter() - began
     assert all(answer.ok for answer in answers)
-    return RESERVATIONS / took
+    return count / took
 
 
 def rate_of_tasks(wire: RequestTransport) -> float:

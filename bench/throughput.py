@@ -22,6 +22,8 @@ SLOTS = 100
 ROUNDS = 3
 LOOK_SECONDS = 0.02
 """Interval of the reads that find the end; the figures are as exact as this."""
+LONGEST_SECONDS = 600.0
+"""Time after which the reservations count as never leased."""
 
 
 def read_cpu_seconds(stack: Stack) -> float:
@@ -55,6 +57,7 @@ def lease_many(client: Client, store: Store, count: int, number: int) -> dict[st
     accepted = perf_counter() - began
     assert all(answer.ok for answer in answers)
     while store.count_phases()["leased"] < wanted:
+        assert perf_counter() - began < LONGEST_SECONDS, f"not all of {count} reservations were leased"
         sleep(LOOK_SECONDS)
     return {"accepted": accepted, "leased": perf_counter() - began}
 

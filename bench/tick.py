@@ -1,14 +1,14 @@
 """The whole tick (lock, view, plan, commit, publish, report) on a real database and a real Redis, stage by stage.
 
 `python -m bench.tick [--slots N] [--pending N] [--postgresql] [--json]` prints for each stage the time, and what it
-costs: SQL statements, Redis round trips (a pipeline or a script is one), commands that Redis carried out, and bytes to
-Redis.
+costs: SQL statements, Redis round trips (a pipeline or a script is one), Celery messages, commands that Redis carried
+out, and bytes to Redis.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.ports import OutboxMessage
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
@@ -42,6 +43,34 @@ from tests.servers import start_own_redis
 LEASES_A_SLOT = 4
 CHURN = 0.01
 REQUEST = Request(system="bench", components=(Component(name="main"),))
+
+
+class CountingDispatcher(QuietDispatcher):
+    """Counts the Celery messages that a tick would send, and sends none."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+
+    def send_launches(self, slots: Sequence[Slot]) -> None:
+        """See QuietDispatcher. Each launch is a message."""
+        self.messages += len(slots)
+
+    def send_terminations(self, slots: Sequence[Slot]) -> None:
+        """See QuietDispatcher. Each termination is a message."""
+        self.messages += len(slots)
+
+    def send_checks(self, slots: Sequence[str]) -> None:
+        """See QuietDispatcher. Each check is a message."""
+        self.messages += len(slots)
+
+    def send_callback(self, outgoing: OutboxMessage) -> None:
+        """See QuietDispatcher."""
+        self.messages += 1
+        super().send_callback(outgoing)
+
+    def send_tick(self) -> None:
+        """See QuietDispatcher."""
+        self.messages += 1
 
 
 class Meters:
@@ -79,15 +108,17 @@ class Fleet:
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         migrate(database_url)
+        self.database_url = database_url
         self.client = make_redis(redis_url)
         self.store = open_store(database_url)
+        self.dispatcher = CountingDispatcher()
         self.ports = Ports(
             store=self.store,
             view_cache=RedisViewCache(self.client),
             lock=RedisLeaderLock(self.client, lock_seconds=600),
             notifier=RedisNotifier(self.client, lambda: None),
             heartbeats=RedisHeartbeats(self.client),
-            dispatcher=QuietDispatcher(),
+            dispatcher=self.dispatcher,
             meter=MemoryMeter(),
             fleet=None,  # type: ignore[arg-type]
             probe=None,  # type: ignore[arg-type]
@@ -175,8 +206,10 @@ def run(fleet: Fleet, slots: int, pending: int) -> Iterator[tuple[str, Callable[
     few = min(1000, leased)
     fleet.submit(few)
     yield f"{few:,} leases", fleet.tick
-    fleet.submit(leased - few)
-    yield f"{leased - few:,} leases", fleet.tick
+    fleet.release(few)
+    fleet.tick()
+    fleet.submit(leased)
+    yield f"{leased:,} leases", fleet.tick
     fleet.submit(pending)
     yield f"{pending:,} arrivals, nothing to decide", fleet.tick
     fleet.client.flushall()
@@ -205,12 +238,13 @@ def measure(fleet: Fleet, slots: int, pending: int) -> Iterator[tuple[str, Figur
     """Yield the figures of each stage."""
     meters = Meters(fleet.client)
     for name, act in run(fleet, slots, pending):
-        before = meters.read()
+        before, messages = meters.read(), fleet.dispatcher.messages
         began = perf_counter()
         result = act()
         seconds = perf_counter() - began
         after = meters.read()
         counted = {key: after[key] - before[key] for key in after}
+        counted["messages"] = fleet.dispatcher.messages - messages
         decisions = len(result.plan.decisions) if isinstance(result, Ticked) else 0
         yield name, {"seconds": seconds, "decisions": decisions, **counted}
 
@@ -247,6 +281,7 @@ def main() -> None:
                 print(
                     f"{name:<45}{figures['seconds']:>9.3f} s{figures['decisions']:>8,} decisions"
                     f"{figures['statements']:>8,} statements{figures['round_trips']:>7,} round trips"
+                    f"{figures['messages']:>5,} messages"
                     f"{figures['commands']:>9,} commands{figures['bytes'] / 1e3:>11,.0f} kB",
                     flush=True,
                 )

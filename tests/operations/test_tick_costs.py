@@ -35,6 +35,7 @@ def test_statements_and_round_trips_do_not_grow_with_the_leases(fleet: Fleet) ->
         assert len(fleet.tick().plan.decisions) == count
         after = meters.read()
         costs.append(sum(after[key] - before[key] for key in ("statements", "round_trips")))
+    assert fleet.dispatcher.messages == 0
     one, chunk, three_chunks = costs
     assert one <= MOST_FOR_A_TICK
     assert chunk <= MOST_FOR_A_CHUNK

@@ -1,0 +1,55 @@
+"""Raw Celery: an app with one trivial task, a worker of it, and the rate of its tasks.
+
+The task answers with one push to a Redis list, because Celery's own results cost more than that.
+"""
+
+import os
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import celery
+import redis
+
+from bench._trivial_tasks import measure
+from tests.guarding import Guarded
+
+VARIABLE = "LEASEHOLD_BENCH_REDIS"
+"""Environment variable with the URL of the Redis."""
+ANSWERS = "bench:answers"
+START_SECONDS = 60
+
+_url = os.environ.get(VARIABLE, "redis://localhost:1/0")
+app = celery.Celery("bench-plain", broker=_url)
+app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
+_redis = redis.Redis.from_url(_url)
+
+
+@app.task
+def answer() -> None:
+    """Push one answer: the trivial task."""
+    _redis.rpush(ANSWERS, "1")
+
+
+def submit(count: int) -> None:
+    """Send this number of tasks, and return when all have answered."""
+    for _ in range(count):
+        answer.delay()
+    for _ in range(count):
+        assert _redis.blpop([ANSWERS], timeout=60), "a task of raw Celery does not answer"
+
+
+def measure_celery(rounds: int, counts: list[int], folder: Path) -> dict[str, Any]:
+    """Return the figures of raw Celery with a worker process for each core. VARIABLE must be set."""
+    words = [sys.executable, "-m", "celery", "-A", "bench._plain_celery", "worker", "--without-gossip"]
+    words += ["--without-mingle", "-P", "prefork", "-c", str(os.cpu_count())]
+    with (folder / "celery.log").open("wb") as log, Guarded(words, stdout=log, stderr=log) as worker:
+        answer.delay()
+        until = monotonic() + START_SECONDS
+        while not _redis.blpop([ANSWERS], timeout=1):
+            assert monotonic() < until, "the worker of raw Celery does not start"
+            assert worker.poll() is None, "the worker of raw Celery ended"
+        found = measure(submit, rounds, counts)
+        worker.terminate()
+    return {"version": celery.__version__, **found}
