@@ -75,6 +75,8 @@ class Ports:
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
+    is_observed: bool = True
+    """Whether anything reads notices, hints to hosts and metrics. False in a simulation, which makes none of them."""
     is_bounded: bool = True
     """Whether a tick limits the work that it does for one principal. False in a simulation, which plans everything in
     each tick.
@@ -104,17 +106,19 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
     if changes:
         ports.view_cache.publish(changes)
-    _send_notices(ports, change_set)
+    if ports.is_observed:
+        _send_notices(ports, change_set)
     _send_slow_work(ports, change_set)
     # A lease that comes or goes on a static host also changes the slot, so its host gets a hint.
-    if change_set.hosts:
+    if change_set.hosts and ports.is_observed:
         hint_to_hosts(ports, change_set.hosts)
     send_callbacks(ports, change_set.outgoing)
     if kick:
         ports.notifier.kick()
-    _count_boots(ports.meter, change_set)
-    _observe_times(ports.meter, change_set)
-    _count_spending(ports.meter, change_set)
+    if ports.is_observed:
+        _count_boots(ports.meter, change_set)
+        _observe_times(ports.meter, change_set)
+        _count_spending(ports.meter, change_set)
 
 
 def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:

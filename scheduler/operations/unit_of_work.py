@@ -183,8 +183,10 @@ class UnitOfWork:
                 self.accounts[row.id] = row
             case Reservation():
                 self._put_reservation(row)
-        self._changed[type(row), row.id] = row
-        self._marked.pop((type(row), row.id), None)
+        key = (type(row), row.id)
+        self._changed[key] = row
+        if self._marked:
+            self._marked.pop(key, None)
 
     def mark(self, row: Slot | Reservation) -> None:
         """Stage a row of which only time marks such as `last_seen` changed, so that its version does not increase."""

@@ -32,14 +32,13 @@ from scheduler.ports import OutboxMessage
 from scheduler.simulation.cloud import EventQueue, SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.initial_state import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
+from scheduler.simulation.view_cache import SimulatedViewCache
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import (
-    InMemoryRedis,
     MemoryHeartbeats,
     MemoryLeaderLock,
     MemoryMeter,
     MemoryNotifier,
-    MemoryViewCache,
 )
 
 
@@ -159,10 +158,7 @@ class SimulatedCluster:
 
 
 def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedCluster:
-    """Return a simulated cluster without slots, under the rules `config`, at time 0.
-
-    Changes never reach the view late in a simulation, so the view keeps no tombstones: an id may be used again at once.
-    """
+    """Return a simulated cluster without slots, under the rules `config`, at time 0."""
     event_queue = EventQueue()
     cloud = SimulatedCloud(event_queue, delays)
     dispatcher = SimulatedDispatcher(event_queue, cloud)
@@ -171,7 +167,7 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
     numbers = count(1)
     ports = Ports(
         store=store,
-        view_cache=MemoryViewCache(InMemoryRedis(lambda: event_queue.now, kept_seconds=0.0)),
+        view_cache=SimulatedViewCache(),
         lock=MemoryLeaderLock(clock=lambda: event_queue.now),
         notifier=notifier,
         heartbeats=MemoryHeartbeats(lambda: event_queue.now),
@@ -180,6 +176,7 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
         fleet=cloud,
         probe=cloud,
         new_id=lambda: f"launch-{next(numbers)}",
+        is_observed=False,
         is_bounded=False,
     )
     leader = Leader(holder="simulation", interval=inf, lock_seconds=inf)

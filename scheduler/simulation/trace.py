@@ -2,6 +2,7 @@
 metrics.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from math import inf
@@ -14,6 +15,7 @@ from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError, fault
 from scheduler.operations.commands.lease_commands import INTERRUPTED
 from scheduler.operations.ending_leases import REVOKED
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.reservations import GRANTED
 from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
@@ -26,6 +28,11 @@ from scheduler.simulation.workload import Workload, list_submissions
 
 ENDED_KEPT: Final = 1000
 """Number of stored events at which a trace run deletes events and ended rows, so that reading stays fast."""
+
+PRUNES_A_FULL_COLLECTION: Final = 100
+"""How many times a trace run deletes ended rows until it lets Python's garbage collector examine all objects. A run
+makes few cycles of objects, so the collector is paused in between and examines young objects at each deletion.
+"""
 
 MOST_SETBACKS: Final = 1000
 """How often one job may lose its leases, and its work with them, before the trace is assumed never to end. A job that
@@ -99,6 +106,7 @@ class TracePlay:
         self._submissions = list_submissions(workload, fleet.system, elastic_share)
         self._next = next(self._submissions, None)
         self._seen = len(self.cluster.store.events)
+        self._prunes = 0
         self._wall_seconds = 0.0
         self._put_hosts(fleet)
         self._process_events()
@@ -138,9 +146,10 @@ class TracePlay:
         """
         began = monotonic()
         try:
-            while self._metrics.finished < len(self._workload.jobs):
-                self._play_instant(self._next_instant())
-                on_progress()
+            with PausedGC():
+                while self._metrics.finished < len(self._workload.jobs):
+                    self._play_instant(self._next_instant())
+                    on_progress()
         finally:
             self._wall_seconds += monotonic() - began
 
@@ -166,11 +175,16 @@ class TracePlay:
             self._loop.run_due()
         self._loop.tick_until_quiet()
         self._setbacks.note_ticks(self._loop.ticks, all_wait=self._metrics.all_wait)
+        if len(self.cluster.store.events) >= ENDED_KEPT:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Delete events and ended rows, of which the metrics have everything that is needed, and collect garbage."""
         store = self.cluster.store
-        if len(store.events) >= ENDED_KEPT:
-            # The metrics have everything that is needed of ended rows.
-            store.prune(events_before=inf, requests_before=inf, ended_before=inf)
-            self._seen = len(store.events)
+        store.prune(events_before=inf, requests_before=inf, ended_before=inf)
+        self._seen = len(store.events)
+        self._prunes += 1
+        gc.collect(1 if self._prunes % PRUNES_A_FULL_COLLECTION else 2)
 
     def _process_events(self) -> bool:
         """Pass the events that the store has recorded since the last call to the simulated holders of leases, to the

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import floor
 from pathlib import Path
 
@@ -73,16 +74,19 @@ def make_reservation(job: Job, name: str, system: str, elastic_share: float) -> 
     components = [_make_component("main", "essential", job.processors - elastic)]
     if elastic:
         components.append(_make_component("more", "elastic", elastic))
-    return ReservationDocument(
-        id=name,
-        system=system,
-        account=f"user-{job.user}" if job.user >= 0 else None,
-        size=(job.requested_seconds or job.run_seconds) * job.processors,
-        ttl=0.0,
-        runtime=job.run_seconds,
-        components=tuple(components),
+    return ReservationDocument.model_validate(
+        {
+            "id": name,
+            "system": system,
+            "account": f"user-{job.user}" if job.user >= 0 else None,
+            "size": (job.requested_seconds or job.run_seconds) * job.processors,
+            "ttl": 0.0,
+            "runtime": job.run_seconds,
+            "components": tuple(components),
+        }
     )
 
 
+@lru_cache(maxsize=4096)  # a log has few different numbers of processors; documents never change
 def _make_component(name: str, kind: str, count: int) -> ComponentDocument:
     return ComponentDocument.model_validate({"name": name, "kind": kind, "count": count, "resources": PROCESSOR})

@@ -4,6 +4,7 @@ read with.
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -150,14 +151,19 @@ class MemoryTransaction(WholeOrNothing):
         """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id.
         See Transaction.
         """
-        wanted = list(slots)
-        owners = {owner for slot in wanted for owner in self._world.occupants.get(slot, ())}
-        owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
-        found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in wanted}
-        for owner, row in self.load_reservations(sorted(owners)).items():
-            for lease in row.leases:
+        written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
+        found: dict[str, list[tuple[str, Lease]]] = {}
+        for slot in slots:
+            held = self._world.occupants.get(slot, {})
+            there = [(owner, lease) for owner in sorted(held) if owner not in written for lease in held[owner]]
+            found[slot] = there
+        for owner, row in written.items():
+            for lease in row.leases if isinstance(row, Reservation) else ():
                 if lease.slot in found:
                     found[lease.slot].append((owner, lease))
+        if written:
+            for there in found.values():
+                there.sort(key=itemgetter(0))
         return found
 
     def load_all_slots(self) -> list[Slot]:
@@ -184,11 +190,11 @@ class MemoryTransaction(WholeOrNothing):
     def save(self, rows: Sequence[Row]) -> list[Row]:
         """Write `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
         saved: list[Row] = []
+        now, kept, replace = self._now, self._rows, msgspec.structs.replace
         for row in rows:
             self._guard(row)
             version = row.version + 1 if row.version else self._buried + 1
-            stored = msgspec.structs.replace(row, version=version, marked_at=self._now)
-            self._rows[type(row), row.id] = stored
+            stored = kept[type(row), row.id] = replace(row, version=version, marked_at=now)
             saved.append(stored)
         return saved
 
@@ -280,6 +286,9 @@ class MemoryTransaction(WholeOrNothing):
         return self._rows[key] if key in self._rows else self._world.rows[key[0]].get(key[1])
 
     def _load(self, kind: type[Row], ids: Iterable[str]) -> dict[str, Row]:
+        stored = self._world.rows[kind]
+        if not self._rows:
+            return {row_id: stored[row_id] for row_id in ids if row_id in stored}
         found = ((row_id, self._find((kind, row_id))) for row_id in ids)
         return {row_id: row for row_id, row in found if row is not None}
 
@@ -288,8 +297,10 @@ class MemoryTransaction(WholeOrNothing):
         StaleWriteError if the present copy has another version than the one that `row` was read with.
         """
         current = self._find((type(row), row.id))
+        if current is not None and current.version == row.version:
+            return current
         is_new = current is None and row.version == 0 and type(row) is not Reservation
-        if not is_new and (current is None or current.version != row.version):
+        if not is_new:
             raise self._lose(StaleWriteError(_stale(row, current)))
         return current
 

@@ -9,7 +9,7 @@ from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import WORKER
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
@@ -30,7 +30,7 @@ Key = tuple[type[Row], str]
 class World:
     """The committed rows of the memory store by id, and indexes that follow every change.
 
-    occupants: slot -> ids of the reservations with a lease on it. phases: phase -> ids of its reservations.
+    occupants: slot -> reservation -> its leases on the slot. phases: phase -> ids of its reservations.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class World:
             Account: self.accounts,
         }
         """The dicts of the slots, reservations, holds and accounts, by type of row."""
-        self.occupants: dict[str, dict[str, None]] = {}
+        self.occupants: dict[str, dict[str, list[Lease]]] = {}
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
         self.balances: dict[str, dict[float, BalanceSample]] = {}
@@ -68,7 +68,7 @@ class World:
             self._unlink(self.reservations.get(row.id), row)
             self.phases[row.phase][row.id] = None
             for lease in row.leases:
-                self.occupants.setdefault(lease.slot, {})[row.id] = None
+                self.occupants.setdefault(lease.slot, {}).setdefault(row.id, []).append(lease)
         self.rows[type(row)][row.id] = row
         # Move the row to the end of the order of writes. The times never decrease, even if the clock does.
         key = (type(row), row.id)
