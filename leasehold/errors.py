@@ -27,7 +27,7 @@ class Fault:
         return f"{self.path}: expected {self.expected}, got {self.got}"
 
 
-class Refused(LeaseholdError):  # noqa: N818 - see above
+class Refused(LeaseholdError):  # noqa: N818 - see the module docstring
     """Raised if a worker refused a request. Nothing was changed. `errors` has the faults of the request."""
 
     def __init__(self, errors: Iterable[Fault]) -> None:
@@ -35,41 +35,41 @@ class Refused(LeaseholdError):  # noqa: N818 - see above
         super().__init__("; ".join(map(str, self.errors)) or "refused")
 
 
-class NotAnswered(LeaseholdError, TimeoutError):  # noqa: N818 - see above
+class NotAnswered(LeaseholdError, TimeoutError):  # noqa: N818 - see the module docstring
     """Raised if no worker answered within the time limit. A worker may still carry out the request later; sending it
     again with the same id is safe.
     """
 
 
-class NoStack(LeaseholdError):  # noqa: N818 - see above
+class NoStack(LeaseholdError):  # noqa: N818 - see the module docstring
     """Raised if the caller gave no URL of Redis, and no stack runs in this folder or above."""
 
 
-class UntrustedFolder(LeaseholdError):  # noqa: N818 - see above
+class UntrustedFolder(LeaseholdError):  # noqa: N818 - see the module docstring
     """Raised if a folder `.leasehold` belongs to another user, or if other users may write to it. No file in the folder
     was used.
     """
 
 
-class BadCredentials(LeaseholdError):  # noqa: N818 - see above
+class BadCredentials(LeaseholdError):  # noqa: N818 - see the module docstring
     """Raised if a key file, a key or the name of a principal (a sender of messages) is invalid. The message does not
     contain the key.
     """
 
 
-class Unavailable(LeaseholdError, ConnectionError):  # noqa: N818 - see above
+class Unavailable(LeaseholdError, ConnectionError):  # noqa: N818 - see the module docstring
     """Raised if Redis is unreachable, or if it has no valid view (the copy of the scheduler's state). No data is lost;
     try again later.
     """
 
 
-class Unknown(LeaseholdError, LookupError):  # noqa: N818 - see above
+class Unknown(LeaseholdError, LookupError):  # noqa: N818 - see the module docstring
     """Raised if the view in Redis has no reservation or slot with this id. An ended reservation leaves the view after
     ten minutes.
     """
 
 
-class Ended(LeaseholdError):  # noqa: N818 - see above
+class Ended(LeaseholdError):  # noqa: N818 - see the module docstring
     """Raised if a reservation ended in another phase than the one that the caller waited for. `phase` and `reason`
     describe the end.
     """

@@ -136,9 +136,9 @@ class CommandGroup:
         try:
             self._process = subprocess.Popen(words, env=environment, process_group=0)  # noqa: S603 - running it is the purpose
         except FileNotFoundError as error:
-            raise NotStarted(f"{words[0]}: {error.strerror}", NOT_FOUND) from None
+            raise NotStarted(f"the command {words[0]} cannot be started: {error.strerror}", NOT_FOUND) from None
         except OSError as error:
-            raise NotStarted(f"{words[0]}: {error.strerror}", NOT_EXECUTABLE) from None
+            raise NotStarted(f"the command {words[0]} cannot be started: {error.strerror}", NOT_EXECUTABLE) from None
         with self._guard:
             self._pid, early = self._process.pid, self._early
             for number in early:
@@ -245,7 +245,7 @@ class LeasedCommand:
             terminal.take_back()
             stop_own_group()
             if not terminal.give(group) and number in STOPS_TO_ASK_FOR_IT:
-                # If no shell can give this process the terminal either, the command stops again at once.
+                # If no shell can give this process the terminal either, the command would stop again at once.
                 time.sleep(RETRY_SECONDS)
             if self._lease.is_held:
                 self._group.send(signal.SIGCONT)
@@ -255,7 +255,7 @@ class LeasedCommand:
             if self._is_revoked or self._group.is_over:
                 return
             self._is_revoked = True
-        # Outside of the guard, so that a lost lease does not wait for Redis.
+        # The row is read outside of the guard, so that the handling of a lost lease does not wait for Redis.
         row = None
         with contextlib.suppress(LeaseholdError):
             # An answer to a renewal reports a revocation without its reason; the row has it.
@@ -264,8 +264,8 @@ class LeasedCommand:
         deadline = lease.revoke_by
         draft = self._revoked_file.with_suffix(".draft")
         with contextlib.suppress(OSError):
-            # Renamed when it is complete, because the command may read it at any time. Without the file the command
-            # still gets the signal.
+            # The draft is renamed when it is complete, because the command may read the file at any time. Without the
+            # file the command still gets the signal.
             draft.write_text(f"{reason}\n{'' if deadline is None else f'{deadline:.3f}'}\n", encoding="utf-8")
             draft.replace(self._revoked_file)
         until = "" if deadline is None else f", and is killed in {deadline - self._client.now():.0f} s if it still runs"

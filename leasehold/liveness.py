@@ -58,7 +58,7 @@ def _find_late_beat(settings: Settings) -> str | None:
     try:
         age = read_send_age(Path(settings.celery.beat_file))
     except OSError as error:
-        return f"{settings.celery.beat_file}: {error.strerror}: beat has not started"
+        return f"beat has not started, because its file {settings.celery.beat_file} cannot be read: {error.strerror}"
     return f"beat has sent nothing for {age:.0f} s" if age > late else None
 
 

@@ -38,7 +38,7 @@ def open_folder(path: Path) -> Iterator[int | None]:
     except OSError:
         yield None
         return
-    # A link without a target now may have one a moment later.
+    # A symbolic link that has no target now may have one a moment later.
     if stat.S_ISLNK(link.st_mode) or stat.S_ISDIR(link.st_mode):
         _check_owner(path, link)
     try:
@@ -77,7 +77,7 @@ def check_private(path: Path, found: os.stat_result) -> None:
     if found.st_mode & _OTHERS_MAY_WRITE:
         raise UntrustedFolder(
             f"{path} is not used: other users may write to it (mode {stat.S_IMODE(found.st_mode):04o});"
-            f" after a look at what it holds, run `chmod -R go-rwx {path}`"
+            f" check its content, then run `chmod -R go-rwx {path}`"
         )
 
 
@@ -92,7 +92,7 @@ def make_private_folder(path: Path) -> None:
         _check_owner(path, path.lstat())
         path = path.resolve()
     path.mkdir(mode=_FOLDER, exist_ok=True)
-    # From above: after a folder is closed, other users cannot change its content.
+    # Each folder before its content: once a folder is closed to other users, they cannot change its content.
     for place, folders, files, descriptor in os.fwalk(path, onerror=_raise):
         found = os.fstat(descriptor)
         _check_owner(Path(place), found)
@@ -106,7 +106,7 @@ def _close_entry(path: Path, name: str, folder: int) -> None:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        # Removed just now, for example a journal of SQLite.
+        # The entry was removed just now, for example a journal of SQLite.
         return
     _check_owner(path, found)
     if not stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) & PRIVATE_UMASK:

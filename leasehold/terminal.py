@@ -59,7 +59,7 @@ class Terminal:
     def _move(self, present: int, wanted: int) -> bool:
         if self._descriptor is None:
             return False
-        # Blocked, because the kernel stops a process outside of the foreground group that does this.
+        # SIGTTOU is blocked, because the kernel would stop a background process that changes the foreground group.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             if os.tcgetpgrp(self._descriptor) != present:

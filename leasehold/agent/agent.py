@@ -216,8 +216,8 @@ class HostAgent:
                 hints.forget()
                 host = self._look()
                 is_drained = host is not None and host.state == "empty"
-                # A slot that still drained at the start is empty now: register again. A slot that has served since
-                # then was drained by an operator.
+                # If the slot was still draining when the agent started, the host registers again. If the slot has
+                # served since the start, an operator has drained it, and the agent ends.
                 if is_drained and (self._has_served or self._is_leaving or not self._register()):
                     self._report({"event": "left", "slot": self._spec.slot})
                     return

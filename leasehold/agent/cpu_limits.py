@@ -51,14 +51,14 @@ class Cgroups:
             raise OSError(f"{root} has no cpu controller")
         _write(root / "cgroup.subtree_control", "+cpu")
 
-    def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
+    def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - as in Limits
         """Limit the processes of a lease to its number of cores by moving them to the lease's own cgroup."""
         group = self._group(lease)
         group.mkdir(exist_ok=True)
         _write(group / "cpu.max", f"{max(round(cores * PERIOD), LEAST_QUOTA)} {PERIOD}")
         self._move(pids, group)
 
-    def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
+    def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - as in Limits
         """Remove the cgroup of a lease. First its processes are moved to a cgroup without a limit, because only an
         empty one can be removed.
         """
@@ -89,14 +89,14 @@ class Affinity:
     def __init__(self) -> None:
         self._cpus = sorted(os.sched_getaffinity(0))
 
-    def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
+    def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - as in Limits
         """Limit the processes of a lease to whole cores by CPU affinity: as many as `cores`, rounded up, after the
         first `before` ones.
         """
         first, count = floor(before), max(ceil(cores - 1e-9), 1)
         self._set(pids, {self._cpus[(first + number) % len(self._cpus)] for number in range(count)})
 
-    def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
+    def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - as in Limits
         """Let the processes of a lease use all cores of the machine again."""
         self._set(pids, set(self._cpus))
 

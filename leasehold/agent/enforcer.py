@@ -61,7 +61,8 @@ class Enforcer:
             before += lease.cores or 0.0
             if not roots:
                 if self._clock() - self._seen.setdefault(key, self._clock()) >= UNKNOWN_SECONDS:
-                    self._report_once(key, "unlimited", why="no process of it is known here: see leasehold host exec")
+                    why = "no process of this lease is known here: start its processes with `leasehold host exec`"
+                    self._report_once(key, "unlimited", why=why)
             elif is_thorough or self._applied.get(key) != wanted:
                 self._apply(key, *wanted)
         self._seen = {key: at for key, at in self._seen.items() if key in present}

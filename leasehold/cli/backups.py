@@ -103,8 +103,8 @@ class _Restore:
         if yes:
             return
         if not sys.stdin.isatty():
-            raise CommandError(f"{what}: nothing was changed; --yes does it", BAD_INPUT)
-        if not typer.confirm(f"{what}?", err=True):
+            raise CommandError(f"nothing was changed: --yes is required to {what}", BAD_INPUT)
+        if not typer.confirm(f"Do you want to {what}?", err=True):
             raise CommandError("nothing was restored: the answer was not yes")
 
     def carry_out(self, *, resubmit: bool) -> "Restored":

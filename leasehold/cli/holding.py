@@ -76,7 +76,8 @@ def run(
                 status = _run(client, fields, command, wait, group, signals)
             except Stopped as stopped:
                 what = "interrupted" if stopped.number + OF_A_SIGNAL == INTERRUPTED else f"stopped by {stopped}"
-                raise CommandError(f"{what}: {_give_up(client, fields['id'])}", stopped.number + OF_A_SIGNAL) from None
+                text = f"{what} before the command was started: {_give_up(client, fields['id'])}"
+                raise CommandError(text, stopped.number + OF_A_SIGNAL) from None
             except NotStarted as error:
                 raise CommandError(str(error), error.status) from None
     raise typer.Exit(status)
@@ -107,7 +108,7 @@ def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: 
     except (NotAnswered, Unavailable) as error:
         if wait is None or time.monotonic() - began < wait:
             raise
-        raise CommandError(f"{error}: {_give_up(client, name)}", NOT_IN_TIME) from None
+        raise CommandError(f"{error}; the wait for the lease is over: {_give_up(client, name)}", NOT_IN_TIME) from None
 
 
 def _give_up(client: "Client", name: str) -> str:

@@ -177,7 +177,7 @@ def execute(
             os.execvp(command[0], command)  # noqa: S606 - running the user's command is the purpose
     except OSError as error:
         note.unlink(missing_ok=True)
-        raise CommandError(f"{command[0]}: {error.strerror}") from None
+        raise CommandError(f"the command {command[0]} cannot be started: {error.strerror}") from None
 
 
 def _check_lease(slot: str, machine: str, reservation: str, component: str, timeout: float) -> None:

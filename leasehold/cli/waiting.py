@@ -134,7 +134,7 @@ def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
         while left := describe():
             waited = time.monotonic() - began
             if waited >= seconds:
-                raise CommandError(f"{late} after {seconds:g} s: {left}")
+                raise CommandError(f"slots are {late} after {seconds:g} s: {left}")
             show_progress(f"{left} ({show_seconds(waited)})")
             # Polling: readers of the view get no notice of changes.
             time.sleep(min(_POLL_SECONDS, seconds - waited))

@@ -130,7 +130,7 @@ def _mask_parameters(place: str) -> str:
     path, mark, query = place.partition("?")
     if not mark:
         return path
-    # A quote may end the URL within a text.
+    # A quote may be the end of a URL within a longer text.
     quoted = _QUOTE.search(query)
     after = quoted[0] if quoted else ""
     shown = "&".join(map(_mask_parameter, query.removesuffix(after).split("&")))

@@ -42,7 +42,7 @@ def read_report(client: Reads, names: RedisNames) -> dict[str, Any]:
     for _ in range(READS):
         body: bytes | None = client.get(names.report)
         report = json.loads(body) if body else {}
-        if "blocks" not in report:  # there was no tick yet, or an older version wrote the report whole
+        if "blocks" not in report:  # there was no tick yet, or an older version wrote the report as one text
             return report
         blocks = report.pop("blocks")
         found = client.hmget(names.waits, blocks) if blocks else []

@@ -99,7 +99,7 @@ class Holders:
             answers = self._client.reserve_many(map(self._describe, names))
         except LeaseholdError as error:
             self.progress.errors.append(f"{names[0]}: {error}")
-            # The next step sends them again: the same id twice is one reservation.
+            # The next step sends these jobs again. A repeated id does not make a second reservation.
             self._unsent += reversed(names)
             return
         for name, answer in zip(names, answers, strict=True):
@@ -128,7 +128,7 @@ class Holders:
             until = now + self._stretch.run_for(self._jobs[row.id])
             self._pool.submit(self._guarded, row.id, partial(self._take_up, row, until))
         elif row.phase == "released":
-            # The release was committed and its answer was lost.
+            # The release was committed, but its answer was lost.
             self.progress.released[row.id] = now
         elif row.phase in ENDED:
             self._give_up(row.id, f"{row.phase}: {row.reason}")

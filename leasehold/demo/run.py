@@ -78,7 +78,7 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
                 queues = {queue: int(broker.llen(queue)) for queue in QUEUE_NAMES}
                 picture = draw(stretch, holders.progress, slots, queues, holders.now)
                 show(picture, describe(holders.progress, slots, holders.now))
-                # The holders act by the clock, and people read no faster.
+                # A pause between two pictures: the holders act by the clock, and people read no faster.
                 time.sleep(POLL_SECONDS)
 
             while not holders.is_done:
@@ -137,7 +137,8 @@ def report(summary: Summary, console: Console, *, as_json: bool = False) -> None
     console.print()
     console.print(tabulate(summary))
     console.print()
-    console.print("[green]All served, zero instances left.[/]" if summary.is_good else "[red]Not as it should be.[/]")
+    failed = "Failed: a job was not served, an instance is left, or the figures differ."
+    console.print("[green]All served, zero instances left.[/]" if summary.is_good else f"[red]{failed}[/]")
 
 
 def make_console(*, quiet: bool = False) -> Console:

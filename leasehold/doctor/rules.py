@@ -35,9 +35,10 @@ def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
     if remembered.identity not in {None, row.identity}:
         text = f"Redis belongs to cluster {remembered.identity}, the database to cluster {row.identity}"
         remedy = (
-            "Correct broker.url, view.url or database.url. Each cluster needs its own Redis, or its own view.prefix"
+            "Correct broker.url, view.url or database.url. Each cluster needs its own Redis, or in a shared Redis its"
+            " own view.prefix and its own database number in broker.url. No process starts until then."
         )
-        return failure("cluster", text, f"{remedy} and broker database. No process starts until then.")
+        return failure("cluster", text, remedy)
     if remembered.is_restoring:
         text = f"the database of cluster {row.identity} is being restored"
         return failure("cluster", text, "Wait for `leasehold restore`, or run it again if it was interrupted.")
@@ -171,7 +172,7 @@ def judge_schema(current: str | None, head: str | None) -> Finding:
         return ok("schema", f"revision {current}")
     if current is None:
         return failure("schema", "the database has no tables", "Run `leasehold migrate`.")
-    # Revisions are numbers with leading zeros.
+    # Revisions are numbers with leading zeros, so their texts can be compared.
     if head is None or current > head:
         seen = f"the database's schema is newer than this program (revision {current}, the program knows up to {head})"
         return failure("schema", seen, "Upgrade Leasehold on this host.")

@@ -82,7 +82,7 @@ def draw(runs: Sequence[Run], title: str, path: Path) -> None:
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
-        raise PlotError(f"--plot: {path}: {error}") from None
+        raise PlotError(f"--plot: the picture cannot be written to {path}: {error}") from None
 
 
 def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> None:

@@ -100,7 +100,7 @@ def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
 
             def update() -> None:
                 nonlocal shown
-                # A bar has some hundred positions: an update at every instant would take longer than the play.
+                # A bar has a few hundred positions. Updating it at every instant would take longer than the simulation.
                 if (play.finished - shown) * STEPS >= jobs or play.finished >= jobs:
                     bars.advance(whole, play.finished - shown)
                     shown = play.finished

@@ -125,7 +125,7 @@ class Stack:
         """
         login = b64encode(f"leasehold:{self.configuration.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
         request = Request(f"{self.emulator_url}/_leasehold/{page}", headers={"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
-        with urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        with urlopen(request, timeout=10) as answer:  # noqa: S310 - our own emulator
             document: dict[str, Any] = json.load(answer)
         return document
 
@@ -171,7 +171,7 @@ class Stack:
         try:
             self._start(timeout)
         except BaseException:
-            # Also on Ctrl-C: a part of the stack would continue to run.
+            # Also on Ctrl-C: otherwise a part of the stack would continue to run.
             self.stop()
             raise
 

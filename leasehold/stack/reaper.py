@@ -40,7 +40,7 @@ def end_groups(processes: Iterable[ProcessIdentity], grace: float = GRACE_SECOND
     groups = list(left)
     while left and time.monotonic() < until:
         left = [process for process in left if is_running(process)]
-        # Polling: they are no children of this process, so it cannot wait for them.
+        # Polling: the processes are no children of this one, so it cannot wait for their end.
         time.sleep(_POLL_SECONDS)
     for process in groups:
         end_group(process)
