@@ -45,10 +45,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the clients and `Lease` on first use, because importing redis takes longer than most programs that only
-    need the errors.
+    """Return `Client`, `AsyncClient` or `Lease`, imported at the first use of the name, or `__version__`, the version
+    of the installed distribution.
 
-    `__version__` is the version of the installed distribution.
+    The clients import redis, which is slow. A program that needs only the errors does not import redis. Raises
+    AttributeError for any other name.
     """
     match name:
         case "Client" | "Lease" | "AsyncClient":

@@ -1,4 +1,6 @@
-"""Health checks of a stack by measurement: queues by their length, workers by a canary task, the leader by its lock."""
+"""Health checks of a running stack: the lengths of its queues, workers that answer a canary (a test message), and the
+leader lock.
+"""
 
 import secrets
 from collections.abc import Iterable, Iterator
@@ -13,7 +15,9 @@ from leasehold.common.names import QUEUE_NAMES
 
 
 class Canaries:
-    """One canary task for each queue. A worker that consumes the queue and reaches Redis answers it."""
+    """The canaries of one health check: a test message for each queue. A worker that consumes the queue and reaches
+    Redis answers the canary of its queue.
+    """
 
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
@@ -21,16 +25,14 @@ class Canaries:
         self._silent = set(QUEUE_NAMES)
 
     def send(self, queues: Iterable[str] = QUEUE_NAMES, expires: float | None = None) -> None:
-        """Send a canary task to each queue. A canary that no worker takes within `expires` seconds is dropped. Raises
+        """Send a canary to each of `queues`. A canary that no worker takes within `expires` seconds is dropped. Raises
         Unavailable if the broker does not accept a canary.
         """
         for queue in queues:
             self._wire.send_canary(queue, self._address(queue), expires)
 
     def answered(self, queue: str) -> bool:
-        """Return whether a worker of this queue has answered the canary task. Also return False while Redis is
-        unreachable.
-        """
+        """Return whether a worker of this queue has answered the canary. Return False while Redis is unreachable."""
         with suppress(redis.RedisError):
             if queue in self._silent and self._wire.redis.lpop(self._address(queue)) is not None:
                 self._silent.discard(queue)
@@ -41,7 +43,9 @@ class Canaries:
 
 
 class Probe:
-    """Checks the health of one stack from outside. Every method raises Unavailable if Redis is unreachable."""
+    """Checks the health of one stack from outside of its processes. Every method raises Unavailable if Redis is
+    unreachable.
+    """
 
     def __init__(self, wire: RequestTransport) -> None:
         self._wire = wire
@@ -54,14 +58,16 @@ class Probe:
 
     @contextmanager
     def _explaining(self, what: str) -> Iterator[None]:
-        """Turn errors of Redis within this context into Unavailable."""
+        """Turn an error of Redis within this context into Unavailable. `what`: the action that failed, for the message,
+        like "read the leader lock".
+        """
         try:
             yield
         except redis.RedisError as error:
             raise explain_redis(error, self._wire.view_url, what) from error
 
     def queue_lengths(self) -> dict[str, int]:
-        """Return how many messages wait in each queue."""
+        """Return the number of messages that wait in each queue, by the name of the queue."""
         broker = self._wire.redis if self._wire.url == self._wire.view_url else make_redis(self._wire.url)
         try:
             return {queue: broker.llen(queue) for queue in QUEUE_NAMES}
@@ -72,8 +78,8 @@ class Probe:
                 broker.close()
 
     def clock_offsets(self) -> list[ProcessOffset]:
-        """Return the difference between the wall clock of each process of the stack and cluster time, as the processes
-        measured it. Return [] if this user of Redis may not read it.
+        """Return by how much the wall clock of each process of the stack differs from cluster time, as the process
+        itself measured it. Return [] if this user of Redis may not read the measurements.
         """
         try:
             stored = cast("dict[bytes, bytes]", self._wire.redis.hgetall(self._wire.names.clocks))
@@ -89,7 +95,7 @@ class Probe:
             return bool(self._wire.redis.exists(self._wire.names.leader))
 
     def silent_queues(self, seconds: float) -> list[str]:
-        """Return the queues whose workers do not answer a canary task within the given time."""
+        """Send a canary to each queue, and return the queues whose workers do not answer within `seconds`."""
         canaries = Canaries(self._wire)
         canaries.send()
         for _ in range(max(int(seconds / 0.2), 1)):

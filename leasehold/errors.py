@@ -1,6 +1,6 @@
-"""Errors of the client, one class for each reaction of the caller. All are subclasses of `LeaseholdError`.
+"""The errors that the client raises, one class for each reaction of the caller. All are subclasses of `LeaseholdError`.
 
-The class names describe the situation and therefore do not end in "Error".
+A class name describes the situation and therefore does not end in "Error".
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,9 @@ class LeaseholdError(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of a request: its path, what was expected, and what was found."""
+    """One fault of a request: the path of the wrong field, what was expected there, and what was found. `index`: the
+    position of the request among those that were sent together, from 0.
+    """
 
     index: int
     path: str
@@ -25,42 +27,52 @@ class Fault:
         return f"{self.path}: expected {self.expected}, got {self.got}"
 
 
-class Refused(LeaseholdError):  # noqa: N818 - see above
-    """The request was received and refused, and nothing was changed. `errors` has the faults."""
+class Refused(LeaseholdError):  # noqa: N818 - see the module docstring
+    """Raised if a worker refused a request. Nothing was changed. `errors` has the faults of the request."""
 
     def __init__(self, errors: Iterable[Fault]) -> None:
         self.errors = tuple(errors)
         super().__init__("; ".join(map(str, self.errors)) or "refused")
 
 
-class NotAnswered(LeaseholdError, TimeoutError):  # noqa: N818 - see above
-    """The time limit passed without an answer. The request may still be carried out; repeating it with the same id is
-    safe.
+class NotAnswered(LeaseholdError, TimeoutError):  # noqa: N818 - see the module docstring
+    """Raised if no worker answered within the time limit. A worker may still carry out the request later; sending it
+    again with the same id is safe.
     """
 
 
-class NoStack(LeaseholdError):  # noqa: N818 - see above
-    """No URL was given and no running stack was found."""
+class NoStack(LeaseholdError):  # noqa: N818 - see the module docstring
+    """Raised if the caller gave no URL of Redis, and no stack runs in this folder or above."""
 
 
-class UntrustedFolder(LeaseholdError):  # noqa: N818 - see above
-    """A folder `.leasehold` belongs to another user, or other users may write to it. Nothing in it was used."""
+class UntrustedFolder(LeaseholdError):  # noqa: N818 - see the module docstring
+    """Raised if a folder `.leasehold` belongs to another user, or if other users may write to it. No file in the folder
+    was used.
+    """
 
 
-class BadCredentials(LeaseholdError):  # noqa: N818 - see above
-    """A key file, a key or the name of a principal is invalid. The message does not contain the key."""
+class BadCredentials(LeaseholdError):  # noqa: N818 - see the module docstring
+    """Raised if a key file, a key or the name of a principal (a sender of messages) is invalid. The message does not
+    contain the key.
+    """
 
 
-class Unavailable(LeaseholdError, ConnectionError):  # noqa: N818 - see above
-    """Redis is unreachable, or does not hold a valid view. No data is lost; try again later."""
+class Unavailable(LeaseholdError, ConnectionError):  # noqa: N818 - see the module docstring
+    """Raised if Redis is unreachable, or if it has no valid view (the copy of the scheduler's state). No data is lost;
+    try again later.
+    """
 
 
-class Unknown(LeaseholdError, LookupError):  # noqa: N818 - see above
-    """The view has no reservation or slot with this id. Ended reservations leave the view after ten minutes."""
+class Unknown(LeaseholdError, LookupError):  # noqa: N818 - see the module docstring
+    """Raised if the view in Redis has no reservation or slot with this id. An ended reservation leaves the view after
+    ten minutes.
+    """
 
 
-class Ended(LeaseholdError):  # noqa: N818 - see above
-    """A reservation ended in another phase than the one waited for. `phase` and `reason` describe the end."""
+class Ended(LeaseholdError):  # noqa: N818 - see the module docstring
+    """Raised if a reservation ended in another phase than the one that the caller waited for. `phase` and `reason`
+    describe the end.
+    """
 
     def __init__(self, reservation: str, phase: str, reason: str | None) -> None:
         self.reservation, self.phase, self.reason = reservation, phase, reason
@@ -68,7 +80,9 @@ class Ended(LeaseholdError):  # noqa: N818 - see above
 
 
 def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
-    """Return the faults of a request that are listed in the answer to it."""
+    """Return the faults in the field `errors` of a worker's answer, in their order. A fault whose field is missing gets
+    a placeholder for it.
+    """
     return [
         Fault(
             index=int(each.get("index", 0)),

@@ -1,4 +1,6 @@
-"""Find out which extra of the package installs a missing library. The client and the command line need no extra."""
+"""Find the extra of the package `leasehold` that installs a missing library. The client and the command line need no
+extra.
+"""
 
 from typing import Final
 
@@ -19,11 +21,13 @@ EXTRAS: Final = {
     "matplotlib": "plot",
     "psycopg": "postgresql",
 }
-"""Name of an imported module -> extra of the package that installs it."""
+"""Name of a library's module -> the extra of the package that installs the library."""
 
 
 def explain_missing(error: ModuleNotFoundError) -> str | None:
-    """Return a line for people about a missing module, or None if no extra installs it."""
+    """Return a line for people that names the extra to install for a missing module, or None if no extra installs the
+    module.
+    """
     module = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(module)
     if extra is None:

@@ -29,11 +29,13 @@ LEASE_LOST: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
-"""Added to the number of a signal, this is the exit status of a command that the signal ended, as in shells."""
+"""A command that a signal ended has this exit status plus the number of the signal, as in shells."""
 CLOCK_SECONDS: Final = 1.0
-"""Tolerance between the local cluster time and that of the stack when a lease ends at its deadline, in seconds."""
+"""Seconds by which the cluster time of this process may differ from that of the stack. A lease that is lost this
+shortly before its deadline counts as not given back in time.
+"""
 RETRY_SECONDS: Final = 1.0
-"""Interval between two attempts of a command in the background to use the terminal, in seconds."""
+"""Seconds between two attempts of a command in the background to use the terminal."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask a program to end."""
 VARIABLES: Final = (
@@ -49,14 +51,16 @@ VARIABLES: Final = (
     "LEASEHOLD_DEADLINE",
     "LEASEHOLD_REVOKED_FILE",
 )
-"""Environment variables that a command receives. No setting has one of these names, because settings contain two
-underscores.
+"""Environment variables that the command gets. No setting has one of these names, because the name of a setting
+contains two underscores in a row.
 """
 _PLACEMENT_FIELDS: Final = ("component", "kind", "slot", "token", "resources", "instance_id", "address", "type", "zone")
 
 
 class Stopped(BaseException):
-    """Raised when a signal asks this process to end before the command was started."""
+    """Raised if a signal asks this process to end before the command was started. `number` is the number of
+    the signal.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -72,7 +76,9 @@ class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the cli
 
 
 def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command that holds this lease. Unknown properties of the machine are not set."""
+    """Return the environment variables of a command that holds `lease`: those of `inherited`, and LEASEHOLD_ variables
+    that describe the lease. A property of the machine that is unknown has no variable.
+    """
     placements = [
         {name: getattr(each, name) for name in _PLACEMENT_FIELDS} | {"cores": each.usable_cores}
         for each in lease.placements
@@ -95,7 +101,9 @@ def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, s
 
 
 class CommandGroup:
-    """The process group of one command. Any thread may send it a signal. The group has ended when `wait` returns."""
+    """The process group of one command. Any thread may send a signal to the group. When `wait` returns, all processes
+    of the group have ended.
+    """
 
     def __init__(self) -> None:
         self._pid: int | None = None
@@ -110,7 +118,9 @@ class CommandGroup:
         return self._is_over
 
     def send(self, number: int) -> None:
-        """Send a signal to the whole group. A signal before the start is sent at the start."""
+        """Send the signal `number` to all processes of the group. Before the start of the command the signal is kept
+        and sent at the start; after the end of the group nothing is sent.
+        """
         with self._guard:
             if self._pid is None:
                 self._early.append(number)
@@ -120,13 +130,15 @@ class CommandGroup:
                     os.killpg(self._pid, number)
 
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Start the command and return the id of its process group. Raises NotStarted if that fails."""
+        """Start the command and return the id of its process group. Raises NotStarted if the command cannot
+        be started.
+        """
         try:
             self._process = subprocess.Popen(words, env=environment, process_group=0)  # noqa: S603 - running it is the purpose
         except FileNotFoundError as error:
-            raise NotStarted(f"{words[0]}: {error.strerror}", NOT_FOUND) from None
+            raise NotStarted(f"the command {words[0]} cannot be started: {error.strerror}", NOT_FOUND) from None
         except OSError as error:
-            raise NotStarted(f"{words[0]}: {error.strerror}", NOT_EXECUTABLE) from None
+            raise NotStarted(f"the command {words[0]} cannot be started: {error.strerror}", NOT_EXECUTABLE) from None
         with self._guard:
             self._pid, early = self._process.pid, self._early
             for number in early:
@@ -134,9 +146,10 @@ class CommandGroup:
         return self._process.pid
 
     def wait(self, on_stop: Callable[[int], object]) -> int:
-        """Wait until the command ends, kill the rest of its group, and return its exit status as a shell would.
+        """Wait until the command ends, kill the other processes of its group, and return the exit status of the command
+        as a shell would.
 
-        `on_stop` is called with the signal each time the command is stopped.
+        Each time a signal stops the command (as Ctrl-Z does), `on_stop` is called with the number of the signal.
         """
         while True:
             _, status = os.waitpid(self._process.pid, os.WUNTRACED)
@@ -151,9 +164,10 @@ class CommandGroup:
 
 
 class Signals:
-    """Handles signals to this process: during the wait for a lease they end it, later they are sent to the command.
+    """Handles the signals that ask this process to end. Before `pass_on` such a signal raises Stopped and so ends the
+    wait for the lease; after it the signal is sent to the command.
 
-    An ignored signal stays ignored, also by the command; see nohup(1).
+    A signal that this process ignores stays ignored, also by the command; see nohup(1).
     """
 
     def __init__(self, group: CommandGroup) -> None:
@@ -172,7 +186,9 @@ class Signals:
             signal.signal(number, handler)
 
     def pass_on(self) -> None:
-        """Send later signals to the leased command; until now they ended the wait for the lease."""
+        """From now on, send each signal, and the SIGTSTP of Ctrl-Z, to the leased command instead of
+        raising Stopped.
+        """
         self._is_passing = True
         self._handle((signal.SIGTSTP,))
 
@@ -188,7 +204,7 @@ class Signals:
 
 
 class LeasedCommand:
-    """Runs one command under one lease. `report` is called with each message for people, from any thread."""
+    """Runs one command while a lease is held. `report` is called with each message for people, from any thread."""
 
     def __init__(self, client: "Client", lease: Lease, group: CommandGroup, report: Callable[[str], object]) -> None:
         self._client, self._lease, self._group, self._report = client, lease, group, report
@@ -197,10 +213,10 @@ class LeasedCommand:
         self._revoke_reason: str | None = None
 
     def run(self, words: Sequence[str], starting: contextlib.AbstractContextManager[None]) -> int:
-        """Run the command and return its exit status, or LEASE_LOST. The command is started within the context
-        `starting`.
+        """Run the command `words` and return its exit status, or LEASE_LOST if the lease was lost. The context
+        `starting` is entered only while the command is started.
 
-        Raise NotStarted.
+        Raises NotStarted if the command cannot be started.
         """
         terminal = Terminal()
         # A thread of the lease may write to the folder while it is removed.
@@ -219,8 +235,9 @@ class LeasedCommand:
             return LEASE_LOST if self._is_lost else status
 
     def _stop(self, number: int, terminal: Terminal, group: int) -> None:
-        """React to a stop of the command: give it the terminal if it stopped for lack of it, else stop this process as
-        well.
+        """React to the signal `number` that stopped the command. If the command was stopped because it needs the
+        terminal, give it the terminal and continue it; else stop this process too, and continue the command after this
+        process was continued.
         """
         if number in STOPS_TO_ASK_FOR_IT and terminal.give(group):
             self._group.send(signal.SIGCONT)
@@ -228,7 +245,7 @@ class LeasedCommand:
             terminal.take_back()
             stop_own_group()
             if not terminal.give(group) and number in STOPS_TO_ASK_FOR_IT:
-                # If no shell can give this process the terminal either, the command stops again at once.
+                # If no shell can give this process the terminal either, the command would stop again at once.
                 time.sleep(RETRY_SECONDS)
             if self._lease.is_held:
                 self._group.send(signal.SIGCONT)
@@ -238,7 +255,7 @@ class LeasedCommand:
             if self._is_revoked or self._group.is_over:
                 return
             self._is_revoked = True
-        # Outside of the guard, so that a lost lease does not wait for Redis.
+        # The row is read outside of the guard, so that the handling of a lost lease does not wait for Redis.
         row = None
         with contextlib.suppress(LeaseholdError):
             # An answer to a renewal reports a revocation without its reason; the row has it.
@@ -247,8 +264,8 @@ class LeasedCommand:
         deadline = lease.revoke_by
         draft = self._revoked_file.with_suffix(".draft")
         with contextlib.suppress(OSError):
-            # Renamed when it is complete, because the command may read it at any time. Without the file the command
-            # still gets the signal.
+            # The draft is renamed when it is complete, because the command may read the file at any time. Without the
+            # file the command still gets the signal.
             draft.write_text(f"{reason}\n{'' if deadline is None else f'{deadline:.3f}'}\n", encoding="utf-8")
             draft.replace(self._revoked_file)
         until = "" if deadline is None else f", and is killed in {deadline - self._client.now():.0f} s if it still runs"

@@ -1,8 +1,9 @@
-"""Check whether one process on this host does its work. Health checks of containers and service managers call this.
+"""Check whether one process on this host does its work. Health checks of containers and service managers use this check
+through `leasehold alive`.
 
-A worker must take a canary task from its queue and answer it: a worker that only answers pings may consume nothing. If
-several hosts share a queue, any of them may take a canary. Canaries are therefore sent until one is answered from this
-host.
+A worker must take a canary (a test message) from its queue and answer it, because a worker that answers Celery's pings
+may still consume no messages. If several hosts share a queue, a worker of any host may take a canary. Canaries are
+therefore sent until one is answered from this host.
 """
 
 import secrets
@@ -26,14 +27,14 @@ from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
-"""Number of tick intervals without a message after which beat counts as not alive."""
+"""Beat fails its check if it has sent no message for this number of tick intervals."""
 RESEND_SECONDS: Final = 2.0
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the server listens there
 
 
 def find_trouble(process: str, settings: Settings, seconds: float) -> str | None:
-    """Return why this process on this host does not work, or None if it does. `process` is one of PROCESSES. The check
-    takes about `seconds` at most.
+    """Return a sentence that explains why a process on this host does not work, or None if the process works. `process`
+    is one of PROCESSES. The check takes about `seconds` at most.
     """
     match process:
         case "beat":
@@ -57,7 +58,7 @@ def _find_late_beat(settings: Settings) -> str | None:
     try:
         age = read_send_age(Path(settings.celery.beat_file))
     except OSError as error:
-        return f"{settings.celery.beat_file}: {error.strerror}: beat has not started"
+        return f"beat has not started, because its file {settings.celery.beat_file} cannot be read: {error.strerror}"
     return f"beat has sent nothing for {age:.0f} s" if age > late else None
 
 

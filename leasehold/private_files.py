@@ -1,5 +1,6 @@
-"""Files and folders that only this user may read and write (modes 0600 and 0700, independent of the umask). They are
-used only while no other user owns them or may write to them.
+"""Files and folders that only this user may read and write (modes 0600 and 0700, whatever the umask is).
+
+A file or folder is used only if this user owns it and no other user may write to it.
 """
 
 import os
@@ -26,18 +27,18 @@ def open_private(path: str, flags: int) -> int:
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[int | None]:
-    """Return a descriptor of a folder to which only this user may write. Return None if the folder is missing or this
-    user may not enter it.
+    """Yield a descriptor of the folder `path`, or None if the folder is missing or this user may not enter it.
 
-    Files are opened relative to the descriptor, so that another folder cannot be put in its place. Raise
-    UntrustedFolder if the folder, or a symbolic link to it, belongs to another user, or if other users may write to it.
+    Raises UntrustedFolder if the folder, or a symbolic link at `path`, belongs to another user, or if other users may
+    write to the folder. Files are opened relative to the descriptor, so that no other folder can take the place of this
+    one.
     """
     try:
         link = path.lstat()
     except OSError:
         yield None
         return
-    # A link without a target now may have one a moment later.
+    # A symbolic link that has no target now may have one a moment later.
     if stat.S_ISLNK(link.st_mode) or stat.S_ISDIR(link.st_mode):
         _check_owner(path, link)
     try:
@@ -53,9 +54,10 @@ def open_folder(path: Path) -> Iterator[int | None]:
 
 
 def open_file(name: str, folder: int, path: Path) -> int:
-    """Return a descriptor for reading a file of an open folder. `path` is the path of the folder, for messages.
+    """Open the file `name` in the folder with the descriptor `folder`, and return a descriptor for reading. `path`: the
+    path of the folder, for error messages.
 
-    Raise OSError, or UntrustedFolder if the file belongs to another user or other users may write to it.
+    Raises OSError, or UntrustedFolder if the file belongs to another user or other users may write to it.
     """
     # Without O_NONBLOCK a named pipe would wait for a writer.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -68,26 +70,29 @@ def open_file(name: str, folder: int, path: Path) -> int:
 
 
 def check_private(path: Path, found: os.stat_result) -> None:
-    """Raise UntrustedFolder if a file or folder belongs to another user, or if other users may write to it."""
+    """Raise UntrustedFolder if the file or folder `path` belongs to another user, or if other users may write to it.
+    `found`: what stat() returned for it.
+    """
     _check_owner(path, found)
     if found.st_mode & _OTHERS_MAY_WRITE:
         raise UntrustedFolder(
             f"{path} is not used: other users may write to it (mode {stat.S_IMODE(found.st_mode):04o});"
-            f" after a look at what it holds, run `chmod -R go-rwx {path}`"
+            f" check its content, then run `chmod -R go-rwx {path}`"
         )
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder that only this user may use. The modes of an existing folder and its content are restricted.
+    """Create the folder `path` for this user alone (mode 0700). If it exists, remove the rights of other users to the
+    folder and to everything in it.
 
-    Raise OSError, or UntrustedFolder if a part of it belongs to another user.
+    Raises OSError, or UntrustedFolder if the folder or a part of its content belongs to another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         _check_owner(path, path.lstat())
         path = path.resolve()
     path.mkdir(mode=_FOLDER, exist_ok=True)
-    # From above: after a folder is closed, other users cannot change its content.
+    # Each folder before its content: once a folder is closed to other users, they cannot change its content.
     for place, folders, files, descriptor in os.fwalk(path, onerror=_raise):
         found = os.fstat(descriptor)
         _check_owner(Path(place), found)
@@ -101,7 +106,7 @@ def _close_entry(path: Path, name: str, folder: int) -> None:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        # Removed just now, for example a journal of SQLite.
+        # The entry was removed just now, for example a journal of SQLite.
         return
     _check_owner(path, found)
     if not stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) & PRIVATE_UMASK:

@@ -1,7 +1,8 @@
-"""Identify processes by id and start time. The kernel reuses ids, so an id alone may name another process.
+"""Identify a process by its id and its start time. The kernel uses ids again, so an id alone may name another process
+later.
 
-A signal is only sent if the start time is the recorded one. The module uses only the standard library, because the
-guardian of a stack imports it.
+A process gets a signal only if its start time is the recorded one. This module imports only the standard library, so
+that the reaper of a stack, which imports the module, starts quickly.
 """
 
 import calendar
@@ -16,7 +17,7 @@ from typing import Final
 
 PROC: Final = Path("/proc")
 _STARTED: Final = 19
-"""Index of the start time in /proc/PID/stat, counted after the name in parentheses."""
+"""Index of the start time among the fields of /proc/PID/stat that follow the name in parentheses, from 0."""
 _PS: Final = "/bin/ps"
 _PS_TIME: Final = "%a %b %d %H:%M:%S %Y"
 _PS_ENVIRONMENT: Final = {"LC_ALL": "C", "TZ": "UTC"}
@@ -24,25 +25,26 @@ _PS_ENVIRONMENT: Final = {"LC_ALL": "C", "TZ": "UTC"}
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process: its id and its start time, in kernel ticks since boot with /proc, else in seconds since the epoch.
+    """One process, identified by its id and its start time: kernel ticks since boot on a system with /proc, else
+    seconds since the epoch.
 
-    Start time None: unknown; such a process gets no signal.
+    If the start time is None, it is unknown, and the process gets no signal.
     """
 
     pid: int
     started: int | None
     command: str | None = None
-    """The command line of the process; None: not compared."""
+    """The command line that the process must have too; None: the command line is not compared."""
 
 
 def identify(pid: int) -> ProcessIdentity:
-    """Return the identity of the process that has this id now."""
+    """Return the identity of the process that has the id `pid` now."""
     return ProcessIdentity(pid, find_start(pid), read_command(pid))
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Return whether this process exists. A process that has ended, and for which its parent has not waited, still
-    exists.
+    """Return whether exactly this process exists: start time and command line must match. A process that has ended
+    exists until its parent has waited for it.
     """
     if process.started is None or find_start(process.pid) != process.started:
         return False
@@ -50,7 +52,9 @@ def is_running(process: ProcessIdentity) -> bool:
 
 
 def send_signal(process: ProcessIdentity, number: int) -> bool:
-    """Send a signal to exactly this process. Return False if it has ended. Raise PermissionError."""
+    """Send the signal `number` to exactly this process. Return False if the process has ended. Raises PermissionError
+    if this user may not send it a signal.
+    """
     with suppress(ProcessLookupError):
         descriptor = _open_descriptor(process.pid)
         try:
@@ -69,8 +73,8 @@ def send_signal(process: ProcessIdentity, number: int) -> bool:
 
 
 def _open_descriptor(pid: int) -> int | None:
-    """Return a descriptor of the process that has this id now. Return None on systems without them: macOS, kernels
-    before 5.3, some sandboxes. Raise ProcessLookupError.
+    """Return a descriptor of the process that has the id `pid` now, or None on a system without such descriptors:
+    macOS, kernels before 5.3, some sandboxes. Raises ProcessLookupError if there is no such process.
     """
     if not hasattr(os, "pidfd_open"):
         return None
@@ -83,10 +87,10 @@ def _open_descriptor(pid: int) -> int | None:
 
 
 def end_group(process: ProcessIdentity) -> None:
-    """Kill what is left of the process group that this process leads or has led.
+    """Kill the remaining processes of the group that `process` leads or has led.
 
-    The kernel does not reuse the id of a group that has members. So the group belongs to this process, unless another
-    process has the id now.
+    While a group has members, the kernel gives its id to no other process. So the group belongs to `process`, unless
+    another process has the id now; then no process is killed.
     """
     if process.started is None or find_start(process.pid) not in {None, process.started}:
         return
@@ -95,7 +99,7 @@ def end_group(process: ProcessIdentity) -> None:
 
 
 def find_start(pid: int) -> int | None:
-    """Return the start time of a process (see ProcessIdentity), or None if it has ended."""
+    """Return the start time of the process `pid`, in the unit of ProcessIdentity; None if the process has ended."""
     if not PROC.joinpath("self").exists():
         return find_start_by_ps(pid)
     fields = read_stat(pid)
@@ -103,13 +107,15 @@ def find_start(pid: int) -> int | None:
 
 
 def find_start_by_ps(pid: int) -> int | None:
-    """Return the start time of a process in seconds since the epoch, for systems without /proc such as macOS."""
+    """Return the start time of the process `pid` in seconds since the epoch, for systems without /proc such as macOS;
+    None if the process has ended.
+    """
     text = _run_ps(pid, "lstart=")
     return calendar.timegm(time.strptime(text, _PS_TIME)) if text else None
 
 
 def read_command(pid: int) -> str | None:
-    """Return the command line of a process. Return None if it has ended or belongs to another user."""
+    """Return the command line of the process `pid`; None if the process has ended or belongs to another user."""
     if not PROC.joinpath("self").exists():
         return _run_ps(pid, "command=")
     try:
@@ -120,7 +126,7 @@ def read_command(pid: int) -> str | None:
 
 
 def read_stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name, or none if the process has ended."""
+    """Return the fields of /proc/PID/stat that follow the name of the process; [] if the process has ended."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

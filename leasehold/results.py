@@ -1,5 +1,5 @@
-"""The values that the client returns, importable under the module name of earlier versions. They are defined in
-`leasehold.client.models`.
+"""The classes of the values that the client returns. They are defined in `leasehold.client.models`; this module keeps
+the name under which earlier versions had them.
 """
 
 from leasehold.client.models import (

@@ -1,4 +1,6 @@
-"""The controlling terminal: set which process group may read it, and stop processes as Ctrl-Z does."""
+"""Control the terminal of this process: choose the process group that may read from the terminal, and stop this process
+as Ctrl-Z does.
+"""
 
 import contextlib
 import os
@@ -6,11 +8,14 @@ import signal
 from typing import Final
 
 STOPS_TO_ASK_FOR_IT: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
-"""Signals by which the kernel stops a process that uses the terminal while it is not in the foreground group."""
+"""Signals by which the kernel stops a process that reads from or writes to the terminal while another process group is
+in the foreground.
+"""
 
 
 class Terminal:
-    """The controlling terminal of this process, if it has one. Only the main thread may use it.
+    """The controlling terminal of this process. If the process has none, the methods do nothing. Only the main thread
+    may use it.
 
     The terminal sends Ctrl-C and Ctrl-Z to its foreground process group, and only that group may read from it.
     """
@@ -23,7 +28,7 @@ class Terminal:
             self._descriptor = None
 
     def close(self) -> None:
-        """Take the terminal back from the command that has it, and close it."""
+        """Make this process's group the foreground group again, and close the terminal."""
         self.take_back()
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -31,12 +36,14 @@ class Terminal:
 
     @property
     def is_for_one_command(self) -> bool:
-        """Whether an interactive shell started this process alone: its process group has no script or pipeline."""
+        """Whether an interactive shell started this process by itself, neither in a script nor in a pipeline: the
+        process leads its process group, and standard input and output are terminals.
+        """
         return os.isatty(0) and os.isatty(1) and os.getpgrp() == os.getpid()
 
     def give(self, group: int) -> bool:
-        """Make `group` the foreground group if this process's group is in the foreground. Return whether that
-        was done.
+        """Make the process group `group` the terminal's foreground group, if this process's group is in the foreground
+        now. Return whether the foreground group was changed.
         """
         if not self._move(os.getpgrp(), group):
             return False
@@ -44,7 +51,7 @@ class Terminal:
         return True
 
     def take_back(self) -> None:
-        """Make this process's group the foreground group again, if the terminal was given away."""
+        """Make this process's group the foreground group again, if `give` made another group the foreground group."""
         if self._given is not None:
             self._move(self._given, os.getpgrp())
             self._given = None
@@ -52,7 +59,7 @@ class Terminal:
     def _move(self, present: int, wanted: int) -> bool:
         if self._descriptor is None:
             return False
-        # Blocked, because the kernel stops a process outside of the foreground group that does this.
+        # SIGTTOU is blocked, because the kernel would stop a background process that changes the foreground group.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             if os.tcgetpgrp(self._descriptor) != present:
@@ -67,9 +74,10 @@ class Terminal:
 
 
 def stop_own_group() -> None:
-    """Stop this process and its group, as Ctrl-Z does. Return when they are continued.
+    """Stop this process and its process group, as Ctrl-Z does, and return when a shell continues the group.
 
-    The kernel does not stop a group that no shell could continue; then this returns at once.
+    Return at once if this process ignores SIGTSTP, or if no shell could continue the group: the kernel does not stop
+    such a group.
     """
     before = signal.getsignal(signal.SIGTSTP)
     if before is signal.SIG_IGN:

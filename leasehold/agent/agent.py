@@ -23,29 +23,35 @@ BEATS_A_TIMEOUT: Final = 6
 LONGEST_BEAT_SECONDS: Final = 30.0
 SHORTEST_BEAT_SECONDS: Final = 0.3
 LOOK_SECONDS: Final = 300.0
-"""Interval in which a host reads its leases without a hint, in seconds. Heartbeats contain the version of the slot that
-the host knows, and a host with an old version gets a hint. This interval is for a hint that is lost.
+"""Seconds after which a host reads its leases although it got no hint (a message that its slot has changed).
+
+A host whose heartbeats name an old version of its slot gets a hint. The regular read is for hints that are lost.
 """
 POLL_SECONDS: Final = 10.0
-"""Interval in which a host reads its leases if the workers' answers contain no version, in seconds."""
+"""Seconds between two reads of the leases if the workers' answers contain no version of the slot."""
 RETURN_SECONDS: Final = 30.0
-"""Longest delay of the first read after heartbeats succeed again. The delay is random, because all hosts lose their
-Redis at the same moment.
+"""Longest delay in seconds between the end of a failure of the heartbeats and the next read of the leases.
+
+The delay is random, so that hosts that lost the same Redis at the same moment do not all read at once.
 """
 ASK_SECONDS: Final = 5.0
-"""Time limit of one request of the agent in seconds; then the request is sent again."""
+"""Time limit for the answer to a request of the agent, in seconds. Without an answer the agent sends the
+request again.
+"""
 RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
 NOTICE_SECONDS: Final = 0.5
-"""Longest delay until the agent reacts to a request to stop, in seconds."""
+"""Longest time until the agent reacts to a request to leave, in seconds."""
 
 Report = Callable[[Mapping[str, Any]], object]
-"""A function that is called with each event of the agent as a table."""
+"""A function that is called with each event of the agent, as a mapping like {"event": "left", "slot": "lab-7"}."""
 
 
 @dataclass(frozen=True)
 class HostSpec:
-    """The identity of a host and its resources."""
+    """The registration of a host: its slot and pool, the id of its machine, its resources and labels, and the address
+    at which holders reach it.
+    """
 
     slot: str
     pool: str
@@ -56,7 +62,9 @@ class HostSpec:
 
 
 class Heart:
-    """Sends heartbeats from a thread of its own until it is stopped, and reports when they no longer reach Redis."""
+    """Sends the heartbeats of a host from a thread of its own until it is stopped, and reports when heartbeats no
+    longer reach Redis.
+    """
 
     def __init__(self, hosts: Hosts, spec: HostSpec, report: Report) -> None:
         self._hosts, self._spec, self._report = hosts, spec, report
@@ -69,7 +77,9 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="leasehold-heart", daemon=True)
 
     def start(self, seconds: float) -> None:
-        """Start the heartbeats, or change their interval. Raise the error that ended the thread, if one did."""
+        """Start to send a heartbeat every `seconds`; if the thread already runs, change the interval. Raises the error
+        that ended the thread, if there was one.
+        """
         if self._error is not None:
             raise self._error
         is_quicker, self.seconds = seconds < self.seconds, seconds
@@ -79,16 +89,17 @@ class Heart:
             self._wake.set()
 
     def carry(self, version: str | None) -> None:
-        """Send `version`, the version of the slot that this host knows, in the heartbeats. A new version is sent at
-        once, so that no further hints to read the slot arrive for it.
+        """Send `version`, the version of the slot that this host has read last, in all later heartbeats. A new version
+        is sent at once, because the host gets hints (messages that its slot has changed) until its heartbeats have the
+        present version.
         """
         is_new, self._version = version != self._version, version
         if is_new:
             self._wake.set()
 
     def take_return(self) -> bool:
-        """Return whether heartbeats reach Redis again after a failure that ended since the last call. Change hints for
-        the slot may have been lost during the failure.
+        """Return True if a failure of the heartbeats has ended since the last call, else False. Hints (messages that
+        the slot has changed) may have been lost during the failure.
         """
         has_returned, self._has_returned = self._has_returned, False
         return has_returned
@@ -125,8 +136,8 @@ class Heart:
 
 
 class HostAgent:
-    """The agent of one host from `register` to `leave`. `report` is called with each event as a table, from several
-    threads.
+    """The agent of one host, from the registration of the host until it leaves. `report` is called with each event,
+    from several threads.
 
     `enforcer` limits the cores of the leases' processes; default: no limits.
     """
@@ -153,13 +164,15 @@ class HostAgent:
         self._is_leave_known = False
 
     def leave(self) -> None:
-        """Drain the slot, and end when its last lease has ended. A second call ends the agent at once."""
+        """Let the agent drain its slot, and end when the last lease of the slot has ended. A second call ends the agent
+        at once.
+        """
         self._is_gone = self._is_leaving
         self._is_leaving = True
 
     def run(self) -> None:
-        """Run the agent until the slot has drained, by this agent or by an operator. Raise Refused if a request is
-        refused.
+        """Register the host and serve until its slot has drained, because of `leave` or of an operator. Raises Refused
+        if a worker refuses a request of the agent.
         """
         try:
             if self._register():
@@ -170,7 +183,9 @@ class HostAgent:
             self._heart.stop()
 
     def _register(self) -> bool:
-        """Register the host, and repeat until it is answered. Return False if the agent is asked to leave before."""
+        """Send the registration of the host again and again until a worker answers it, and return True. Return False if
+        `leave` is called before.
+        """
         spec, is_reported, retry = self._spec, False, Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while not self._is_leaving:
             try:
@@ -201,8 +216,8 @@ class HostAgent:
                 hints.forget()
                 host = self._look()
                 is_drained = host is not None and host.state == "empty"
-                # A slot that still drained at the start is empty now: register again. A slot that has served since
-                # then was drained by an operator.
+                # If the slot was still draining when the agent started, the host registers again. If the slot has
+                # served since the start, an operator has drained it, and the agent ends.
                 if is_drained and (self._has_served or self._is_leaving or not self._register()):
                     self._report({"event": "left", "slot": self._spec.slot})
                     return
@@ -211,7 +226,9 @@ class HostAgent:
             hints.close()
 
     def _find_pause(self, host: Host | None) -> float:
-        """Return the seconds that the agent waits for a change hint before it reads its slot again."""
+        """Return the seconds that the agent waits for a hint (a message that its slot has changed) before it reads the
+        slot again. `host`: the result of the last read.
+        """
         if host is None:
             return self._retry.take()
         self._retry.reset()
@@ -222,8 +239,8 @@ class HostAgent:
         return self._is_leaving and not self._is_leave_known
 
     def _leave(self) -> None:
-        """Report to the workers that the host leaves. Without an answer the next round of the agent sends the report
-        again.
+        """Send the workers the request to take the host out of service. If no worker answers, the agent sends it again
+        in its next round.
         """
         try:
             answer = self._hosts.leave(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
@@ -234,8 +251,8 @@ class HostAgent:
         self._report({"event": "leaving", "slot": self._spec.slot, "state": answer.state, "leases": len(self._held)})
 
     def _look(self) -> Host | None:
-        """Read the slot and its leases from the database. Return None without an answer; the next read then follows
-        soon.
+        """Ask a worker for the slot and its leases, and report the changes. Return None if no worker answers; the agent
+        then asks again soon.
         """
         try:
             host = self._hosts.leases(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
@@ -248,7 +265,9 @@ class HostAgent:
         return host
 
     def _compare(self, host: Host) -> None:
-        """Report each lease of the slot that began, changed or ended since the last read."""
+        """Report each lease of the slot that began, changed or ended since the last read, and limit the cores of the
+        present leases.
+        """
         present = {(each.reservation, each.component, each.token): each for each in host.leases}
         for key, lease in self._held.items():
             if key not in present:
@@ -264,7 +283,7 @@ class HostAgent:
             self._enforcer.enforce(list(self._held.values()), is_thorough=is_thorough)
 
     def _wait(self, hints: Hints, seconds: float) -> None:
-        """Wait until the slot changes, the seconds have passed, or the agent is asked to leave."""
+        """Wait until a hint reports a change of the slot, `seconds` have passed, or the agent is asked to leave."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):
@@ -277,14 +296,18 @@ class HostAgent:
 
 
 def _name_change(known: Hosted | None, lease: Hosted) -> str:
-    """Return the name of a lease's change: `leased`, `revoking`, or `cores` if only its number of cores changed."""
+    """Return the name of the event for a lease that began or changed: "leased", "revoking", or "cores" if only its
+    number of cores changed. `known`: the lease before, None for a new one.
+    """
     if known is not None and msgspec.structs.replace(known, cores=lease.cores) == lease:
         return "cores"
     return "leased" if lease.state == "held" else lease.state
 
 
 def find_beat(offline_timeout: float | None) -> float:
-    """Return the seconds between two heartbeats. Several fit into the offline timeout, so that some may be lost."""
+    """Return the seconds between two heartbeats for a pool with this offline timeout (None: the longest interval).
+    Several heartbeats fit into the timeout, so that some may be lost.
+    """
     if offline_timeout is None:
         return LONGEST_BEAT_SECONDS
     return min(max(offline_timeout / BEATS_A_TIMEOUT, SHORTEST_BEAT_SECONDS), LONGEST_BEAT_SECONDS)

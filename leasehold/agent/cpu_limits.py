@@ -1,7 +1,7 @@
 """Limit how many cores of this machine the processes of each lease may use.
 
-The best available way is chosen: `cpu.max` of cgroup v2, which is exact; CPU affinity, in whole cores; or no limit,
-which is reported.
+There are three ways, best first: `cpu.max` of cgroup v2, which is exact; CPU affinity, which limits to whole cores; no
+limit, which the agent reports.
 """
 
 import hashlib
@@ -20,30 +20,30 @@ LEAST_QUOTA: Final = 1_000
 
 
 class Limits(Protocol):
-    """The interface of one way to limit the cores of a lease's processes. `lease` is a unique name of a lease. Methods
-    raise OSError.
+    """The interface of a way to limit the cores of a lease's processes. `lease` is a name that is unique for each
+    lease. The methods raise OSError if the system refuses a limit.
     """
 
     name: str
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:
-        """Limit these processes and their children together to this number of cores.
+        """Limit the processes `pids` of a lease, together with their children, to the number of `cores`. Processes that
+        have ended are skipped.
 
-        `before` is the number of cores of the leases before this one, so that leases get different cores. Processes
-        that have ended are skipped.
+        `before`: the number of cores of all leases before this one, so that each lease can get other cores.
         """
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:
-        """Remove the limit of cores of a lease: its processes may use all cores of the machine again."""
+        """Remove the limit of the cores of a lease: the processes `pids` may use all cores of the machine again."""
 
 
 class Cgroups:
-    """Limits cores exactly: one cgroup v2 with `cpu.max` for each lease, in a folder that was delegated to
-    the agent.
+    """Limits cores exactly: each lease has a cgroup of version 2 with `cpu.max`, in a folder that was delegated to the
+    agent.
     """
 
     def __init__(self, root: Path) -> None:
-        """Prepare the cgroup folder `root`. Raise OSError if it is no cgroup folder, has no cpu controller, or is not
+        """Prepare the cgroup folder `root`. Raises OSError if it is no cgroup folder, has no cpu controller, or is not
         writable.
         """
         self.name, self._root = f"cgroup {root}", root
@@ -51,16 +51,16 @@ class Cgroups:
             raise OSError(f"{root} has no cpu controller")
         _write(root / "cgroup.subtree_control", "+cpu")
 
-    def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
-        """Limit the processes of a lease to the cores of the lease by moving them to the lease's own cgroup."""
+    def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - as in Limits
+        """Limit the processes of a lease to its number of cores by moving them to the lease's own cgroup."""
         group = self._group(lease)
         group.mkdir(exist_ok=True)
         _write(group / "cpu.max", f"{max(round(cores * PERIOD), LEAST_QUOTA)} {PERIOD}")
         self._move(pids, group)
 
-    def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
-        """Remove the cgroup of the lease. Its processes are moved to a group without a limit, because only an empty
-        group can be removed.
+    def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - as in Limits
+        """Remove the cgroup of a lease. First its processes are moved to a cgroup without a limit, because only an
+        empty one can be removed.
         """
         group, free = self._group(lease), self._root / "leasehold-free"
         free.mkdir(exist_ok=True)
@@ -79,9 +79,9 @@ class Cgroups:
 
 
 class Affinity:
-    """Limits processes to whole cores by CPU affinity. The number is rounded up, and is at least one.
+    """Limits processes to whole cores by CPU affinity. The number of cores is rounded up and is at least one.
 
-    The cores of different leases are separate as long as there are enough.
+    Different leases get different cores while the machine has enough cores.
     """
 
     name = "affinity"
@@ -89,12 +89,14 @@ class Affinity:
     def __init__(self) -> None:
         self._cpus = sorted(os.sched_getaffinity(0))
 
-    def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - its contract
-        """Limit the processes of a lease to whole cores by CPU affinity."""
+    def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - as in Limits
+        """Limit the processes of a lease to whole cores by CPU affinity: as many as `cores`, rounded up, after the
+        first `before` ones.
+        """
         first, count = floor(before), max(ceil(cores - 1e-9), 1)
         self._set(pids, {self._cpus[(first + number) % len(self._cpus)] for number in range(count)})
 
-    def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - its contract
+    def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - as in Limits
         """Let the processes of a lease use all cores of the machine again."""
         self._set(pids, set(self._cpus))
 
@@ -107,8 +109,8 @@ class Affinity:
 
 
 def find_limits(cgroup: Path | None) -> Limits | None:
-    """Return the way to limit cores: cgroups if a folder is given, else affinity if the system supports it, else None.
-    Raise OSError for an unusable folder.
+    """Return the best way to limit cores: cgroups if a folder is given, else CPU affinity, or None if the system does
+    not support it. Raises OSError if the folder cannot be used.
     """
     if cgroup is not None:
         return Cgroups(cgroup)

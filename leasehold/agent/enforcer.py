@@ -1,4 +1,6 @@
-"""Apply the limits of cores on a host: find the processes of each lease and limit them as the scheduler decided."""
+"""Limit the cores of the leases on a host: find the processes of each lease, and limit them to the cores that the
+scheduler decided.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,14 +12,14 @@ from leasehold.agent.processes import list_tree, read_notes
 from leasehold.client.models import Hosted
 
 UNKNOWN_SECONDS: Final = 10.0
-"""Time without any known process of a lease after which the agent reports that nothing of it is limited, in seconds."""
+"""Seconds after which the agent reports a lease as unlimited because none of its processes is known."""
 Key = tuple[str, str, int]
-"""Identity of a lease: (reservation, component, token)."""
+"""Identity of a lease: (reservation, component, fencing token)."""
 
 
 class Enforcer:
-    """Keeps the processes of the leases on one host within their limits. `report` is called once for each change and
-    each failure.
+    """Keeps the processes of the leases on one host within their number of cores. `report` is called once for each
+    change and for each failure.
     """
 
     def __init__(
@@ -27,21 +29,27 @@ class Enforcer:
         report: Callable[[Mapping[str, Any]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make an enforcer. `folder` is the folder with the notes about processes."""
+        """Make the enforcer of one host. `folder` has the notes of `leasehold host exec` about the processes of each
+        lease. `limits` None: this system cannot limit cores.
+        """
         self._folder, self._limits, self._report, self._clock = folder, limits, report, clock
         self._applied: dict[Key, tuple[tuple[int, ...], float, float]] = {}
-        """Lease -> applied limit: known processes, number of cores, and cores of the leases before it."""
+        """Lease -> the limit that was applied: its known processes, its number of cores, and the number of cores of the
+        leases before it.
+        """
         self._seen: dict[Key, float] = {}
         self._reported: dict[Key, object] = {}
 
     def start(self) -> None:
-        """Report the way in which this host limits the cores of leases."""
+        """Report in which way this host limits the cores of leases: the name of `limits`, or "nothing"."""
         self._report({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
 
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
-        """Limit leases that are new or have another limit, and remove the limits of ended leases.
+        """Limit the leases `held` that are new or whose number of cores changed, and remove the limits of leases that
+        have ended.
 
-        `is_thorough`: apply all limits again, to include processes that were started during a change.
+        `is_thorough`: apply the limit of every lease again, because a process that was started during an earlier change
+        may have no limit.
         """
         notes, before = read_notes(self._folder), 0.0
         present = {(each.reservation, each.component, each.token): each for each in held if each.cores is not None}
@@ -53,7 +61,8 @@ class Enforcer:
             before += lease.cores or 0.0
             if not roots:
                 if self._clock() - self._seen.setdefault(key, self._clock()) >= UNKNOWN_SECONDS:
-                    self._report_once(key, "unlimited", why="no process of it is known here: see leasehold host exec")
+                    why = "no process of this lease is known here: start its processes with `leasehold host exec`"
+                    self._report_once(key, "unlimited", why=why)
             elif is_thorough or self._applied.get(key) != wanted:
                 self._apply(key, *wanted)
         self._seen = {key: at for key, at in self._seen.items() if key in present}

@@ -1,4 +1,4 @@
-"""The identity and the resources of this machine, as a host of a static pool reports them."""
+"""The identity and the resources of this machine, as the agent of a static pool's host reports them."""
 
 import hashlib
 import hmac
@@ -14,11 +14,11 @@ MIB: Final = 1024 * 1024
 
 
 def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
-    """Return an id that stays the same for this machine: a digest of the content of `source`, else a random id stored
-    in the folder `state`.
+    """Return an id that stays the same for this machine: a digest of the content of `source`, or if `source` has no id,
+    a random id that is stored in the folder `state`.
 
-    Only a digest of systemd's id is reported, because machine-id(5) requires the id to stay confidential. Raise OSError
-    if there is no id and none can be stored.
+    Only a digest is reported, because machine-id(5) requires systemd's id to stay confidential. Raises OSError if there
+    is no id and none can be stored.
     """
     known = _read(source)
     if known:
@@ -28,7 +28,7 @@ def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """Return the id in this file. Return None if the file is missing or empty, as in container images."""
+    """Return the id in this file; None if the file is missing or empty, as in container images."""
     try:
         return path.read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
@@ -36,8 +36,8 @@ def _read(path: Path) -> str | None:
 
 
 def _keep(path: Path) -> str:
-    """Store a random id and return the stored one. If two processes do this at once, both return the id that was stored
-    first.
+    """Store a random id in the file `path` and return the stored id. If two processes do this at once, both return the
+    id that was stored first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{uuid4().hex}")
@@ -54,16 +54,20 @@ def _keep(path: Path) -> str:
 
 
 def find_state_folder() -> Path:
-    """Return the folder for persistent data of this user's programs, by the XDG rules."""
+    """Return the folder for the data that this user's programs keep, by the XDG rules: `$XDG_STATE_HOME/leasehold`, or
+    `~/.local/state/leasehold`.
+    """
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "leasehold"
 
 
 def find_resources() -> dict[str, float]:
-    """Return the resources of this machine: the `cpus` that this process may use, and all memory in MiB."""
+    """Return the resources of this machine: `cpus`, the number that this process may use, and `memory_mib`, the whole
+    memory in MiB.
+    """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {"cpus": cpus, "memory_mib": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB}
 
 
 def find_slot_name() -> str:
-    """Return the host name without its domain, as the default name of the slot."""
+    """Return the name of this host without its domain: the default name of the host's slot."""
     return socket.gethostname().partition(".")[0]

@@ -1,7 +1,6 @@
 """Find the processes of each lease on this machine by the notes that `leasehold host exec` writes for the agent.
 
-Each process has a note. It identifies the process by id and start time, so that a later process with the same id is not
-mistaken for it.
+A note identifies a process by its id and start time, so that a later process with the same id is not mistaken for it.
 """
 
 import os
@@ -15,27 +14,29 @@ import msgspec
 from leasehold.process_identity import PROC, find_start, read_stat
 
 _PARENT: Final = 1
-"""Index of the parent's id in /proc/PID/stat, counted after the name in parentheses."""
+"""Index of the parent's id among the fields of /proc/PID/stat that follow the name in parentheses, from 0."""
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A record that a process, and all processes that it starts, belong to one instance of a reservation."""
+    """A note that one process, and all processes that it starts, belong to a component of a reservation."""
 
     reservation: str
     component: str
     pid: int
     started: int | None = None
-    """Start time of the process in kernel ticks since boot; None on systems without /proc."""
+    """Start time of the process in kernel ticks since boot; on a system without /proc, in seconds since the epoch; None
+    if unknown.
+    """
 
 
 def notes_folder(state: Path, slot: str) -> Path:
-    """Return the folder with the notes for one slot."""
+    """Return the folder of the notes about the processes of one slot, inside the folder `state`."""
     return state / "processes" / slot
 
 
 def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path:
-    """Write the file by which the host agent knows that a process, and all processes that it starts, belong to a lease.
-    Raises OSError if the file cannot be written.
+    """Write a note that the process `pid`, and all processes that it starts, belong to a lease. Return the path of the
+    note. Raises OSError if it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     note, path = Note(reservation, component, pid, find_start(pid)), folder / f"{pid}.json"
@@ -46,8 +47,8 @@ def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Return the notes (which process belongs to which lease) of running processes, in the order of the process ids.
-    Delete the notes of processes that have ended.
+    """Return the notes about running processes, in the order of the process ids. Delete the notes about processes that
+    have ended.
     """
     alive = []
     for path in folder.glob("*.json"):
@@ -75,7 +76,7 @@ def _is_alive(note: Note) -> bool:
 
 
 def list_tree(pids: Iterable[int]) -> list[int]:
-    """Return the ids of the given processes and of all their descendants."""
+    """Return the ids of the processes `pids` and of all their descendants."""
     children: dict[int, list[int]] = {}
     for each in PROC.glob("[0-9]*"):
         if fields := read_stat(int(each.name)):
@@ -87,7 +88,7 @@ def list_tree(pids: Iterable[int]) -> list[int]:
 
 
 def list_threads(pid: int) -> list[int]:
-    """Return the threads of a process; none if it has ended."""
+    """Return the ids of the threads of a process; [] if the process has ended."""
     try:
         return [int(each.name) for each in (PROC / str(pid) / "task").iterdir()]
     except OSError:

@@ -1,8 +1,7 @@
-"""The command line `leasehold`: a failed command prints one line for each error on standard error and ends with an exit
-status for scripts.
+"""The command line `leasehold`. A command that fails prints one line for each error on standard error.
 
-Exit statuses: 0 done; 1 refused, failed or not found; 2 bad input or usage; 130 interrupted. The command `leasehold
-status` has exit statuses of its own.
+The exit status is 0 if the command succeeded, 1 if it was refused, failed or found nothing, 2 for bad input or usage,
+130 if it was interrupted. The command `leasehold status` has exit statuses of its own.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Commands for quota accounts: limits, balances and their history."""
+"""The commands `leasehold accounts …`, which show and change quota accounts: their settings, balances and work."""
 
 import sys
 from collections import Counter
@@ -76,9 +76,10 @@ def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None)
 
 
 def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, Any]:
-    """Return the fields of `account` for output, with the best level (class of service) that its balance pays for, the
-    number of its running leases at each level (the free level last), and the number of its pending reservations
-    among `rows`.
+    """Return the fields of `account` for output. Added are the best level (class of service) that its balance pays for,
+    the number of its running leases at each level (the free level last), and the number of its pending reservations.
+
+    `rows`: the reservations that have not ended, of any account.
     """
     import msgspec
 
@@ -171,8 +172,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
-    """Return the balances of `account` that were stored in the last `seconds`, oldest first, and at the end its present
-    balance if that is newer.
+    """Return the balances of `account` that the database stored in the last `seconds`, oldest first. The present
+    balance is added at the end if it is newer.
     """
     import msgspec
 

@@ -1,5 +1,5 @@
-"""Apply scheduling rules to the database: preview the change, ask before machines, leases or balances are taken away,
-and request a tick (a run of the scheduler).
+"""Apply scheduling rules to the database: preview the change, and ask before it takes machines, leases or balances
+away. After the change request a tick (a run of the scheduler).
 """
 
 import sys
@@ -24,12 +24,12 @@ from workers.services import Services
 from workers.settings import Settings
 
 MOST_LINES: Final = 20
-"""Most lines printed for each kind of consequence of new rules; `--json` prints all lines."""
+"""Most lines that are printed for each kind of consequence of new rules. The output of `--json` has all of them."""
 
 
 class _Kicker(QuietDispatcher):
-    """A dispatcher that sends only the request for a tick (a run of the scheduler); all other messages stay in the
-    outbox table until the task `recover` sends them.
+    """A dispatcher (which sends work to other processes) that sends only the request for a tick, a run of the
+    scheduler. All other messages stay in the outbox table until the task `recover` sends them.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -47,7 +47,7 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Apply the rules of the configuration file `path`, or with `dry_run` only print what they would change.
 
     Raises InvalidInputError if the file is wrong, StoreUnavailableError if the database cannot be reached, and
-    ViewUnavailableError if Redis fails after the commit; the file may then be applied again.
+    ViewUnavailableError if Redis fails after the commit. The file may be applied again after any of these errors.
     """
     configuration = read_configuration(path)
     source = f"leasehold apply {path.name}"
@@ -55,8 +55,8 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 
 def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Apply the rules of the earlier version `version` as a new version. Raises CommandError if there is no such
-    version, and the errors of `apply_file`.
+    """Apply the rules of an earlier version again, as a new version. Raises CommandError if there is no such version,
+    else the same errors as `apply_file`.
     """
     settings = load_settings()
     with closing(Services(settings, QuietDispatcher).open_store()) as store:
@@ -68,8 +68,8 @@ def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> N
 def _carry_out(
     settings: Settings, document: Mapping[str, Any], source: str, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Apply the rules in `document`, or with `dry_run` only print a preview of the change. Unless `yes`, ask before a
-    change that takes machines, leases or balances away.
+    """Apply the rules in `document`, or with `dry_run` only print a preview of the change. If the change takes
+    machines, leases or balances away, ask first, unless `yes` is true.
     """
     services = Services(settings, lambda: _Kicker(settings))
     preview = None
@@ -119,7 +119,7 @@ def _confirm(preview: Preview) -> None:
 
 
 def _sum_up(preview: Preview) -> str:
-    """Return what new rules take away in one phrase, like "2 machines go, 1 account loses balance"."""
+    """Return as one phrase what new rules take away, like "2 machines go, 1 account loses balance"."""
     counts = (
         (len(preview.departures), "machine goes", "machines go"),
         (len(preview.endings), "reservation loses leases", "reservations lose leases"),
@@ -129,7 +129,9 @@ def _sum_up(preview: Preview) -> str:
 
 
 def _write(preview: Preview) -> list[str]:
-    """Return the changes of new rules and their consequences as lines for people."""
+    """Return the text of a preview, line by line: the changes of the rules, and what they do to machines, leases,
+    accounts and reservations.
+    """
     if not preview.changed:
         return [f"rules version {preview.version}, unchanged"]
     lines = [f"changes to rules version {preview.version}:"]

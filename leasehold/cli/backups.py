@@ -1,4 +1,6 @@
-"""Commands that back up the database and restore a backup."""
+"""The commands `leasehold backup`, which copies the database into a file, and `leasehold restore`, which replaces the
+database by such a copy and then reconciles it with Redis and with the machines.
+"""
 
 import contextlib
 import sys
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 0.1
 MARGIN_SECONDS: Final = 5.0
-"""Seconds that a restore waits for the scheduler's lock beyond the lock's own duration, before the restore gives up."""
+"""A restore waits for the end of the scheduler's lock. It gives up after the duration of the lock plus this number of
+seconds.
+"""
 
 
 @app.command(epilog=example("leasehold backup leasehold.backup"))
@@ -78,8 +82,8 @@ def restore(
 
 
 class _Restore:
-    """One run of `leasehold restore`, from the check of the backup file to the reconciliation with Redis and with the
-    machines.
+    """One run of `leasehold restore`: it checks the backup file, replaces the database, and reconciles the database
+    with Redis and with the machines.
     """
 
     def __init__(self, file: Path | None, *, take_over: bool, without_redis: bool) -> None:
@@ -103,15 +107,15 @@ class _Restore:
         if yes:
             return
         if not sys.stdin.isatty():
-            raise CommandError(f"{what}: nothing was changed; --yes does it", BAD_INPUT)
-        if not typer.confirm(f"{what}?", err=True):
+            raise CommandError(f"nothing was changed: --yes is required to {what}", BAD_INPUT)
+        if not typer.confirm(f"Do you want to {what}?", err=True):
             raise CommandError("nothing was restored: the answer was not yes")
 
     def carry_out(self, *, resubmit: bool) -> "Restored":
         """Run all steps of the restore in order and return the result.
 
-        If a step fails after the database was replaced, the mark in Redis that pauses all processes stays, so that no
-        process works on a half restored state; the restore must then be repeated.
+        A mark in Redis pauses all processes meanwhile. If a step fails after the database was replaced, the mark stays,
+        so that no process works on a half restored state. The restore must then be repeated.
         """
         from scheduler.operations.restore import restore as reconcile
         from scheduler.store.backup import put_back
@@ -135,9 +139,11 @@ class _Restore:
             ports.store.close()
 
     def _read_redis(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
-        """Pause all processes and return what Redis remembers: the cluster's highest numbers, and its reservations by
-        id. If Redis does not answer and --without-redis is given, use ports in memory instead: nothing is remembered
-        then, and no holder gets a notice.
+        """Pause all processes, and return what Redis remembers: the highest numbers of the cluster, and its
+        reservations by id.
+
+        If Redis does not answer and --without-redis is given, continue without Redis: nothing is remembered then, and
+        no holder gets a notice.
         """
         from scheduler.ports import Remembered, ViewUnavailableError
         from scheduler.view.memory import MemoryMeter, MemoryNotifier, MemoryViewCache
@@ -179,15 +185,15 @@ class _Restore:
         return remembered, kept
 
     def _end_restore(self, ports: "Ports", remembered: "Remembered") -> None:
-        """Remove the mark in Redis that pauses all processes, when a restore is given up before it changed the
-        database. `remembered` holds the numbers that Redis had before the restore.
+        """Remove the mark in Redis that pauses all processes, because the restore is given up before it changed the
+        database. `remembered`: the numbers that Redis had before the restore.
         """
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
     def _check_identity(self, identity: str | None) -> None:
-        """Raise CommandError if Redis belongs to another cluster, `identity`, than the backup or the database, unless
-        --take-over is given.
+        """Raise CommandError if `identity`, the cluster of Redis, is not the cluster of the backup or the database.
+        With --take-over no error is raised.
         """
         ours = self._identity
         if identity not in {None, ours} and not self._take_over:
@@ -199,12 +205,12 @@ class _Restore:
 
     @cached_property
     def _identity(self) -> str:
-        """The id of the cluster whose backup or database is restored."""
+        """The id of the cluster whose database is restored."""
         return self._backup.identity if self._backup else self._services.ports.store.read_cluster().identity
 
     def _add_present(self, remembered: "Remembered") -> "Remembered":
-        """Return `remembered` with its term (number of leaders) and fencing token raised to those of the database that
-        will be replaced, if that database can be read.
+        """Return `remembered` with the highest term (number of a leadership) and fencing token of Redis and of the
+        database that will be replaced, if that database can be read.
 
         No term or token may be issued twice, and this database may have issued higher ones than Redis remembers.
         """
@@ -228,8 +234,8 @@ def _print_progress(text: str) -> None:
 
 
 def _describe(restored: "Restored") -> list[str]:
-    """Return the result of a restore as lines for people: numbers, reservations that ended, wait again or were lost,
-    and machines.
+    """Return the result of a restore as lines for people: the cluster's numbers, the reservations that ended, wait
+    again or were lost, and the machines.
     """
     lines = [f"restored: cluster {restored.identity}, term {restored.term}, token {restored.token}"]
     for text, names in (

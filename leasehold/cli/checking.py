@@ -1,15 +1,17 @@
-"""Check the arguments of a command against the schemas with which workers check requests, before a request is sent."""
+"""Check the arguments of a command before a request is sent, with the same schemas by which workers check requests."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _ENVELOPE: Final = frozenset({"request", "reply_to"})
-"""Keys of a request's document that describe its message (the id and the reply address), not the request itself."""
+"""Keys of a request's document that belong to the message (its id and its reply address) and not to the request."""
 
 
 def check(verb: str, document: Mapping[str, Any]) -> None:
-    """Check the document of a request, like `release`, against its schema; keys with None count as missing. Raises
-    InvalidInputError with the faults that a worker would find.
+    """Check the document of a request against the schema of `verb`, like `release`. A key with the value None counts as
+    missing.
+
+    Raises InvalidInputError with the faults that a worker would find.
     """
     from scheduler.model.command_schemas import SCHEMAS
     from scheduler.model.validation import read_document
@@ -19,15 +21,15 @@ def check(verb: str, document: Mapping[str, Any]) -> None:
 
 
 def check_each(verb: str, field: str, names: Iterable[str]) -> None:
-    """Check one request `verb` for each of `names`, before the first request is sent. Raises InvalidInputError if a
-    name is not valid.
+    """Check the requests that a command will send, one for each of `names`: the schema of `verb`, with the name in
+    `field`. Raises InvalidInputError if a name is not valid.
     """
     for name in names:
         check(verb, {field: name})
 
 
 def check_reservation(fields: Mapping[str, Any]) -> None:
-    """Check the fields of a request for a reservation; the id may be missing, because the client then makes one. Raises
+    """Check the fields of a new reservation. The id may be missing, because the client then makes one. Raises
     InvalidInputError if a field is not valid.
     """
     given = {name: value for name, value in fields.items() if name != "key"}

@@ -24,8 +24,8 @@ Found = list[tuple[str, str]]
 """Offers of a shell completion: pairs of a value and a description, which some shells show."""
 Row = dict[str, Any]
 Read = Callable[[str, Row], tuple[str, str] | None]
-"""A function of the id and the row of an entry: returns the value to offer in a shell completion with its description,
-or None for no offer.
+"""A function that gets the id and the row of an entry in Redis. It returns the value that a shell completion offers
+with the value's description, or None for no offer.
 """
 
 
@@ -70,7 +70,7 @@ def complete_states(incomplete: str) -> list[str]:
 
 
 def starting(words: Iterable[str], incomplete: str) -> list[str]:
-    """Return the words that begin with `incomplete`."""
+    """Return those of `words` that begin with `incomplete`, the text before the cursor."""
     return [word for word in words if word.startswith(incomplete)]
 
 
@@ -83,8 +83,8 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
-    """Return the offers for a shell completion from one table of the view in Redis, as many as are found within
-    SECONDS. The thread that reads is abandoned if it still waits for Redis after that time.
+    """Return the offers of a shell completion from one table of the view in Redis: as many as a thread finds within
+    SECONDS. If the thread still waits for Redis then, it is abandoned.
     """
     from leasehold.client.discovery import find_address
     from leasehold.errors import NoStack, UntrustedFolder
@@ -104,8 +104,10 @@ def _find(table: str, incomplete: str, read: Read) -> Found:
 
 
 def _collect(found: dict[str, str], read: Read, rows: Iterator[tuple[str, Row]]) -> None:
-    """Add to `found` what `read` offers for each of `rows`. Errors are dropped: a message would garble the shell's
-    input line.
+    """Call `read` with each entry of `rows`, and store the returned offers in `found` (value -> description), at most
+    MOST of them.
+
+    Errors are ignored, because their message would garble the input line of the shell.
     """
     with contextlib.suppress(Exception):
         for name, row in rows:
@@ -117,7 +119,7 @@ def _collect(found: dict[str, str], read: Read, rows: Iterator[tuple[str, Row]])
 
 
 def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str, Row]]:
-    """Yield id and row of each entry of one table of the view in Redis whose id begins with `incomplete`. Raises
+    """Yield id and row of each entry in one table of the view in Redis, if the id begins with `incomplete`. Raises
     RedisError if Redis cannot be read.
     """
     import redis

@@ -1,5 +1,5 @@
-"""How commands find the stack: by the environment variables of a stack that runs in this folder or above, unless the
-command's own environment names a broker.
+"""Connect a command to the stack. If the environment of the command names no broker, the command uses the environment
+of the stack that runs in this folder or above.
 """
 
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connect(timeout: float = 10.0) -> Iterator["Client"]:
-    """Yield a client of the stack; from then on, ages are shown by cluster time (the time of the database).
+    """Yield a client of the stack. From then on the command shows ages by cluster time (the time of the database).
 
     Raises NoStack if no stack is found, and Unavailable at once if Redis does not answer.
     """
@@ -31,8 +31,8 @@ def connect(timeout: float = 10.0) -> Iterator["Client"]:
 
 
 def adopt_stack() -> None:
-    """Add the environment variables of the running stack's processes to those of this command, unless these name a
-    broker already.
+    """Add the environment variables of the running stack's processes to those of this command, unless the command's own
+    variables name a broker.
     """
     if os.environ.get(URL_VARIABLE):
         return
@@ -42,8 +42,8 @@ def adopt_stack() -> None:
 
 
 def load_settings() -> "Settings":
-    """Return the settings, read from the environment variables of the running stack. Raises InvalidInputError if a
-    setting is wrong.
+    """Return the settings from the environment and leasehold.toml, with the environment of the running stack. Raises
+    InvalidInputError if a setting is wrong.
     """
     adopt_stack()
     from workers.configuration import load_settings as load
@@ -53,7 +53,7 @@ def load_settings() -> "Settings":
 
 @contextmanager
 def open_store() -> Iterator["Store"]:
-    """Yield the database, for rows that the view in Redis does not have, and close the connections at the end. Raises
+    """Yield the database, for data that the view in Redis does not have, and close it at the end. Raises
     InvalidInputError if a setting is wrong.
     """
     from scheduler.store.opening import open_store as open_

@@ -1,4 +1,6 @@
-"""Sentences that `leasehold events` prints about preemptions, changes of level and of cores, and refused messages."""
+"""The sentences that `leasehold events` prints about preemptions, changes of level, changes of cores, and refused
+messages.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -12,14 +14,12 @@ _IN_SENTENCES: Final = frozenset(
     {"preempted", "by", "account", "level", "ran_at", "slot", "slots", "cost", "deadline", "reason", "from", "to"}
     | {"component", "cpus", "queue", "task", "message", "defect", "path", "expected", "got", "more_faults"}
 )
-"""Details of an event that its sentence contains, so that they are not printed a second time."""
+"""Keys of an event's details that its sentence already shows, so that they are not printed a second time."""
 _FREE: Final = 5
 
 
 def describe_event(event: "Event") -> str:
-    """Return an event as text: a sentence if there is one for this kind of event, and the remaining details as
-    `key=value`.
-    """
+    """Return an event as text: a sentence, if this kind of event has one, and the other details as `key=value`."""
     sentence = _find_sentence(event)
     rest = {key: value for key, value in event.detail.items() if not (sentence and key in _IN_SENTENCES)}
     details = " ".join(f"{key}={value}" for key, value in rest.items() if value not in (None, "", []))

@@ -1,4 +1,4 @@
-"""Turns an error that ends a command into lines on standard error and an exit status."""
+"""Turn an error that ends a command into lines on standard error and an exit status."""
 
 import contextlib
 import os
@@ -21,11 +21,13 @@ INTERRUPTED: Final = 130
 NO_RULES: Final = "no rules were applied yet: `leasehold apply FILE`"
 ERROR_PREFIX: Final = "leasehold: "
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""The base class of the parser's errors about options and arguments (click.UsageError), which typer does not export."""
+"""The base class of the errors that the parser of options and arguments raises (click.UsageError). typer does not
+export it.
+"""
 
 
 class CommandError(Exception):
-    """Raised when a command of `leasehold` fails. The message is printed on standard error, line by line, and `status`
+    """Raised if a command fails for a known reason. The message is printed on standard error line by line, and `status`
     becomes the exit status.
     """
 
@@ -35,8 +37,8 @@ class CommandError(Exception):
 
 
 def run_safely(arguments: list[str]) -> int:
-    """Run the `leasehold` command with `arguments` and return the exit status. Known errors are printed, one line for
-    each fault; an unknown error is raised.
+    """Run the `leasehold` command with `arguments` and return its exit status. A known error is printed, one line for
+    each fault. An unknown error is raised.
     """
     from leasehold.cli.app import app
 
@@ -69,7 +71,7 @@ def run_safely(arguments: list[str]) -> int:
 
 
 def explain(error: Exception) -> tuple[list[str], int]:
-    """Return the lines to print for `error`, a known error that ended a command, and the exit status."""
+    """Return the lines that are printed for a known error which ended a command, and the exit status."""
     if isinstance(error, UsageError):
         return [f"{error.format_message()} (see --help)"], BAD_INPUT  # type: ignore[attr-defined]
     if isinstance(error, CommandError):
@@ -89,14 +91,14 @@ _OURS: Final = (
     ("scheduler.ports", "StaleWriteError"),
     ("leasehold.stack.configuration", "StackError"),
 )
-"""Known errors as (module, class) of packages that only some commands import; if a module was not imported, no error of
-that module was raised.
+"""Modules and names of the error classes that a command expects and that only some commands import. If a module was not
+imported, no error of its class was raised.
 """
 
 
 def _list_known() -> tuple[type[Exception], ...]:
-    """Return the error classes that a command prints without a traceback: those of input, environment and other
-    services.
+    """Return the classes of errors that are printed without a traceback: errors of input, of the environment and of
+    other services.
     """
     loaded = [getattr(sys.modules[module], name) for module, name in _OURS if module in sys.modules]
     return (UsageError, CommandError, LeaseholdError, OSError, *loaded)
@@ -115,10 +117,10 @@ def print_error(line: str) -> None:
 
 @contextlib.contextmanager
 def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
-    """Turn the refusal of a request (Refused) within this context into CommandError, with one line for each fault.
+    """Within this context, turn a refused request (Refused) into CommandError, with one line for each fault.
 
-    The exit status is BAD_INPUT, or FAILED if every fault is in a field that `about_state` names: the form of these
-    fields was checked before the request was sent, so the request was refused because of the present state.
+    The exit status is BAD_INPUT. It is FAILED if all faults are in fields of `about_state`: the form of these fields
+    was checked before the request was sent, so the present state is the reason of the refusal.
     """
     try:
         yield
@@ -129,8 +131,8 @@ def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
 
 
 def send_each(send: "Callable[[str], Answer]", names: Iterable[str], show: "Callable[[Answer], None]") -> None:
-    """Send a request for each of `names` and show its answer. A refused request does not stop the following ones: after
-    the last name, CommandError with all refusals is raised.
+    """Send a request for each of `names` and show each answer. If a request is refused, the next ones are still sent;
+    at the end CommandError with all refusals is raised.
     """
     refused: list[str] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The formats of `--output`: tables for people; JSON, YAML and CSV for programs."""
+"""The formats of the option `--output`: tables for people; JSON, YAML and CSV for programs."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from leasehold.common.visible import escape_json, make_visible
 
 FORMATS: Final = ("table", "wide", "json", "yaml", "csv")
 DOCUMENTS: Final = ("table", "json", "yaml")
-"""The formats of `--output` for a command that shows one thing, like one reservation."""
+"""The formats of `--output` of a command that shows a single object, like one reservation."""
 Output = Annotated[
     str | None,
     typer.Option(
@@ -40,12 +40,12 @@ OneOutput = Annotated[
 ]
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@+-]*")
 _NOT_TEXT: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-"""Words that YAML 1.1 readers take for a truth value or null, so that texts equal to them are quoted."""
+"""Words that readers of YAML 1.1 take for a truth value or null. A text that is such a word is printed in quotes."""
 
 
 def choose_format(output: str | None, *, as_json: bool, known: Sequence[str] = FORMATS) -> str:
-    """Return the format that the options `--output` and `--json` name. Raises BadParameter for an unknown format, and
-    CommandError if the options name different formats.
+    """Return the format that `--output` or `--json` names; "table" without either. Raises BadParameter for an unknown
+    format, and CommandError if the options name different formats.
     """
     if output is None:
         return "json" if as_json else "table"
@@ -56,7 +56,7 @@ def choose_format(output: str | None, *, as_json: bool, known: Sequence[str] = F
 
 
 def print_document(value: Any, chosen: str) -> None:
-    """Print `value` as JSON on one line, or as YAML."""
+    """Print `value` as one line of JSON if `chosen` is "json", else as YAML."""
     if chosen == "json":
         print_json(value)
         return
@@ -66,7 +66,7 @@ def print_document(value: Any, chosen: str) -> None:
 
 
 def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print comma-separated values with a header (RFC 4180). None becomes an empty value; control characters in texts
+    """Print comma-separated values with a header (RFC 4180). None becomes an empty value. Control characters in texts
     become escapes.
     """
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -75,7 +75,9 @@ def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
-    """Yield the lines of `value` (a list, a mapping or a scalar) as YAML in block style."""
+    """Yield the lines of YAML in block style for `value`: a list, a mapping or a single value. `indent` begins each
+    line.
+    """
     if isinstance(value, dict) and value:
         for key, each in value.items():
             if each and isinstance(each, (dict, list, tuple)):
@@ -104,7 +106,7 @@ def _show_scalar(value: Any) -> str:
 
 
 def _show_float(value: float) -> str:
-    """Return `value` as a text that YAML 1.1 readers take for a number too: it has a decimal point, also before an
+    """Return a number as a text that readers of YAML 1.1 take for a number too: with a decimal point, also before an
     exponent.
     """
     if not math.isfinite(value):

@@ -1,4 +1,6 @@
-"""`leasehold run`: hold a lease while a command runs. `leasehold wait`: wait for a phase of a reservation."""
+"""The commands `leasehold run`, which holds a lease while another command runs, and `leasehold wait`, which waits for a
+phase of a reservation.
+"""
 
 import contextlib
 import secrets
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from leasehold.client.models import Reservation
 
 DEFAULT_TTL: Final = 60
-"""Default of `leasehold run --ttl`: seconds until the lease expires if the process that renews it was killed."""
+"""Default of `leasehold run --ttl`: if the process that renews the lease is killed, the lease expires after this number
+of seconds.
+"""
 AWAITED: Final = (*PHASES, "ended")
 _POLL_SECONDS: Final = 1.0
 _CANCEL_SECONDS: Final = 5.0
@@ -76,7 +80,8 @@ def run(
                 status = _run(client, fields, command, wait, group, signals)
             except Stopped as stopped:
                 what = "interrupted" if stopped.number + OF_A_SIGNAL == INTERRUPTED else f"stopped by {stopped}"
-                raise CommandError(f"{what}: {_give_up(client, fields['id'])}", stopped.number + OF_A_SIGNAL) from None
+                text = f"{what} before the command was started: {_give_up(client, fields['id'])}"
+                raise CommandError(text, stopped.number + OF_A_SIGNAL) from None
             except NotStarted as error:
                 raise CommandError(str(error), error.status) from None
     raise typer.Exit(status)
@@ -95,7 +100,9 @@ def _run(
 
 
 def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: contextlib.ExitStack) -> "Lease":
-    """Wait for the lease of the reservation in `fields` and return the lease; `stack` releases it when `stack` closes.
+    """Submit the reservation in `fields`, wait for its lease and return the lease. The lease is released when `stack`
+    closes.
+
     Raises CommandError if the reservation is not leased within `wait` seconds.
     """
     from leasehold.leased_command import NOT_IN_TIME
@@ -107,11 +114,11 @@ def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: 
     except (NotAnswered, Unavailable) as error:
         if wait is None or time.monotonic() - began < wait:
             raise
-        raise CommandError(f"{error}: {_give_up(client, name)}", NOT_IN_TIME) from None
+        raise CommandError(f"{error}; the wait for the lease is over: {_give_up(client, name)}", NOT_IN_TIME) from None
 
 
 def _give_up(client: "Client", name: str) -> str:
-    """Cancel the reservation `name`, which is not leased yet, and return a sentence about the result."""
+    """Cancel the reservation `name`, which is not leased yet. Return a sentence about the result."""
     try:
         client.cancel(name, timeout=_CANCEL_SECONDS)
     except Refused:
@@ -153,8 +160,10 @@ def wait_for(
 
 
 def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Reservation":
-    """Wait until the reservation `name` is in `phase`, as `Client.wait` does. If the reservation is no longer in the
-    view in Redis, ask a worker how it ended.
+    """Wait until the reservation `name` is in `phase`, and return it. If the view in Redis no longer has the
+    reservation, ask a worker how it ended.
+
+    Raises Ended if it ended in another phase, Unknown if no reservation has this id.
     """
     from leasehold.client.models import list_phases
 
@@ -171,7 +180,7 @@ def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Re
 
 @contextmanager
 def showing_why(client: "Client", name: str) -> Iterator[None]:
-    """Within this context, show on a terminal that the reservation `name` waits, and why."""
+    """Within this context, show on the terminal why the reservation `name` waits. Without a terminal, show nothing."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""`leasehold host`: commands for hosts that register themselves."""
+"""The commands `leasehold host …`, for hosts that register themselves in a static pool."""
 
 import os
 import sys
@@ -32,8 +32,8 @@ State = Annotated[
     ),
 ]
 _STATE = frozenset({"slot", "machine"})
-"""Fields of a host's request whose form was checked before the request was sent: a refusal that names them is about the
-present state of the slot.
+"""Fields of a host's request that were checked before the request was sent. If a refusal names one of them, the reason
+is the present state of the slot.
 """
 group = add_group("host", "Run and manage hosts of static pools.", "leasehold host run --pool lab")
 
@@ -55,8 +55,8 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     ] = None,
     state: State = None,
 ) -> "HostSpec":
-    """Return the description of this host that the options give: slot, pool, machine id, labels and resources. A slot,
-    machine id or resource without an option is found on this machine. Raises InvalidInputError for a bad value.
+    """Return the registration of this host that the options give. A slot, a machine id or a resource that no option
+    gives is that of this machine. Raises InvalidInputError for a bad value.
     """
     from leasehold.agent.agent import HostSpec
     from leasehold.agent.machine import find_resources
@@ -74,8 +74,8 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def _find_identity(slot: str | None, machine: str | None, state: Path | None) -> tuple[str, str]:
-    """Return `slot` and `machine`; for one that is None, return the name or the machine id of this host. Raises
-    InvalidInputError for a bad id.
+    """Return the slot and the machine id of this host. If one of the arguments is None, find its value on this machine.
+    Raises InvalidInputError for a bad id.
     """
     from leasehold.agent.machine import find_machine_id, find_slot_name, find_state_folder
 
@@ -177,11 +177,13 @@ def execute(
             os.execvp(command[0], command)  # noqa: S606 - running the user's command is the purpose
     except OSError as error:
         note.unlink(missing_ok=True)
-        raise CommandError(f"{command[0]}: {error.strerror}") from None
+        raise CommandError(f"the command {command[0]} cannot be started: {error.strerror}") from None
 
 
 def _check_lease(slot: str, machine: str, reservation: str, component: str, timeout: float) -> None:
-    """Raise CommandError unless the database has a lease of `component` of `reservation` on the host `slot`."""
+    """Raise CommandError unless `component` of `reservation` has a lease on the host `slot`, as a worker reads it from
+    the database.
+    """
     with connect(timeout) as client, explaining_refusals(_STATE):
         leases = client.hosts.leases(slot, machine).leases
     held = sorted(lease.component for lease in leases if lease.reservation == reservation)

@@ -1,7 +1,7 @@
-"""Makes every command of `leasehold` stop on SIGINT, even if the shell started the command with SIGINT ignored.
+"""Let SIGINT stop every command of `leasehold`, even if the shell started the command with SIGINT ignored.
 
-A shell without job control (a script) starts background commands with SIGINT ignored, and Python keeps it ignored. Only
-SIGTERM would then stop a command that waits or repeats.
+A shell without job control, as in a script, starts background commands with SIGINT ignored. Python keeps it ignored, so
+that only SIGTERM would stop a command that waits or repeats.
 """
 
 import signal
@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 _TAKEN: Final[set[int]] = set()
-"""Numbers of the signals that were ignored when this process started and that this process handles now."""
+"""Numbers of the signals that this process handles although they were ignored when it started."""
 
 
 def take_interrupts() -> None:
@@ -22,23 +22,25 @@ def take_interrupts() -> None:
 
 
 def list_ending() -> list[int]:
-    """Return the signals that end a command like `leasehold up`: SIGINT, SIGTERM, and SIGHUP unless SIGHUP is ignored
-    (as under nohup(1)).
+    """Return the signals that end a long-running command like `leasehold up`: SIGINT, SIGTERM, and SIGHUP if it is not
+    ignored (as it is under nohup(1)).
     """
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
 def inherited() -> AbstractContextManager[None]:
-    """Return a context in which the signals are ignored that were ignored when this process started, so that a program
-    that is started within the context inherits them as ignored.
+    """Return a context that ignores the signals that were ignored when this process started. A program that is started
+    within the context inherits them as ignored.
     """
     return handling(_TAKEN, signal.SIG_IGN)
 
 
 @contextmanager
 def handling(numbers: Iterable[int], handler: "Callable[[int, FrameType | None], object] | int") -> Iterator[None]:
-    """Handle the signals `numbers` with `handler` within this context, and with their earlier handlers after it."""
+    """Within this context, call `handler` for each of the signals `numbers`. Afterwards their earlier handlers are in
+    force again.
+    """
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -1,4 +1,4 @@
-"""`leasehold list` and `leasehold slots`: reservations and slots, filtered and sorted, for people and for programs."""
+"""The commands `leasehold list` and `leasehold slots`, which select, sort and print reservations and slots."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from leasehold.client.models import Conditions, Reservation
 
 WORKER_SECONDS = 5.0
-"""Seconds to wait for a worker's answer about conditions of slots and pools, which the view in Redis does not have."""
+"""Seconds to wait for a worker that reports the conditions of slots and pools. The view in Redis does not have them."""
 _LIVE: Final = ("pending", "leased", "revoking")
 Seen = TypeVar("Seen", SeenReservation, SeenSlot)
 Pairs = list[str] | None
@@ -144,7 +144,7 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
-    """Return whether the request of the reservation `row`, or one of its components, requires slots with `labels`."""
+    """Return whether a reservation requires slots with `labels`, in its request or in one of its components."""
     wanted = labels.items()
     own = row.request.labels
     return wanted <= own.items() or any(wanted <= (own | each.labels).items() for each in row.request.components)
@@ -246,8 +246,8 @@ def _print_slots(seen: "Sequence[SeenSlot]", conditions: "Conditions", chosen: s
 
 
 def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]":
-    """Return, by slot id, the leases on each slot and the claims (leases that wait until earlier ones end), each with
-    its reservation.
+    """Return the leases on each slot by the id of the slot, each with its reservation. Claims (leases that wait until
+    earlier leases end) are included.
     """
     held: dict[str, list[tuple[Reservation, Any]]] = {}
     for row in client.list(_LIVE):
@@ -279,8 +279,8 @@ def _print(fields: Sequence[Field[Seen]], seen: Sequence[Seen], chosen: str, emp
 
 
 def _read_ages(older_than: str | None, newer_than: str | None) -> tuple[float, float]:
-    """Return the least and the greatest age in seconds that --older-than and --newer-than select; minus or plus
-    infinity without the option.
+    """Return the least and the greatest age in seconds that --older-than and --newer-than select. An option that is not
+    given allows any age.
     """
     least = parse_seconds("--older-than", older_than) if older_than is not None else float("-inf")
     return least, parse_seconds("--newer-than", newer_than) if newer_than is not None else float("inf")
@@ -289,8 +289,8 @@ def _read_ages(older_than: str | None, newer_than: str | None) -> tuple[float, f
 def _read_key(
     sort: str | None, keys: Mapping[str, Callable[[Seen], Any]]
 ) -> "tuple[Callable[[Seen], Any], bool] | None":
-    """Return the function that reads the value to sort by, and whether the order is reversed. Without --sort return
-    None.
+    """Return for --sort the function that reads the value to sort by from a row, and whether the order is reversed.
+    Return None without --sort.
     """
     if sort is None:
         return None
@@ -298,7 +298,9 @@ def _read_key(
 
 
 def _sort(seen: Sequence[Seen], key: "tuple[Callable[[Seen], Any], bool] | None") -> list[Seen]:
-    """Return the rows `seen` sorted by `key`. Rows without a value to sort by come last, also in reversed order."""
+    """Return the rows `seen`, sorted by `key` (None: as they are). Rows without a value to sort by come last, also in
+    reversed order.
+    """
     if key is None:
         return list(seen)
     read, is_reversed = key

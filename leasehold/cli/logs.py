@@ -1,4 +1,4 @@
-"""`leasehold logs`: print the logs that the processes of the stack in this folder wrote."""
+"""The command `leasehold logs`, which prints the logs of the stack's processes."""
 
 import sys
 import time
@@ -59,8 +59,8 @@ def _find_folder() -> Path:
 
 
 class _Printer:
-    """Prints the lines of the processes' logs, each after the name of its process; on a terminal each process has a
-    colour.
+    """Prints the logs of the processes `wanted` (empty: of all), at first their last `lines` lines. Each line follows
+    the name of its process, in colour on a terminal.
     """
 
     def __init__(self, folder: Path, wanted: list[str], lines: int) -> None:
@@ -75,8 +75,8 @@ class _Printer:
                 raise typer.BadParameter(f"{expected}, got {name!r}", param_hint="PROCESS")
 
     def print_new(self) -> None:
-        """Print the lines that processes wrote to their logs since the last call; the first call prints the last lines
-        of each log.
+        """Print the lines that the processes wrote since the last call. The first call prints the last lines of each
+        log.
         """
         from leasehold.stack.process_logs import LogReader, list_logs, merge_by_time
 
@@ -92,6 +92,6 @@ class _Printer:
             typer.echo(f"{label} {make_visible(line.decode(errors='replace'), multiline=True)}")
 
     def close(self) -> None:
-        """Close the log files that are being followed."""
+        """Close the log files that were read."""
         for reader in self._readers.values():
             reader.close()

@@ -1,4 +1,4 @@
-"""Commands for operators: take slots out of use and back into use, update the schema."""
+"""Commands for operators: cordon, uncordon and drain slots, and update the schema of the database."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +31,7 @@ SlotIds = Annotated[
 
 
 def _show(answer: "Answer", as_json: bool, sent: list[str]) -> None:
-    """Print a worker's answer about a slot, and add the slot's id to `sent`."""
+    """Print a worker's answer about a slot, and append the id of the slot to `sent`."""
     sent += [answer.slot] if answer.slot is not None else []
     print_slot(answer, as_json)
 

@@ -1,4 +1,4 @@
-"""Prints results of commands: tables for people, JSON for programs, colours only on a terminal. Parses values of
+"""Print the results of commands: tables for people, JSON for programs, colours only on a terminal. Parse the values of
 options.
 """
 
@@ -24,7 +24,7 @@ Watched = Annotated[
     float | None, typer.Option("--watch", metavar="SECONDS", help="Repeat in this interval until Ctrl-C.", min=0.1)
 ]
 _NO_WIDTH: Final = 100_000
-"""The width in characters for output that is no terminal: large enough that lines are neither wrapped nor cut."""
+"""Width in characters for output that is no terminal. It is so large that no line is wrapped or cut."""
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
@@ -47,7 +47,7 @@ def print_result(value: object, text: str, *, as_json: bool) -> None:
 
 
 def print_slot(answer: "Answer", as_json: bool) -> None:
-    """Print the slot that a worker's answer is about, with the slot's state."""
+    """Print the id and the state of the slot in a worker's answer, as text or with `as_json` as JSON."""
     text = f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else "")
     print_result(answer, text, as_json=as_json)
 
@@ -58,8 +58,8 @@ def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]],
 
 
 def make_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> "Grid | str":
-    """Return a table for `print_thing`, or the sentence `empty` if there are no rows. A column that is given by its
-    name alone is wrapped between words.
+    """Return a table that `print_thing` prints, or the sentence `empty` if there are no rows. A column that is given as
+    a text, its name, is wrapped between words.
     """
     found = list(rows)
     described = [Column(each, "wrap") if isinstance(each, str) else each for each in columns]
@@ -87,8 +87,8 @@ def print_thing(*things: object) -> None:
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """Return `text` with each line that is longer than `width` wrapped between words, so that no id is broken. If
-    `width` is None, the text is unchanged.
+    """Return `text` with long lines wrapped between words at `width` characters, so that no id is broken. `indent`
+    begins the continued lines. With `width` None the text is unchanged.
     """
     if width is None:
         return text
@@ -117,7 +117,7 @@ def _print_drawn(thing: object, width: int | None) -> None:
 
 
 def repeat(show: Callable[[], None], seconds: float | None) -> None:
-    """Call `show` once; if `seconds` is not None, call `show` again after each such interval, until Ctrl-C."""
+    """Call `show` once. If `seconds` is given, call `show` again in this interval until Ctrl-C."""
     show()
     while seconds is not None:
         sys.stdout.flush()
@@ -130,19 +130,21 @@ def repeat(show: Callable[[], None], seconds: float | None) -> None:
 
 @dataclass
 class Clock:
-    """The clock with which a command computes ages: the wall clock, or cluster time (the time of the database) once the
-    command is connected to a stack.
+    """The clock by which a command computes ages. It shows cluster time (the time of the database) after the command
+    has connected to a stack, and the wall clock before.
     """
 
     now: Callable[[], float] = time.time
 
 
 clock: Final = Clock()
-"""The clock with which this process computes the ages that it prints."""
+"""The clock by which this process computes the ages that it prints."""
 
 
 def show_age(at: float | None, now: float | None = None) -> str:
-    """Return how long ago the instant `at` was, like "3 min ago", or "in 3 min" if it is in the future; "" for None."""
+    """Return how long ago `at` (in seconds since the epoch) was, like "3 min ago", or "in 3 min" for a time in the
+    future; "" for None.
+    """
     if at is None:
         return ""
     seconds = (clock.now() if now is None else now) - at
@@ -161,12 +163,12 @@ def show_seconds(seconds: float) -> str:
 
 
 def show_time(at: float) -> str:
-    """Return the instant `at` in UTC, like 2026-11-21T14:00:00Z, which the option `--as-of` accepts."""
+    """Return a time in seconds since the epoch as text in UTC, like 2026-11-21T14:00:00Z."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def show_instant(at: float | None) -> str:
-    """Return the instant `at` in UTC with how long ago it was in brackets, or "" for None."""
+    """Return a time in seconds since the epoch as text in UTC, with its age in brackets; "" for None."""
     return "" if at is None else f"{show_time(at)} ({show_age(at)})"
 
 
@@ -181,19 +183,21 @@ def show_texts(texts: Mapping[str, str]) -> str:
 
 
 def show_levels(amounts: Iterable[float]) -> str:
-    """Return numbers, one for each level of a quota account with the best level first, as a text like `2 1 0 0 0`."""
+    """Return the amounts of a quota account as a text like `2 1 0 0 0`: a number for each level, the best
+    level first.
+    """
     return " ".join(f"{amount:.6g}" for amount in amounts)
 
 
 def shorten(ids: Sequence[str], most: int, *, between: str = " ", before_more: str = " …") -> str:
-    """Return the first `most` of `ids` as a text, and if there are more ids, how many more."""
+    """Return the first `most` of `ids` as a text. If there are more, the text ends with their number."""
     more = f"{before_more} and {len(ids) - most} more" if len(ids) > most else ""
     return between.join(ids[:most]) + more
 
 
 def parse_numbers(text: str | None) -> list[Any] | None:
-    """Return a text like `2,1` as a list of numbers, or None for None. A part that is no number stays a text, and the
-    later check of the request refuses it.
+    """Return the numbers in a text like `2,1` as a list; None for None. A part that is no number stays a text, which
+    the later check of the request refuses.
     """
     return None if text is None else [parse_number(each.strip()) for each in text.split(",")]
 
@@ -208,8 +212,8 @@ def parse_seconds(option: str, text: str) -> float:
 
 
 def parse_time(option: str, text: str | None) -> float | None:
-    """Return the seconds since the epoch that `text` names: such a number, or a time like 2026-11-21T14:00:00Z. Raises
-    typer.BadParameter for another text.
+    """Return a time in seconds since the epoch, from a text that is such a number or a time like 2026-11-21T14:00:00Z;
+    None for None. Raises typer.BadParameter for another text.
     """
     if text is None:
         return None
@@ -225,7 +229,9 @@ def parse_time(option: str, text: str | None) -> float | None:
 
 
 def choose(option: str, value: str, known: Sequence[str]) -> str:
-    """Return `value` if it is one of the `known` values of an option. Raises typer.BadParameter if not."""
+    """Return `value` if it is one of the values `known` for `option`. Else raise typer.BadParameter with a
+    suggestion.
+    """
     if value in known:
         return value
     wanted = f"expected one of {', '.join(known)}, got {value!r}{suggest(value, known)}"
@@ -233,7 +239,9 @@ def choose(option: str, value: str, known: Sequence[str]) -> str:
 
 
 def suggest(value: str, known: Iterable[str]) -> str:
-    """Return " (did you mean NAME?)" with the most similar known name, or "" if none is similar."""
+    """Return " (did you mean NAME?)" with the name in `known` that is most similar to `value`; "" if none
+    is similar.
+    """
     import difflib
 
     meant = difflib.get_close_matches(value, list(known), 1)
@@ -241,8 +249,8 @@ def suggest(value: str, known: Iterable[str]) -> str:
 
 
 def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:
-    """Return the texts `name=value` of a repeated option as a dict. Raises typer.BadParameter for a text without a name
-    or `=`.
+    """Return the values `name=value` of a repeated option as a dict. Raises typer.BadParameter for a value without a
+    name or without `=`.
     """
     found: dict[str, str] = {}
     for pair in pairs:
@@ -254,16 +262,16 @@ def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:
 
 
 def parse_amounts(option: str, pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the texts `name=number` of a repeated option as a dict. A value that is no number stays a text, and the
-    later check of the request refuses it. Raises typer.BadParameter for a text without a name or `=`.
+    """Return the values `name=number` of a repeated option as a dict. If the part after `=` is no number, it stays a
+    text, which the later check of the request refuses.
+
+    Raises typer.BadParameter for a value without a name or without `=`.
     """
     return {name: parse_number(value) for name, value in parse_pairs(option, pairs).items()}
 
 
 def parse_number(text: str) -> float | str:
-    """Return the number that `text` names. Another text is returned unchanged, and the later check of the request
-    refuses it.
-    """
+    """Return `text` as a number. If it is none, return it unchanged; the later check of the request refuses it."""
     try:
         value = float(text)
     except ValueError:

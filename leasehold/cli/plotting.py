@@ -1,4 +1,4 @@
-"""Draws the balances of a quota account over time with characters; the line of a level consists of its digit."""
+"""Draw the balances of a quota account over time with characters. The line of a level consists of the level's digit."""
 
 import shutil
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ _COLOURS: Final = ("green", "cyan", "blue", "magenta", "orange")
 
 
 def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_terminal: bool) -> str:
-    """Return a drawing, made of characters, of an account's balances in `samples` (`at`, `balance`; oldest first).
-    Levels whose balance always was 0 are not drawn.
+    """Return a drawing of an account's balances as text. `samples` have the keys `at` and `balance`, oldest first. A
+    level whose balance was always 0 has no line.
 
-    `seconds`: how far the samples look back. Times are in the time zone of this machine.
+    `seconds`: how far the samples look back. Times are shown in the time zone of this machine.
     """
     levels = [level for level in range(5) if any(each["balance"][level] for each in samples)]
     if not levels:

@@ -1,5 +1,5 @@
-"""Commands for principals (the senders of messages) and their keys. The commands read and write the database
-themselves, without a worker.
+"""The commands `leasehold principals …`, which add, list and remove principals (the senders of messages) and change
+their keys. They read and write the database themselves, without a worker.
 """
 
 import os
@@ -132,8 +132,8 @@ def _describe(row: "StoredPrincipal") -> dict[str, Any]:
 
 @contextmanager
 def _writing(path: Path | None, *, replaces: bool) -> Iterator[IO[str] | None]:
-    """Yield a new file of mode 0600 for a key, or None if `path` is None. The file is renamed to `path` when the block
-    ends without an error.
+    """Yield a new file of mode 0600 for a key, or None if `path` is None. When the block ends without an error, the
+    file is renamed to `path`.
 
     Raises CommandError before the block if `path` cannot be written, or if it exists and `replaces` is false.
     """

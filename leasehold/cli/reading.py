@@ -1,4 +1,6 @@
-"""Commands that show one reservation (`get`, `explain`) or list what happened (`events`)."""
+"""The commands `leasehold get` and `leasehold explain`, which show one reservation, and `leasehold events`, which lists
+what happened.
+"""
 
 import sys
 import time
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 1.0
 WORKER_SECONDS = 5.0
-"""Seconds to wait for a worker's answer about what the view in Redis does not have, like the smallest change that would
-end a wait.
+"""Seconds to wait for a worker's answer with data that the view in Redis does not have, like the smallest change that
+would end a wait.
 """
 ReservationId = Annotated[
     str, typer.Argument(metavar="RESERVATION", help="Id of the reservation.", autocompletion=complete_reservations)
@@ -91,8 +93,8 @@ def _describe(row: "Reservation") -> list[tuple[str, str]]:
 
 
 def _describe_restarts(row: "Reservation") -> str:
-    """Return as text how often the whole reservation `row` was restarted, and how often each elastic component (a part
-    that may lose its leases alone) was restarted by itself; "" if never.
+    """Return as text how often a reservation was restarted, and how often each of its elastic components (whose leases
+    end one by one) was restarted; "" if never.
     """
     counts = row.component_restarts or {}
     if not (row.restarts or counts):
@@ -102,8 +104,8 @@ def _describe_restarts(row: "Reservation") -> str:
 
 
 def _describe_lease(lease: "Placement") -> str:
-    """Return one lease as text: slot and machine, the state unless that is `held`, and for a lease under quota the
-    level that is paid and the cost so far.
+    """Return a lease as text: slot, machine, and its state unless that is `held`. For a lease under quota the text also
+    has the level that is paid and the cost so far.
     """
     from scheduler.model.reservations import cost_until
 
@@ -147,8 +149,8 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
 
 
 def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "Explanation":
-    """Return a worker's explanation of a pending or ended reservation. If no worker answers, return the explanation of
-    the last tick (run of the scheduler), without the smallest change that would end the wait.
+    """Return a worker's explanation of a reservation. If no worker answers, return the explanation of the last tick (a
+    run of the scheduler), which lacks the smallest change that would end the wait.
     """
     if row is not None and row.phase != "pending":
         return client.explain(reservation)
@@ -164,8 +166,8 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
 
 
 def _describe_course(row: "Reservation") -> Iterator[str]:
-    """Yield lines for people about the reservation `row`: where its leases are, when it was leased, expires, must be
-    given back or ended, and its restarts.
+    """Yield lines for people about the course of a reservation: its leases, its restarts, and when it was leased,
+    expires, must be given back, or ended.
     """
     from scheduler.model.transitions import ENDED
 

@@ -1,4 +1,6 @@
-"""Commands that send a request for a reservation. A request is accepted when it is committed."""
+"""Commands that send a request about a reservation to the workers. A request is accepted when a worker has committed it
+to the database.
+"""
 
 import json
 import sys
@@ -71,8 +73,8 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
         typer.Option(help="A JSON file with a reservation or a list of them; - reads standard input."),
     ] = None,
 ) -> Any:
-    """Return the fields of the reservation that the options describe, or the content of the file that `--file` names.
-    Raises InvalidInputError if a field is not valid.
+    """Return the fields of the reservation that the options describe, or the content of the file of `--file`. Raises
+    InvalidInputError if a field is not valid.
     """
     resources = parse_amounts("--resource", resource or [])
     resources |= parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
@@ -152,8 +154,10 @@ def _read_file(path: Path) -> Any:
 
 
 def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
-    """Submit one reservation and return it. Print which parts of the request have no effect, and, if no slot can hold
-    the reservation, why. Raises CommandError if the request is refused.
+    """Submit one reservation and return it. Print a warning for each part of the request that has no effect, and if no
+    slot can hold the reservation.
+
+    Raises CommandError if the request is refused.
     """
     with explaining_refusals():
         row = client.submit(fields)
@@ -163,15 +167,17 @@ def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
 
 
 def _print_wait(name: str, why: "Wait | None") -> None:
-    """If `why` is given, print on standard error why no slot can hold the new reservation `name`, which waits without
-    end unless something changes.
+    """If `why` is given, print it on standard error: the reason why no slot can hold the new reservation `name`, which
+    waits until something changes.
     """
     if why is not None:
         print_error(f"{name} is accepted and waits: {why}")
 
 
 def _print_notes(notes: "Iterable[Note]", name: str = "") -> None:
-    """Print on standard error the notes of a worker's answer: which parts of an accepted request have no effect."""
+    """Print the notes of a worker's answer on standard error. A note names a part of an accepted request that has no
+    effect.
+    """
     for note in notes:
         print_error(f"note: {name and f'{name}: '}{note}")
 
@@ -193,7 +199,7 @@ def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) 
 
 
 def describe_reservation(row: "Reservation") -> str:
-    """Return the reservation `row` in one line: id, phase, slots and fencing token."""
+    """Return a reservation as one line of text: id, phase, slots and fencing token."""
     reason = f" ({row.reason})" if row.reason else ""
     where = ", ".join(
         " ".join(
@@ -299,8 +305,8 @@ def idle(
 
 
 def _find_token(client: "Client", reservation: str, given: int | None) -> int | None:
-    """Return the fencing token `given`, or if it is None the present token of the reservation, so that a user at a
-    terminal need not know the token.
+    """Return the fencing token `given`. If it is None, return the present token of the reservation (None without a
+    lease), so that a user need not look it up.
     """
     if given is not None:
         return given

@@ -1,4 +1,4 @@
-"""The `leasehold` command, without subcommands: the other files of this package add theirs to `app`, see
+"""The `leasehold` command without its subcommands. The other files of this package add their commands to `app`; see
 `leasehold.cli.app`.
 """
 
@@ -19,17 +19,17 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Operations": ("status", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
     "Planning": ("snapshot", "simulate"),
 }
-"""Titles of the sections of `leasehold --help`, each with its commands, in the order of the help."""
+"""The sections of `leasehold --help`, in their order: title -> names of the commands."""
 
 
 class GroupedCommands(TyperGroup):
-    """The group of all commands, which `leasehold --help` lists in the sections of `GROUPS`. It needs no rich, whose
-    import would slow each start.
+    """The group of all commands, which `leasehold --help` lists in the sections of `GROUPS`. It works without the
+    library rich, whose import would slow each start.
     """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as its base has it
-        """Write the list of commands into the text of `leasehold --help`, section by section. See
-        TyperGroup.format_commands.
+        """Write the list of commands for `leasehold --help` into `formatter`, section by section. typer calls this
+        method.
         """
         longest = max(map(len, self.commands))
         width = formatter.width - 6 - longest
@@ -71,8 +71,8 @@ def _begin(
 
 
 def add_group(name: str, help_: str, line: str) -> typer.Typer:
-    """Add a group of commands, like `leasehold host`, to the `leasehold` command and return the group. `line` is the
-    example in the group's help.
+    """Add a group of commands, like `leasehold host`, and return it. `help_`: the description of the group; `line`: the
+    example in its help.
     """
     group = typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(group, name=name, epilog=example(line))
@@ -80,5 +80,5 @@ def add_group(name: str, help_: str, line: str) -> typer.Typer:
 
 
 def example(*lines: str) -> str:
-    """Return the end of a command's help: `lines` as examples to copy, which are not wrapped."""
+    """Return the last part of a command's help: `lines` as examples to copy, which are not wrapped."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

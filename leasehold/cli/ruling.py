@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their consequences; apply nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 MOST_CHANGES = 3
-"""Most changes of the rules that one line of `leasehold rules history` names."""
+"""Most changes of the rules that `leasehold rules history` shows in the line of one version."""
 group = add_group("rules", "Show the rules in force, and earlier ones.", "leasehold rules show")
 
 
@@ -50,7 +50,7 @@ def apply(
 
 
 def find_version(store: "Store", version: int) -> "AppliedRules":
-    """Return the version `version` of the rules. Raises CommandError if there is no such version."""
+    """Return one earlier version of the rules. Raises CommandError if there is no version with this number."""
     found = store.read_rules_history(version=version)
     if not found:
         raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
@@ -108,10 +108,10 @@ def history(
 
 
 def _describe_versions(store: "Store", found: "Sequence[AppliedRules]") -> list[dict[str, Any]]:
-    """Return each version of the rules in `found` as a dict that contains the changes to the version before. The first
-    version of `found` is compared with empty rules.
+    """Return the versions of the rules in `found` as dicts, each with its changes to the version before. The first
+    version is compared with empty rules.
 
-    The source of a version is None after the event of its application has been deleted.
+    The source of a version is None if the event of its application has been deleted.
     """
     from scheduler.model.rule_changes import list_changes
     from scheduler.operations.apply import RULES_CHANGED

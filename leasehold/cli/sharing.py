@@ -1,4 +1,4 @@
-"""Options that several commands share: one function defines the options and makes a value from them."""
+"""Options that several commands share. One function defines the options and makes one value from them."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -8,11 +8,10 @@ from typing import Any
 def with_options_of(
     describe: Callable[..., Any], without: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator for a command that adds the options of the function `describe` before the command's own
-    options.
+    """Return a decorator that gives a command the options of the function `describe`, before the command's own options.
 
-    The command gets the result of `describe` as its first argument. Parameters of `describe` that `without` names do
-    not become options of the command.
+    The command gets the result of `describe` as its first argument. A parameter of `describe` that `without` names does
+    not become an option.
     """
     parameters = inspect.signature(describe).parameters
     described = {name: each for name, each in parameters.items() if name not in without}

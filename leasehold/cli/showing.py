@@ -1,5 +1,5 @@
-"""The columns of `leasehold list` and `leasehold slots`: their values, the order in which they are hidden in a narrow
-terminal, and their names in CSV.
+"""The columns of `leasehold list` and `leasehold slots`: their values, their names in CSV, and which columns a narrow
+terminal hides first.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenReservation:
-    """A reservation as `leasehold list` shows it; while it is pending, with code and sentence why it waits, and its
-    position in the queue.
+    """One line of `leasehold list`: a reservation. While the reservation is pending, `waiting` has the code and the
+    reason of its wait, and `position` its place in the queue, from 1.
     """
 
     row: "Reservation"
@@ -26,8 +26,8 @@ class SeenReservation:
 
 @dataclass(frozen=True)
 class SeenSlot:
-    """A slot as `leasehold slots` shows it, with the leases on the slot and the unusual conditions that a worker
-    reports.
+    """One line of `leasehold slots`: a slot, the leases on it with their reservations, and the unusual conditions that
+    a worker reports.
     """
 
     slot: "Slot"
@@ -40,10 +40,10 @@ Seen = TypeVar("Seen")
 
 @dataclass(frozen=True)
 class Field(Generic[Seen]):
-    """A column of a list, with the function `read` that makes the column's cell from a row.
+    """One column of a list. `read` makes the column's cell from a row.
 
-    `csv`: the name of the column in CSV; "": the column is not in CSV. `raw`: makes the value for CSV if that is not
-    the text of the cell.
+    `csv`: the name of the column in CSV; "": CSV does not have the column. `raw` makes the value for CSV; None: the
+    value is the text of the cell. `where`: in every table, or only in the wide one.
     """
 
     column: Column
@@ -53,7 +53,7 @@ class Field(Generic[Seen]):
     where: Literal["always", "wide"] = "always"
 
     def read_raw(self, seen: Seen) -> Any:
-        """Return the value of this column for CSV, made from the row `seen`."""
+        """Return the value of this column in CSV for the row `seen`."""
         if self.raw is not None:
             return self.raw(seen)
         cell = self.read(seen)
@@ -61,8 +61,8 @@ class Field(Generic[Seen]):
 
 
 def choose_fields(fields: Sequence[Field[Seen]], seen: Iterable[Seen], *, is_wide: bool) -> list[Field[Seen]]:
-    """Return those of `fields` that a table of the rows `seen` shows: columns for the wide table only if `is_wide`, and
-    no column that may be hidden and would be empty.
+    """Return the columns that a table of the rows `seen` shows. A column for the wide table is shown only if `is_wide`.
+    A column that may be hidden is not shown if all its cells would be empty.
     """
     places = {"always", "wide"} if is_wide else {"always"}
     rows = list(seen)
@@ -78,7 +78,7 @@ def _instant(at: float | None) -> str:
 
 
 def _find_reason(seen: SeenReservation) -> str:
-    """Return why the reservation of a row waits, is being revoked, or has ended; "" if there is no reason."""
+    """Return why a reservation waits, is being revoked, or has ended; "" if no reason is known."""
     row = seen.row
     if row.phase == "pending" and seen.waiting:
         return ": ".join(filter(None, seen.waiting))
@@ -100,8 +100,8 @@ def _describe_request(seen: SeenReservation) -> str:
 
 
 def _list_slots(seen: SeenReservation) -> tuple[str, ...]:
-    """Return the slots on which a reservation has leases, each once, in the order of the leases; "(claimed)" follows a
-    slot where the lease waits until earlier leases end.
+    """Return the slots of a reservation, each once, in the order of its leases. If the reservation still waits for
+    earlier leases on a slot to end, "(claimed)" follows the id.
     """
     slots = (each.slot + (" (claimed)" if each.state == "claimed" else "") for each in seen.row.leases)
     return tuple(dict.fromkeys(slots))
@@ -162,8 +162,8 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
 
 
 def describe_use(slot: "Slot", leases: "Iterable[Placement]") -> str:
-    """Return as text the used and the total amount of each resource of `slot`, or, if the slot has no resources, the
-    number of its leases.
+    """Return the use of a slot as text: the used and the total amount of each resource, or the number of leases if the
+    slot has no resources.
     """
     held = [each for each in leases if each.state != "claimed"]
     if slot.resources is None:
@@ -182,7 +182,9 @@ def _describe_part(name: str, used: float, total: float) -> str:
 
 
 def _list_holders(seen: SeenSlot) -> tuple[str, ...]:
-    """Return the reservations on a slot, each once; lease states other than `held` follow the id in brackets."""
+    """Return the ids of the reservations on a slot, each once. The state of a lease follows in brackets unless the
+    state is `held`.
+    """
     marks: dict[str, set[str]] = {}
     for row, lease in seen.holders:
         marks.setdefault(row.id, set()).add(lease.state)

@@ -1,4 +1,4 @@
-"""`leasehold simulate`: play a scenario, or a log of real jobs on the pools of a leasehold.toml, on a virtual clock."""
+"""The command `leasehold simulate`, which plays a scenario or a log of real jobs on a virtual clock."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TRACE_NAMES: Final = (".swf", ".swf.gz")
 SCENARIO_NAMES: Final = (".json", ".toml")
 MOST_SKIPPED: Final = 5
-"""Most skipped lines of a workload trace that are printed; of further skipped lines only the number is printed."""
+"""Most skipped lines of a workload trace that are printed. Of further skipped lines only the number is printed."""
 
 
 @app.command(
@@ -113,8 +113,8 @@ def _play_trace(  # noqa: PLR0913 - an option each
     share: float,
     skip_bad: bool,
 ) -> "tuple[list[Run], Workload]":
-    """Play a workload trace in a simulation once for each combination of the values in `choices`; return the runs and
-    the workload. All arguments are checked before the first run.
+    """Simulate a workload trace once for each combination of the values in `choices`. Return the runs and the workload.
+    All arguments are checked before the first run.
     """
     from leasehold.simulate.choices import combine, read_choices
     from leasehold.simulate.plot import check_plotting

@@ -1,4 +1,6 @@
-"""`leasehold status`: the health of the stack and counts of its contents. The exit code is meant for probes."""
+"""The command `leasehold status`: the health of the stack and counts of its contents. Its exit status is meant for
+health probes.
+"""
 
 import os
 from collections import Counter
@@ -25,14 +27,16 @@ LATE_INTERVALS: Final = 3
 _SHOWN_IDS: Final = 10
 _CANARY_SECONDS: Final = 5.0
 _CLOCK_SECONDS: Final = 1.0
-"""Largest difference in seconds between a process's wall clock and cluster time (the time of the database) that is not
-reported.
+"""Largest difference in seconds between the wall clock of a process and cluster time (the time of the database) that is
+no problem.
 """
 _DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """The output of `leasehold status --json`. `problems` are the reasons why `state` is not `ok`."""
+    """The output of `leasehold status --json`. `state` is `ok`, `degraded` or `down`; `problems` are the reasons if it
+    is not `ok`.
+    """
 
     state: str
     problems: list[str]
@@ -44,14 +48,16 @@ class Status(msgspec.Struct, kw_only=True):
     tick_age_seconds: float | None = None
     tick_seconds: float | None = None
     accounts: dict[str, int] = {}
-    """The best level (class of service, 0 is best) that each quota account can pay for; 5: it can pay for none."""
+    """Quota account -> the best level (class of service, 0 is best) that the account can pay for; 5: it can pay for
+    none.
+    """
     waiting: list[str] = []
     """The ids of the pending reservations, in the order in which they are served."""
     leader: str | None = None
     """The process that ran the last tick (run of the scheduler), as `host:pid`."""
     view_lag_seconds: float | None = None
-    """Age in seconds of the oldest committed change that was missing in the view (the copy of the state in Redis) when
-    the leading scheduler last compared view and database; 0 if no change was missing.
+    """By how many seconds the view (the copy of the state in Redis) was behind the database when the leader last
+    compared them: the age of the oldest change that the view lacked, or 0.
     """
     clocks: list[dict[str, Any]] = []
     """The processes whose wall clock is more than a second off cluster time (the time of the database), with `process`,
@@ -112,8 +118,8 @@ def _read(probe: bool) -> tuple[Status, int]:
 
 
 def _assess(client: "Client", probe: bool) -> Status:
-    """Return the status of a stack with what Redis and the workers report, and with the problems found; the caller sets
-    `state` later.
+    """Return the status of a stack, with the problems found. The caller sets the field `state` later. With `probe`,
+    also check the workers of each queue.
     """
     offsets = client.probe.clock_offsets()
     found = Status(
@@ -149,9 +155,9 @@ def _find_urls(broker_url: str) -> dict[str, str]:
 
 
 def _find_schema_fault() -> str | None:
-    """Return what is wrong with the schema of the configured database, or None if nothing is.
+    """Return what is wrong with the schema of the configured database; None if it is correct.
 
-    Also None if no database is configured, and in a plain installation, which has no SQLAlchemy.
+    Return None too if no database is configured, and in an installation without SQLAlchemy.
     """
     url = os.environ.get(_DATABASE_VARIABLE)
     if not url or find_spec("sqlalchemy") is None:

@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: ids are never cut or wrapped; less important columns are hidden instead.
+"""Tables that fit a terminal. Ids are never cut or wrapped; instead less important columns are hidden.
 
 Output that is no terminal has no width: every column is shown in full.
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Cell = str | tuple[str, ...]
-"""The content of one cell of a table: a text, or several ids, which are stacked if they are too wide for one line."""
+"""The content of one cell of a table: a text, or several ids. Ids that are too wide for one line are stacked."""
 _GAP: Final = 2
 _SHORTEST: Final = 12
-"""Smallest width to which the texts of a column are cut; if they do not fit then, the column is hidden."""
+"""Smallest width to which texts in a column are cut. If the table is still too wide, the column is hidden."""
 _WIDTH: Final = 80
-"""The width that is assumed if a terminal does not report its width."""
+"""Width in characters that is assumed if a terminal does not report its own."""
 _STYLES: Final = {
     **dict.fromkeys(("leased", "ready", "ok"), "green"),
     **dict.fromkeys(("pending", "launching", "booting", "binding"), "yellow"),
@@ -33,8 +33,8 @@ _STYLES: Final = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. `fit`: texts stay `whole`, may be `cut` with an ellipsis, or may be wrapped between words
-    (`wrap`).
+    """One column of a table. `fit`: its texts stay `whole`, may be `cut` with an ellipsis, or may be wrapped between
+    words (`wrap`).
 
     If the table is too wide, the column with the greatest `rank` is hidden first. A column of rank 0 is never hidden.
     """
@@ -43,8 +43,8 @@ class Column:
     fit: Literal["whole", "cut", "wrap"] = "whole"
     rank: int = 0
     least: int = _SHORTEST
-    """Width to which the texts of a `cut` column are shortened at first; they are shortened further when all columns of
-    greater rank are hidden.
+    """Width to which the texts of a `cut` column are first shortened. They are shortened further only after all columns
+    of greater rank are hidden.
     """
     is_state: bool = False
     """Whether the cells are states or phases, which have a colour that depends on their text."""
@@ -92,11 +92,11 @@ class Grid:
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> tuple[dict[int, int], bool]:
-    """Return the widths of the columns that a table shows, by their index, and whether several ids in a cell are
-    stacked.
+    """Return the widths of the columns that are shown, by their index, and whether several ids in a cell are stacked.
 
-    To fit into `width`, first texts are cut or wrapped, then ids are stacked, then columns are hidden by rank. A text
-    is cut further before its column is hidden. The result may still be wider than `width`, because ids stay whole.
+    If the table is wider than `width`, texts are first cut or wrapped, then ids are stacked, then columns are hidden by
+    rank. The texts of a column are cut to the smallest width before the column is hidden. The table may stay wider than
+    `width`, because ids are never cut.
     """
     shown = list(range(len(columns)))
     least = {index: column.least for index, column in enumerate(columns)}
@@ -119,7 +119,9 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | 
 
 
 def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str], least: int) -> tuple[int, int]:
-    """Return the width of a column with its texts in full, and the smallest width to which the column is narrowed."""
+    """Return the width of a column if all its texts are shown in full, and the smallest width to which it may be
+    narrowed.
+    """
     texts = [column.name, *map(show, cells)]
     full = max(_width(line) for text in texts for line in text.split("\n"))
     if column.fit == "cut":
@@ -130,8 +132,10 @@ def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str],
 
 
 def _shrink(sizes: dict[int, tuple[int, int]], available: int) -> dict[int, int]:
-    """Return widths of columns, by index, that fit in `available` characters: the widest column is narrowed repeatedly,
-    none below its smallest width. `sizes` has the full and the smallest width of each column.
+    """Return widths of the columns, by index, that together fit in `available` characters. The widest column is
+    narrowed again and again, but never below its smallest width.
+
+    `sizes` has the full and the smallest width of each column.
     """
     widths = {index: full for index, (full, _) in sizes.items()}
     while sum(widths.values()) > available:
@@ -149,7 +153,7 @@ def _stack(cell: Cell) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the number of a terminal's columns that `text` takes: some characters take two."""
+    """Return the number of columns of a terminal that `text` takes. Some characters take two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -158,7 +162,7 @@ def _width(text: str) -> int:
 
 
 def find_style(state: str) -> str:
-    """Return the colour in which the phase or state `state` is printed; "" for other texts."""
+    """Return the colour for a cell with this phase or state; "" for another text."""
     return _STYLES.get(state.partition(" ")[0], "")
 
 

@@ -1,4 +1,4 @@
-"""`cordon --wait` and `drain --wait`: wait until slots hold no lease, or until their machines are gone.
+"""The wait of `cordon --wait` and `drain --wait`: until slots hold no lease, or until their machines are gone.
 
 Source: Orchard's `pause --wait`.
 """
@@ -36,12 +36,10 @@ _NUMBER: Final = re.compile(r"\+?(inf(inity)?|[0-9._]+(e[+-]?[0-9]+)?)", re.IGNO
 
 
 class WaitingCommand(TyperCommand):
-    """A command with the option `--wait [SECONDS]`: without a number, the wait has no time limit."""
+    """A command with the option `--wait [SECONDS]`. Without a number the wait has no time limit."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give each `--wait` without a number an infinite number of seconds, then parse `args`. See
-        TyperCommand.parse_args.
-        """
+        """Add an infinite number of seconds after each `--wait` that has no number, then parse `args`."""
         completed: list[str] = []
         for index, arg in enumerate(args):
             completed.append(arg)
@@ -55,8 +53,8 @@ class WaitingCommand(TyperCommand):
 
 
 def find_patience(wait: float | None, timeout: float | None) -> float | None:
-    """Return the longest wait in seconds, the shorter one of the options --wait and --timeout; None if neither is
-    given, so that the command does not wait.
+    """Return the longest wait in seconds: the shorter one of the options --wait and --timeout. Return None if neither
+    is given, because the command then does not wait.
     """
     given = [each for each in (wait, timeout) if each is not None]
     return min(given) if given else None
@@ -64,8 +62,8 @@ def find_patience(wait: float | None, timeout: float | None) -> float | None:
 
 @contextmanager
 def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
-    """Turn a Ctrl-C within this context into CommandError with exit status 130. The message names the ids that the list
-    `slots` contains by then, followed by `what_stays`, like "stays cordoned".
+    """Turn Ctrl-C within this context into CommandError with exit status 130. The message names the ids that `slots`
+    contains at that moment, followed by `what_stays`, like "stays cordoned".
     """
     try:
         yield
@@ -77,15 +75,17 @@ def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
 
 
 def await_free(client: "Client", names: list[str], seconds: float) -> None:
-    """Wait until none of the slots `names` holds a lease. Raises CommandError if one still does after `seconds`."""
+    """Wait until none of the slots `names` holds a lease. Raises CommandError if one still holds a lease after
+    `seconds`.
+    """
     _await(_Leases(client, set(names)).describe, seconds, late="not free")
 
 
 def await_gone(client: "Client", names: list[str], machines: dict[str, int], seconds: float) -> None:
-    """Wait until the slots `names` hold no lease and their machines are gone. Raises CommandError if not so after
-    `seconds`.
+    """Wait until the slots `names` hold no lease and their machines are gone. Raises CommandError if that takes longer
+    than `seconds`.
 
-    `machines`: the number of each slot's machine (its epoch) before the wait; a later machine of a slot is not waited
+    `machines`: slot -> the number (epoch) of its machine before the wait. A later machine of the slot is not waited
     for.
     """
     leases = _Leases(client, set(names))
@@ -101,10 +101,10 @@ def await_gone(client: "Client", names: list[str], machines: dict[str, int], sec
 
 
 class _Leases:
-    """Finds the leases on some slots, repeatedly while a command waits for the end of these leases.
+    """The leases on some slots, read again and again while a command waits for their end.
 
-    The list of all reservations may be long, so it is read only by the first call, and when no lease is known any more.
-    In between only the reservations with a known lease are read.
+    The list of all reservations may be long. It is read only by the first call and when no known lease is left; in
+    between only the reservations with a known lease are read.
     """
 
     def __init__(self, client: "Client", names: set[str]) -> None:
@@ -112,7 +112,9 @@ class _Leases:
         self._holders: dict[str, list[str]] = {}
 
     def describe(self) -> str:
-        """Return a text that names the slots that still hold leases, each with its reservations; "" if none does."""
+        """Return a text that names the slots which still hold leases, and the reservations of these leases; "" if there
+        are none.
+        """
         known = {id_ for ids in self._holders.values() for id_ in ids}
         self._sort(row for id_ in sorted(known) if (row := self._client.get(id_)) is not None)
         if not self._holders:
@@ -134,7 +136,7 @@ def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
         while left := describe():
             waited = time.monotonic() - began
             if waited >= seconds:
-                raise CommandError(f"{late} after {seconds:g} s: {left}")
+                raise CommandError(f"slots are {late} after {seconds:g} s: {left}")
             show_progress(f"{left} ({show_seconds(waited)})")
             # Polling: readers of the view get no notice of changes.
             time.sleep(min(_POLL_SECONDS, seconds - waited))
@@ -143,8 +145,8 @@ def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
 
 
 def show_progress(line: str) -> None:
-    """Replace the last line on the terminal by `line`, cut at the terminal's width. Without a terminal on standard
-    error, do nothing.
+    """Show `line` on the terminal in place of the line before, cut at the width of the terminal. If standard error is
+    no terminal, do nothing.
     """
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{make_visible(line)[: shutil.get_terminal_size().columns - 1]}")

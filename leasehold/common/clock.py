@@ -1,9 +1,8 @@
-"""The clock of a process: cluster time, read from a reference and advanced by the host's monotonic clock between two
-readings.
+"""The clock of a process, which shows cluster time. The process reads cluster time from a reference, and advances it by
+the host's monotonic clock until the next reading.
 
-A host's wall clock may be wrong and may jump. Cluster time is the time of one reference: the database, or Redis plus a
-published offset. The monotonic clock never jumps. Only the standard library is used, so that a producer can import this
-module.
+A host's wall clock may be wrong and may jump; the monotonic clock never jumps. The reference is the database, or Redis
+plus a published offset. This module imports only the standard library, so that a producer can import it.
 """
 
 import json
@@ -13,30 +12,34 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 LARGEST_STEP: Final = 1.0
-"""Largest correction backwards, in seconds, for which the clock stands still until the corrected time has caught up.
-The clock jumps back by a larger one.
+"""Largest correction backwards, in seconds, during which the clock stands still until the corrected time has caught up.
+For a larger correction the clock jumps back.
 """
 
 EXACT_SECONDS: Final = 0.02
 FIRST_LOOKS: Final = 3
-"""Maximum number of first readings. They are repeated until one takes at most EXACT_SECONDS, because the first may open
-a connection, and half of its duration is the error of the clock.
+"""Largest number of readings at the start. The clock repeats the reading until one takes at most EXACT_SECONDS: the
+first reading may open a connection, and the clock is wrong by up to half of the reading's duration.
 """
 
 _CLOCKS: Final = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")
 _MONOTONIC: Final[int | None] = next((getattr(time, name) for name in _CLOCKS if hasattr(time, name)), None)
-"""The id of a monotonic clock that continues while the host sleeps: CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS.
-On Windows, `time.monotonic` does so.
+"""Id of a monotonic clock that continues while the host sleeps: CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS. None
+on Windows, where `time.monotonic` continues too.
 """
 
 
 def read_monotonic() -> float:
-    """Return seconds since an arbitrary time, which is the same for all processes until the host restarts."""
+    """Return the seconds since some moment in the past, which is the same moment for all processes until the host
+    restarts.
+    """
     return time.monotonic() if _MONOTONIC is None else time.clock_gettime(_MONOTONIC)
 
 
 class ProcessOffset(NamedTuple):
-    """The wall clock of a process minus cluster time, as the process measured it. Above 0 the wall clock is ahead."""
+    """By how many seconds the wall clock of one process is ahead of cluster time (negative: behind), as the process
+    measured it.
+    """
 
     process: str
     host: str
@@ -44,15 +47,15 @@ class ProcessOffset(NamedTuple):
 
 
 KEPT_SECONDS: Final = 60.0
-"""Age in seconds after which a process's measurement of its clock is ignored."""
+"""Age in seconds above which a process's measurement of its clock is ignored."""
 
 
 def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> list[ProcessOffset]:
-    """Return the offsets in the hash `<prefix>clocks`, sorted by process and host. Its fields are "<process> <host>" ->
-    JSON of [offset in seconds, cluster time of the measurement].
+    """Return the clock offsets in the Redis hash `<prefix>clocks`, sorted by process and host. A field of the hash is
+    "<process> <host>"; its value is JSON of [offset in seconds, cluster time of the measurement].
 
-    Unreadable entries, and those older than KEPT_SECONDS before `now` (default: before the newest measurement), are
-    omitted.
+    Unreadable measurements are omitted, and those that are more than KEPT_SECONDS older than `now` (default: than the
+    newest one).
     """
     measured = {field: found for field, value in stored.items() if (found := _read_measurement(value))}
     present = max((at for _, at in measured.values()), default=0.0) if now is None else now
@@ -65,7 +68,9 @@ def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> lis
 
 
 def list_gone(stored: Mapping[bytes, bytes], now: float) -> list[bytes]:
-    """Return the fields of the hash `<prefix>clocks` that `read_offsets` omits."""
+    """Return the fields of the Redis hash `<prefix>clocks` that can be deleted: their measurement is unreadable, or
+    more than KEPT_SECONDS away from `now`.
+    """
     measured = {field: _read_measurement(value) for field, value in stored.items()}
     return [field for field, found in measured.items() if found is None or abs(now - found[1]) > KEPT_SECONDS]
 
@@ -79,9 +84,11 @@ def _read_measurement(value: bytes) -> tuple[float, float] | None:
 
 
 class ClusterClock:
-    """Cluster time, advanced by the monotonic clock between readings of the reference. Safe for threads.
+    """A clock that shows cluster time: it reads a reference now and then, and advances by the monotonic clock in
+    between. Safe for threads.
 
-    `look` reads the reference. Its errors are raised by `look()`, and by `now()` before the first reading.
+    The function `look` returns the time of the reference. The method `look` raises its errors; `now` raises them only
+    before the first reading.
     """
 
     def __init__(
@@ -93,12 +100,12 @@ class ClusterClock:
         self._ask, self._monotonic, self._wall = look, monotonic, wall
         self._guard = threading.Lock()
         self._ahead: float | None = None
-        """Cluster time minus the monotonic clock, in seconds."""
+        """Cluster time minus the monotonic clock, in seconds; None before the first reading."""
         self._last = float("-inf")
 
     @property
     def has_looked(self) -> bool:
-        """Whether the reference time was ever read."""
+        """Whether the clock has read its reference at least once."""
         return self._ahead is not None
 
     @property
@@ -107,17 +114,19 @@ class ClusterClock:
         return self.now() - self._wall()
 
     def now(self) -> float:
-        """Return cluster time in seconds since the epoch. It never goes back by less than LARGEST_STEP."""
+        """Return cluster time in seconds since the epoch. After a correction backwards of less than LARGEST_STEP the
+        time stands still instead of going back.
+        """
         if self._ahead is None:
             return self.look()
         with self._guard:
             return self._advance(self._ahead + self._monotonic())
 
     def look(self) -> float:
-        """Read the reference, correct the clock as little as the reading requires, and return cluster time.
+        """Read the reference, correct the clock, and return cluster time.
 
-        The reference read its clock at some time between question and answer. If the present time lies within the
-        bounds that follow from this, it is not corrected.
+        The reference read its own clock at some moment between question and answer, so its answer gives a least and a
+        greatest possible time. The clock is corrected only if it shows a time outside of these two.
         """
         reference, before, after = self._measure()
         for _ in range(0 if self.has_looked else FIRST_LOOKS - 1):
@@ -130,7 +139,9 @@ class ClusterClock:
             return self._advance(self._ahead + self._monotonic())
 
     def _measure(self) -> tuple[float, float, float]:
-        """Return the reference's time, and the monotonic clock before and after the reading."""
+        """Return three times in seconds: the time of the reference, and the monotonic clock before and after the
+        reading.
+        """
         before = self._monotonic()
         reference = self._ask()
         return reference, before, self._monotonic()
@@ -141,11 +152,12 @@ class ClusterClock:
 
 
 class PublishedClock(ClusterClock):
-    """Cluster time for a process that opens no database: the time of Redis plus the offset that the leader publishes.
+    """Cluster time for a process that opens no database: the time of Redis plus the offset that the leader publishes
+    there.
 
-    After a jump of Redis's clock the old offset is wrong until the leader publishes a new one. A reading that differs
-    from the present time by LARGEST_STEP is therefore only accepted after another offset was published. A missing
-    offset (after a flush, or without a leader) corrects nothing.
+    After a jump of Redis's clock the published offset is wrong until the leader publishes a new one. So a reading that
+    differs from the present time by LARGEST_STEP or more is accepted only after another offset was published. A missing
+    offset (after a flush of Redis, or without a leader) is not another offset.
     """
 
     def __init__(
@@ -154,8 +166,8 @@ class PublishedClock(ClusterClock):
         monotonic: Callable[[], float] = read_monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make a clock. `read` returns the time of Redis in seconds since the epoch, and the published offset as
-        stored.
+        """Make a clock. `read` returns the time of Redis in seconds since the epoch, and the published offset as stored
+        (None: there is none).
         """
         super().__init__(self._find_time, monotonic, wall)
         self._read = read
@@ -163,7 +175,7 @@ class PublishedClock(ClusterClock):
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last reading differed from the present time and was not accepted."""
+        """Whether the last reading differed too much from the present time and was not accepted."""
         return self._doubted is not None
 
     def _find_time(self) -> float:

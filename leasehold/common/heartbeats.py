@@ -1,8 +1,8 @@
 """The value of a heartbeat in Redis: `machine`, `machine version`, or `machine version counter mac`, separated by
 spaces.
 
-Ids of machines are names without spaces. `version` is `-` while the host knows none. Only heartbeats that a principal's
-key signs have `counter` and `mac`.
+`machine` is the id of the host's machine, a name without spaces. `version` is the version of the slot that the host has
+read last, `-` before the first read. Only a heartbeat that is signed with a principal's key has `counter` and `mac`.
 """
 
 import hashlib
@@ -13,16 +13,18 @@ from typing import Final, NamedTuple
 from leasehold.common.signing import encode_canonically
 
 VERSION: Final = "leasehold-heartbeat-1"
-"""First field of the signed bytes. A new format gets a new version."""
+"""First field of the signed bytes of a heartbeat. A new format gets a new version."""
 _UNKNOWN: Final = "-"
 _MOST: Final = 1000
-"""Maximum length of a heartbeat in characters."""
+"""Most characters of a heartbeat; a longer value is no heartbeat."""
 _WORD: Final = re.compile(r"[!-~]+")
 _COUNTER: Final = re.compile(r"[0-9]{1,16}")
 
 
 class Heartbeat(NamedTuple):
-    """The content of one heartbeat. `version` is the version of the slot and its leases that the host knows."""
+    """The content of one heartbeat. `version`: the version of the slot that the host has read last. A signed heartbeat
+    has a `counter`, which grows with each heartbeat, and the signature `mac`.
+    """
 
     machine: str
     version: str | None = None
@@ -31,9 +33,9 @@ class Heartbeat(NamedTuple):
 
 
 def sign_heartbeat(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> Heartbeat:
-    """Return the heartbeat with its `mac`.
+    """Return the heartbeat with its signature `mac`.
 
-    The MAC is HMAC-SHA256, in lower-case hexadecimal, over cluster, slot, machine, version and counter, each as a
+    The signature is HMAC-SHA256, in lower-case hexadecimal, over cluster, slot, machine, version and counter, each as a
     netstring (see `signing.py`).
     """
     fields = (cluster, slot, beat.machine, beat.version or _UNKNOWN, str(beat.counter))
@@ -42,13 +44,13 @@ def sign_heartbeat(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> Hear
 
 
 def is_heartbeat_of(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> bool:
-    """Return whether the heartbeat for this slot of this cluster was signed with this key."""
+    """Return whether the heartbeat was signed with this key for this slot of this cluster."""
     signed = sign_heartbeat(key, cluster, slot, beat).mac or ""
     return beat.mac is not None and hmac.compare_digest(signed, beat.mac)
 
 
 def format_heartbeat(beat: Heartbeat) -> str:
-    """Return the value of a heartbeat for Redis. `counter` and `mac` are present together or both missing."""
+    """Return the text by which Redis stores a heartbeat. A heartbeat has both `counter` and `mac`, or neither."""
     words = [beat.machine]
     if beat.version is not None or beat.counter is not None:
         words.append(beat.version or _UNKNOWN)
@@ -58,7 +60,7 @@ def format_heartbeat(beat: Heartbeat) -> str:
 
 
 def read_heartbeat(value: bytes) -> Heartbeat | None:
-    """Return the heartbeat in this value, or None if the value is no heartbeat."""
+    """Return the heartbeat that a value in Redis contains, or None if the value is no heartbeat."""
     text = value.decode("ascii", "replace")
     if len(text) > _MOST:
         return None

@@ -1,6 +1,6 @@
-"""Hide secrets in URLs for messages, logs, pages and reprs.
+"""Hide the secrets in URLs, so that the URLs can be shown in messages, logs, pages and reprs.
 
-If a text can be read in two ways, the way that hides more is used.
+If a text can be read in several ways, the reading that hides most is used.
 """
 
 import re
@@ -9,9 +9,11 @@ from typing import Final
 MASK: Final = "***"
 HIDDEN: Final = "(hidden)"
 _DELIMITER: Final = re.compile(r"[/?#\"']")
-"""Characters after which an `@` may belong to a password, a path or a parameter."""
+"""Characters that may end the host of a URL. An `@` after one of them may belong to a password, to the path or to a
+parameter.
+"""
 _PAGES: Final = frozenset({"http", "https"})
-"""URL schemes whose paths often contain an `@`."""
+"""Schemes of URLs whose paths often contain an `@`."""
 _SHOWN: Final = frozenset(
     (
         "application_name",
@@ -43,8 +45,8 @@ _SHOWN: Final = frozenset(
         "virtual_host",
     )
 )
-"""URL parameters whose values are shown. All other values are hidden, and so are their names unless they are
-in _NAMED.
+"""Parameters of URLs whose values are shown. The value of any other parameter is hidden, and so is its name unless the
+name is in _NAMED.
 """
 _NAMED: Final = frozenset(
     (
@@ -65,14 +67,17 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)(\S*)")
 
 
 def show_url(url: str) -> str:
-    """Return a URL for people: without user, password and the values of parameters that may be secret."""
+    """Return the URL without its user and password and without the values of parameters that may be secret. Return
+    `(hidden)` if the text is no URL.
+    """
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{_split(scheme, rest)[1]}" if separator else HIDDEN
 
 
 def mask_url(url: str) -> str:
-    """Return a URL like `show_url`, but with the user, and with `***` in place of the password. A path that is no URL
-    is returned unchanged.
+    """Return the URL with `***` in place of its password and of parameters that may be secret; the user stays.
+
+    A text without `://`, like a path, is returned unchanged, or as `(hidden)` if it contains `:`, `@`, `?` or `=`.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -81,18 +86,20 @@ def mask_url(url: str) -> str:
 
 
 def mask_urls(text: str) -> str:
-    """Return a text with the secrets of its URLs replaced by `***`; users stay. A URL ends at white space."""
+    """Return the text with `***` in place of the passwords and secret parameters of all URLs in it. A URL ends at white
+    space.
+    """
     return _URL.sub(lambda found: mask_url(found[0]), text) if "://" in text else text
 
 
 def is_shown(parameter: str) -> bool:
-    """Return whether the value of this URL parameter is not secret."""
+    """Return whether the value of a URL's parameter with this name may be shown, because it is not secret."""
     return parameter in _SHOWN
 
 
 def _split(scheme: str, rest: str) -> tuple[str, str]:
-    """Return the user with a masked password and `@` ("" without a user), and the rest of the URL with its secrets
-    masked.
+    """Return the two parts of a URL after its scheme, with their secrets masked: the user and `@` ("" without a user),
+    and the rest.
     """
     login, place = _split_login(scheme, rest)
     if login is None:
@@ -102,9 +109,9 @@ def _split(scheme: str, rest: str) -> tuple[str, str]:
 
 
 def _split_login(scheme: str, rest: str) -> tuple[str | None, str]:
-    """Return the login (None if there is none) and the rest of the URL.
+    """Return the login of a URL (`user:password`; None without a login), and the rest of the URL after it.
 
-    A password may contain any character without encoding. What cannot be distinguished from a password is masked.
+    A password may contain any character without encoding. A text that could be part of a password is masked.
     """
     login, at, place = rest.rpartition("@")
     if scheme == "sqlite" or not at:
@@ -123,7 +130,7 @@ def _mask_parameters(place: str) -> str:
     path, mark, query = place.partition("?")
     if not mark:
         return path
-    # A quote may end the URL within a text.
+    # A quote may be the end of a URL within a longer text.
     quoted = _QUOTE.search(query)
     after = quoted[0] if quoted else ""
     shown = "&".join(map(_mask_parameter, query.removesuffix(after).split("&")))

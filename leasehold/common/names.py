@@ -1,4 +1,4 @@
-"""Names that client, workers and scheduler share: queues, tasks, and keys and channels in Redis."""
+"""Names that the client, the workers and the scheduler share: queues, tasks, and keys and channels in Redis."""
 
 from typing import Final
 
@@ -10,29 +10,33 @@ TERMINATE: Final = "terminate"
 QUEUE_NAMES: Final = (RESERVATIONS, TICKS, LAUNCH, HEALTH, TERMINATE)
 """The names of the workers' queues. Each queue is a Redis list with this name."""
 TASK_PREFIX: Final = "leasehold"
-"""First part of the name of every task."""
+"""First part of the name of every Celery task."""
 CANARY: Final = "canary"
-"""Verb of the canary task, which every queue has."""
+"""Verb of the canary, a test task that the workers of every queue answer."""
 DEFAULT_PREFIX: Final = "leasehold:"
-"""Default prefix of all keys and channels in Redis."""
+"""Default for the beginning of the names of all keys and channels in Redis."""
 
 
 def task_name(queue: str, verb: str) -> str:
-    """Return the name of a task, like `leasehold.launch.slot`."""
+    """Return the name of the Celery task for a verb on a queue, like `leasehold.launch.slot`."""
     return f"{TASK_PREFIX}.{queue}.{verb}"
 
 
 class RedisNames:
-    """The names of keys and channels in Redis that workers, clients and hosts share. All begin with `prefix`."""
+    """The names of the keys and channels in Redis that workers, clients and hosts share. All names begin
+    with `prefix`.
+    """
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         self.prefix, self._view = prefix, f"{prefix}view:"
         self.generation = f"{self._view}generation"
-        """Key of the view's generation: `<random>:<run id of the server>`."""
+        """Key of the view's generation, a text that changes when the view is built again: `<random>:<run id of the
+        server>`.
+        """
         self.report = f"{self._view}report"
         """Key of the last tick's report as JSON, without the waiting reservations."""
         self.waits = f"{self._view}waits"
-        """Key of the hash with the waiting reservations of the last tick's report, in blocks."""
+        """Key of the hash with the reservations that waited at the last tick, in blocks."""
         self.leader = f"{prefix}leader"
         """Key of the leader lock."""
         self.building, self.sequence = f"{self._view}building", f"{self._view}sequence"
@@ -40,32 +44,34 @@ class RedisNames:
         self.clock, self.clocks = f"{prefix}clock", f"{prefix}clocks"
         """Keys of the published offset (cluster time minus the time of Redis) and of the offsets of the processes."""
         self.cluster = f"{prefix}cluster"
-        """Key of the cluster's identity."""
+        """Key of the record to which cluster this Redis belongs."""
         self.taken = f"{prefix}queue:taken"
-        """Key of the `sent_at` of the request that a worker took last. Clients read it to see whether the queue
-        advances.
+        """Key of the sending time (`sent_at`) of the request that a worker took from its queue last. Clients read it to
+        see whether the queue moves.
         """
         self.reply_start = f"{prefix}reply:"
         self.heartbeat_start = f"{prefix}heartbeat:"
 
     def rows(self, kind: str) -> str:
-        """Return the key of the hash with the view's rows of one kind (`reservations`, `slots`, `accounts`): id ->
-        JSON.
+        """Return the key of the hash with one kind of the view's rows (`reservations`, `slots`, `accounts`). The hash
+        maps the id of each row to the row as JSON.
         """
         return f"{self._view}{kind}"
 
     def heartbeat(self, slot: str) -> str:
-        """Return the key that the host of this slot sets as its heartbeat."""
+        """Return the key that the host of this slot sets with each heartbeat."""
         return f"{self.heartbeat_start}{slot}"
 
     def host(self, slot: str) -> str:
-        """Return the channel with hints for the host of this slot that its slot has changed."""
+        """Return the channel of the hints for the host of this slot. A hint is a message that the slot has changed."""
         return f"{self.prefix}host:{slot}"
 
     def notice(self, reservation: str) -> str:
-        """Return the channel with notices of changes of this reservation."""
+        """Return the channel of the notices about this reservation. A notice is a message that the reservation's row
+        has changed.
+        """
         return f"{self.prefix}notice:{reservation}"
 
     def reply(self, word: str) -> str:
-        """Return the name of the list that receives the answer to a request."""
+        """Return the key of the list that receives the answer to one request. `word` is different for each request."""
         return f"{self.reply_start}{word}"

@@ -16,29 +16,33 @@ from typing import Any, Final, Protocol
 from leasehold.common.names import RedisNames
 
 READS: Final = 4
-"""The most reads of a report. It is read again if a tick deleted one of its blocks in between."""
+"""Most attempts to read the report. If a tick deletes a block between the reads of head and blocks, the report is read
+again.
+"""
 
 
 class Reads(Protocol):
-    """The commands of a Redis client that reads a report."""
+    """The commands of a Redis client that `read_report` uses."""
 
     def get(self, name: str) -> Any:
         """Return the value of a key, or None."""
 
     def hmget(self, name: str, keys: Sequence[str]) -> Any:
-        """Return the values of these fields of a hash, None for a missing field."""
+        """Return the values of these fields of a hash, in the same order; None for a missing field."""
 
 
 def read_report(client: Reads, names: RedisNames) -> dict[str, Any]:
-    """Return the report of the last tick, with `waiting`: reservation -> [code, detail] in queue order. {} before the
-    first tick. Raises the errors of `client`. Blocks that are missing in each of READS reads are left out.
+    """Return the report of the last tick; {} before the first tick. `waiting` maps each waiting reservation to [code,
+    detail], in queue order.
+
+    Blocks that are still missing after READS attempts are omitted. Raises the errors of `client`.
     """
     report: dict[str, Any] = {}
     found: list[bytes | None] = []
     for _ in range(READS):
         body: bytes | None = client.get(names.report)
         report = json.loads(body) if body else {}
-        if "blocks" not in report:  # there was no tick yet, or an older version wrote the report whole
+        if "blocks" not in report:  # there was no tick yet, or an older version wrote the report as one text
             return report
         blocks = report.pop("blocks")
         found = client.hmget(names.waits, blocks) if blocks else []

@@ -1,6 +1,6 @@
-"""Signatures of messages: the signed bytes, and how a signature is made and verified.
+"""Signatures of messages: the bytes that are signed, and how a signature is made and verified.
 
-Only the standard library is imported, so that the client can use this module. docs/reference/protocol.md, "Signatures",
+This module imports only the standard library, so that the client can use it. docs/reference/protocol.md, "Signatures",
 describes the format for other languages.
 """
 
@@ -12,21 +12,25 @@ import secrets
 from typing import Final, NamedTuple
 
 VERSION: Final = "leasehold-1"
-"""First field of the canonical bytes. A new format gets a new version."""
+"""First field of the signed bytes of a message. A new format gets a new version."""
 PRINCIPAL: Final = "principal"
 CLUSTER: Final = "cluster"
 SIGNED_AT: Final = "signed_at"
 SIGNATURE: Final = "signature"
 BODY_SHA256: Final = "body_sha256"
-"""Header with the hash of the body. The receiving worker computes it and overwrites a value from the sender."""
+"""Header of a message with the hash of its body. The worker that receives the message computes the hash itself and
+overwrites the sender's value.
+"""
 FRESH_SECONDS: Final = 3600.0
-"""Largest difference between `signed_at` and cluster time for a valid signature, in seconds."""
+"""Largest difference in seconds between the signing time of a message (`signed_at`) and cluster time; a worker refuses
+an older or later signature.
+"""
 KEY_BYTES: Final = 32
 
 
 class SignedFields(NamedTuple):
-    """The fields that a signature covers. `signed_at` is the text of the header, `body_sha256` is in lower-case
-    hexadecimal.
+    """The fields of a message that its signature covers. `signed_at` is the text of the header, `body_sha256` is in
+    lower-case hexadecimal.
     """
 
     principal: str
@@ -44,22 +48,25 @@ def hash_body(body: bytes) -> str:
 
 
 def encode_canonically(*fields: str) -> bytes:
-    """Return the fields as netstrings: `<length in bytes>:<bytes>,` for each. Different tuples give different bytes.
+    """Return the fields as netstrings: `<length in bytes>:<bytes>,` for each field. Different tuples of fields give
+    different bytes.
 
-    A text that is not valid Unicode, which JSON can contain, is encoded as well.
+    A text that is not valid Unicode, which JSON may contain, is encoded too.
     """
     encoded = (field.encode("utf-8", "surrogatepass") for field in fields)
     return b"".join(b"%d:%b," % (len(each), each) for each in encoded)
 
 
 def sign(key: bytes, fields: SignedFields) -> str:
-    """Return the signature of these fields: HMAC-SHA256 over the canonical bytes, in lower-case hexadecimal."""
+    """Return the signature of these fields with `key`: HMAC-SHA256 over VERSION and the fields as netstrings, in
+    lower-case hexadecimal.
+    """
     return hmac.new(key, encode_canonically(VERSION, *fields), hashlib.sha256).hexdigest()
 
 
 def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
-    """Return whether this is the signature of these fields with this key. The comparison takes the same time for every
-    wrong signature.
+    """Return whether `signature` is the signature of these fields with this key. The comparison takes the same time for
+    every wrong signature.
     """
     given = signature.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(sign(key, fields).encode(), given)
@@ -84,8 +91,9 @@ def make_key() -> str:
 
 
 def read_key(text: str) -> bytes:
-    """Return the bytes of a key. Both alphabets of base64 are accepted, with or without padding. Raise ValueError,
-    whose message does not contain the key.
+    """Return the bytes of a key that is given as base64, in either alphabet, with or without padding.
+
+    Raises ValueError, with a message that does not contain the key, if the text is not base64 or too short.
     """
     bare = text.strip().rstrip("=").translate(str.maketrans("+/", "-_"))
     try:
@@ -98,13 +106,15 @@ def read_key(text: str) -> bytes:
 
 
 def format_key_line(name: str, key: str, cluster: str) -> str:
-    """Return the content of a key file."""
+    """Return the content of a key file: `NAME:KEY@CLUSTER`, the principal's name, its key and the id of the cluster."""
     return f"{name}:{key}@{cluster}"
 
 
 def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
-    """Return name, key and cluster in the content of a key file: `NAME:KEY@CLUSTER` on one line, with optional name and
-    cluster. Raise ValueError, whose message does not contain the key.
+    """Return name, key and cluster from the content of a key file, the line `NAME:KEY@CLUSTER`. Name and cluster are
+    None if the line does not have them.
+
+    Raises ValueError, with a message that does not contain the key, if the text is no such line.
     """
     lines = text.strip().splitlines()
     if len(lines) != 1:

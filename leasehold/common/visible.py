@@ -1,7 +1,7 @@
 """Escape control characters, so that a text of a user cannot move the cursor, ring the bell or hide other text.
 
-Every text from outside that reaches a terminal, a log line, JSON, CSV or HTML passes one of the two functions. Only the
-standard library is imported, because the client uses this module too.
+Every text from outside that the programs write to a terminal, a log, JSON, CSV or HTML passes one of the two functions.
+This module imports only the standard library, because the client uses it too.
 """
 
 import re
@@ -19,7 +19,7 @@ _HIDDEN_OR_BREAK: Final = re.compile(f"[\t\n{_CONTROLS}]")
 
 
 def make_visible(text: str, *, multiline: bool = False) -> str:
-    r"""The text with each control character as an escape of Python: `\x1b`, `\x9b`, `\u202e`.
+    r"""Return the text with each control character replaced by Python's escape for it, like `\x1b`, `\x9b` or `\u202e`.
 
     Tabs and line feeds are escaped too, unless `multiline`. A text without control characters is returned as it is.
     """
@@ -28,7 +28,7 @@ def make_visible(text: str, *, multiline: bool = False) -> str:
 
 
 def escape_json(document: str) -> str:
-    r"""Return a JSON or TOML document with the same meaning, with each control character in its texts escaped as
-    `\u009b`.
+    r"""Return a JSON or TOML document in which each control character in a text is written as an escape like `\u009b`.
+    The meaning of the document stays the same.
     """
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)

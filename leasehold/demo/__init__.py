@@ -1,1 +1,1 @@
-"""The demo: a stretch of a real workload log, compressed in time, served by a whole stack on this machine."""
+"""The demo: jobs of a real workload log, compressed in time, are served by a whole stack on this machine."""

@@ -5,17 +5,19 @@ from typing import Any
 from leasehold.demo.stretch import Stretch
 
 IMAGE = "ami-0123456789abcdef0"
-"""Any image: the EC2 emulator does not check it."""
+"""Id of a machine image. Any id will do, because the EC2 emulator does not check it."""
 SIZES: tuple[tuple[str, int, float], ...] = (
     ("m6i.2xlarge", 8, 0.15),
     ("m6i.8xlarge", 32, 0.60),
     ("m6i.32xlarge", 128, 2.40),
 )
-"""Instance type, cpus and dollars an hour."""
+"""The sizes of machines, smallest first: instance type, number of cpus, and price in dollars an hour."""
 
 
 def describe_fleet(stretch: Stretch, max_slots: int) -> dict[str, Any]:
-    """Return rules with one pool. Its offerings can hold every job of the stretch; it drains idle machines soon."""
+    """Return rules with one pool of at most `max_slots` machines. The offerings of the pool can hold every job of the
+    stretch, and idle machines are drained after two seconds.
+    """
     widest = max(job.processors for job in stretch.jobs)
     needed = [size for index, size in enumerate(SIZES) if index == 0 or SIZES[index - 1][1] < widest]
     offerings: list[dict[str, Any]] = [

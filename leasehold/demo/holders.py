@@ -20,33 +20,36 @@ THREADS = 4
 
 @dataclass
 class Progress:
-    """The progress of each job; times are seconds since the start of the play."""
+    """The progress of the demo's jobs, by the name of the job. All times are seconds since the demo began to play the
+    jobs.
+    """
 
     submitted: dict[str, float] = field(default_factory=dict)
     leased: dict[str, float] = field(default_factory=dict)
     released: dict[str, float] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    """The reason of each job that was refused, or that ended without a release by its holder."""
+    """Name of each job that was refused, or that ended without a release by its holder -> the reason."""
     errors: list[str] = field(default_factory=list)
-    """Every error of a holder. A job with an error is tried again, so it may still be served."""
+    """The messages of all errors of holders. A job with an error is tried again, so it may still be served."""
 
     @property
     def waits(self) -> list[float]:
-        """Seconds from submission to lease, as the holders measured them."""
+        """The seconds from submission to lease of each leased job, as the holders measured them."""
         return [at - self.submitted[name] for name, at in self.leased.items()]
 
     def is_over(self, name: str) -> bool:
-        """Return whether the demo's job with this name was served or has failed."""
+        """Return whether the job with this name was served or has failed."""
         return name in self.released or name in self.failed
 
 
 class Holders:
-    """Plays a stretch through a client. The caller calls `step` repeatedly; it does the actions that are due.
+    """Plays the jobs of a stretch through a client, in the role of their holders. The caller calls `step` repeatedly,
+    and each step does the actions that are due.
 
-    A job is busy from the confirmation of its lease until its release is answered. An error ends that, so the next step
-    starts again from the job's row in the view. Threads of the pool only set, remove and append single elements, which
-    the interpreter does atomically.
+    A job is busy from the confirmation of its lease until its release is answered. After an error the job is no longer
+    busy, so the next step starts again from the job's row in the view. Threads of the pool only set, remove and append
+    single elements, which the interpreter does atomically.
     """
 
     def __init__(self, client: Client, stretch: Stretch) -> None:
@@ -61,7 +64,7 @@ class Holders:
 
     @property
     def now(self) -> float:
-        """Seconds since the demo began to play the jobs of the log."""
+        """Seconds since the demo began to play the jobs."""
         return monotonic() - self._started
 
     @property
@@ -74,8 +77,8 @@ class Holders:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> None:
-        """Do what is due now in the demo: submit jobs, confirm new leases, and release the leases of jobs that have
-        run.
+        """Do the actions of the demo that are due now: submit jobs, confirm new leases, and release the leases of jobs
+        that have run long enough.
         """
         now, due = self.now, []
         while self._unsent and now >= self._stretch.submit_after(self._jobs[self._unsent[-1]]):
@@ -96,7 +99,7 @@ class Holders:
             answers = self._client.reserve_many(map(self._describe, names))
         except LeaseholdError as error:
             self.progress.errors.append(f"{names[0]}: {error}")
-            # The next step sends them again: the same id twice is one reservation.
+            # The next step sends these jobs again. A repeated id does not make a second reservation.
             self._unsent += reversed(names)
             return
         for name, answer in zip(names, answers, strict=True):
@@ -114,7 +117,7 @@ class Holders:
         }
 
     def _look_at(self, row: Reservation) -> None:
-        """Record what the row of a job's reservation shows: confirm a new lease, or note an end that no answer
+        """React to a job's reservation as the view shows it: confirm a new lease, or record an end that no answer
         reported.
         """
         now = self.now
@@ -125,14 +128,14 @@ class Holders:
             until = now + self._stretch.run_for(self._jobs[row.id])
             self._pool.submit(self._guarded, row.id, partial(self._take_up, row, until))
         elif row.phase == "released":
-            # The release was committed and its answer was lost.
+            # The release was committed, but its answer was lost.
             self.progress.released[row.id] = now
         elif row.phase in ENDED:
             self._give_up(row.id, f"{row.phase}: {row.reason}")
 
     def _take_up(self, row: Reservation, until: float) -> None:
-        """Confirm the lease of a job by a renewal. The release of the lease becomes due only after the answer, so it
-        never overtakes the renewal.
+        """Confirm the lease of a job by a renewal. The release of the lease becomes due only after the answer, so that
+        it never overtakes the renewal.
         """
         self._client.renew(row.id, row.token)
         self._due[row.id] = (until, row.token)
@@ -146,8 +149,8 @@ class Holders:
         self.progress.errors.append(f"{name}: {reason}")
 
     def _guarded(self, name: str, act: Callable[[], object]) -> None:
-        """Run `act`, a request of a job, and record an error. After an error the job is no longer busy, so the next
-        step looks at its row again.
+        """Run `act`, which sends a request for a job, and record its error. After an error the job is no longer busy,
+        so the next step looks at its row again.
         """
         try:
             act()

@@ -1,4 +1,4 @@
-"""Run the demo: start a stack, play the stretch, wait until the machines are terminated, and print a summary."""
+"""Run the demo: start a stack, play the jobs, wait until the machines are terminated, and print a summary."""
 
 import json
 import sys
@@ -28,18 +28,19 @@ MAX_SLOTS = 10
 EMULATOR = {"boot_seconds": 1.5, "status_seconds": 0.5, "terminate_seconds": 0.5}
 LINE_SECONDS = 2.0
 LET_GO_SECONDS = 45.0
-"""After the last job, the demo fails if no slot changes for this many seconds while machines are left."""
+"""After the last job, the demo fails if machines are left and no slot changes for this many seconds."""
 ENVIRONMENT = {"LEASEHOLD_SWEEP_INTERVAL": "1", "LEASEHOLD_TICKS__INTERVAL": "2"}
 
 Show = Callable[[RenderableType, str], None]
 
 
 class DemoError(Exception):
-    """The demo could not be played to its end. The message is the reason."""
+    """Raised if the demo could not be played to its end. The message is the reason."""
 
 
 def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) -> Summary:
-    """Play the stretch in a stack of its own, whose folder is removed afterwards.
+    """Play the jobs of `stretch` on a stack of their own and return the summary. The folder of the stack is removed at
+    the end.
 
     Raises StackError if the stack does not start, and DemoError if machines are left at the end.
     """
@@ -77,7 +78,7 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
                 queues = {queue: int(broker.llen(queue)) for queue in QUEUE_NAMES}
                 picture = draw(stretch, holders.progress, slots, queues, holders.now)
                 show(picture, describe(holders.progress, slots, holders.now))
-                # The holders act by the clock, and people read no faster.
+                # A pause between two pictures: the holders act by the clock, and people read no faster.
                 time.sleep(POLL_SECONDS)
 
             while not holders.is_done:
@@ -94,7 +95,9 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
 
 
 def _await_empty(client: Client, holders: Holders, show_now: Callable[[], None]) -> None:
-    """Wait until the scheduler has terminated all machines. Each change of a slot starts the time limit again."""
+    """Wait until the scheduler has terminated all machines. The time limit starts again with each change of a slot.
+    Raises DemoError at the time limit.
+    """
     seen: tuple[str, ...] = ()
     until = 0.0
     while left := tuple(f"{slot.id} ({slot.state})" for slot in client.slots() if slot.state != "empty"):
@@ -108,7 +111,9 @@ def _await_empty(client: Client, holders: Holders, show_now: Callable[[], None])
 
 @contextmanager
 def _open_show(console: Console) -> Iterator[Show]:
-    """Yield a function that shows a picture in place on a terminal, elsewhere a line every two seconds."""
+    """Yield a function of a picture and a line. On a terminal it shows the picture in place; elsewhere it prints the
+    line, at most once in LINE_SECONDS.
+    """
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8, transient=True) as live:
             yield lambda picture, _line: live.update(picture)
@@ -125,16 +130,19 @@ def _open_show(console: Console) -> Iterator[Show]:
 
 
 def report(summary: Summary, console: Console, *, as_json: bool = False) -> None:
-    """Print the summary, for people or as one JSON object."""
+    """Print the summary of a demo, for people or as one JSON object."""
     if as_json:
         sys.stdout.write(json.dumps({**asdict(summary), "good": summary.is_good}) + "\n")
         return
     console.print()
     console.print(tabulate(summary))
     console.print()
-    console.print("[green]All served, zero instances left.[/]" if summary.is_good else "[red]Not as it should be.[/]")
+    failed = "Failed: a job was not served, an instance is left, or the figures differ."
+    console.print("[green]All served, zero instances left.[/]" if summary.is_good else f"[red]{failed}[/]")
 
 
 def make_console(*, quiet: bool = False) -> Console:
-    """Return the console for progress and summary. `quiet`: on standard error, because the result is JSON."""
+    """Return the console for the progress and the summary of a demo. `quiet`: it prints on standard error, because
+    standard output gets JSON.
+    """
     return Console(stderr=quiet, soft_wrap=True)

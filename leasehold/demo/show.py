@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: jobs, slots and queues."""
+"""The texts and pictures that the demo shows while it runs: jobs, slots and queues."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -29,7 +29,9 @@ COLOURS = {
 def draw(
     stretch: Stretch, progress: Progress, slots: tuple[Slot, ...], queues: Mapping[str, int], now: float
 ) -> RenderableType:
-    """Return the picture of one moment: the progress of the jobs, the slots, and the lengths of the queues."""
+    """Return a picture of the present moment: the progress of the jobs, the slots, and the lengths of the queues.
+    `now`: seconds since the first job.
+    """
     waiting, running = _count(progress)
     done, total = len(progress.released), len(stretch.jobs)
     jobs = Table.grid(padding=(0, 2))
@@ -40,7 +42,9 @@ def draw(
 
 
 def describe(progress: Progress, slots: tuple[Slot, ...], now: float) -> str:
-    """Return the progress of the demo in one line, for output that is no terminal."""
+    """Return the progress of the demo in one line, for output that is no terminal. `now`: seconds since the
+    first job.
+    """
     states = Counter(slot.state for slot in slots)
     machines = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "empty")
     waiting, running = _count(progress)
@@ -63,7 +67,7 @@ def _draw_slots(slots: tuple[Slot, ...], progress: Progress) -> RenderableType:
 
 
 def tabulate(summary: Summary) -> Table:
-    """Return the summary of the demo as a table."""
+    """Return the summary of the demo as a table of names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     calls = ", ".join(f"{count} {action}" for action, count in summary.ec2_calls.items())
     types = ", ".join(f"{count} {name}" for name, count in summary.machines_by_type.items())

@@ -1,4 +1,4 @@
-"""Choose the jobs of a log that the demo plays, and how fast."""
+"""Choose the jobs of a workload log that the demo plays, and how fast it plays them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,53 +8,57 @@ import leasehold
 from scheduler.simulation.swf import Job, TraceError, read_jobs
 
 PLAY_SECONDS = 20.0
-"""The duration of the play if no speed is given."""
+"""The duration of the demo in seconds if no speed is given."""
 SHORTEST_RUN = 0.2
-"""The shortest time for which a job holds its lease, in real seconds."""
+"""The shortest time for which a job holds its lease, in real seconds (not those of the log)."""
 STEPS = 200
-"""The largest number of positions in the log that are tried as the begin of the stretch."""
+"""Most positions in the log that are tried as the beginning of the stretch."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive jobs of a workload log that the demo plays, and the factor by which their time is compressed."""
+    """A stretch of a workload log: consecutive jobs that the demo plays. `speed`: how many times faster than in the
+    log.
+    """
 
     jobs: tuple[Job, ...]
     speed: float
 
     @property
     def starts_at(self) -> float:
-        """The submission of the first job, in seconds of the log."""
+        """The time at which the first job is submitted, in seconds of the log."""
         return self.jobs[0].submit_seconds
 
     @property
     def seconds(self) -> float:
-        """Seconds of the log from the first submission of the demo's jobs to the last end, if each job began when it
-        was submitted.
+        """Seconds of the log from the first submission of the jobs to the last end, if each job began when it was
+        submitted.
         """
         return _span(self.jobs)
 
     def submit_after(self, job: Job) -> float:
-        """Return the real seconds from the start of the demo to the submission of a job of the log."""
+        """Return the real seconds from the start of the demo to the submission of `job`."""
         return (job.submit_seconds - self.starts_at) / self.speed
 
     def run_for(self, job: Job) -> float:
-        """Return the real seconds for which a job of the log holds its lease in the demo."""
+        """Return the real seconds for which `job` holds its lease in the demo."""
         return max(SHORTEST_RUN, job.run_seconds / self.speed)
 
 
 def find_shipped_log() -> Path:
-    """Return the log that ships with the product: in the package of a wheel, in `examples/` of a checkout."""
+    """Return the path of the workload log that ships with the product: in the installed package, or in `examples/` of a
+    checkout.
+    """
     package = Path(leasehold.__file__).parent
     name = Path("examples") / "nasa-like.swf.gz"
     return next(path for path in (package / name, package.parent / name) if path.exists())
 
 
 def choose_stretch(path: Path, count: int, speed: float | None) -> Stretch:
-    """Return the busiest `count` consecutive jobs of a log: those with the shortest time from first submission to last
-    end.
+    """Return the busiest `count` consecutive jobs of a log: those with the shortest time from the first submission to
+    the last end.
 
-    Without a speed the stretch is compressed to PLAY_SECONDS. Raises TraceError if the file is no log or has no job.
+    `speed` None: the jobs are compressed to PLAY_SECONDS. Raises TraceError if the file is no log or has no job.
     """
     jobs = sorted(read_jobs(path), key=lambda job: job.submit_seconds)
     if not jobs:

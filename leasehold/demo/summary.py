@@ -1,4 +1,6 @@
-"""The figures of a demo: those of the holders, compared with the database and with the call log of the emulator."""
+"""The figures of a demo as the holders measured them, compared with the database and with the emulator's
+log of calls.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +17,8 @@ LAUNCHING = frozenset({"RunInstances", "CreateFleet"})
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of one play. `differences` names the figures in which holders, SQL and EC2 differ; `errors` are the
-    errors of holders, including those of jobs that were served later.
+    """The figures of one demo. `differences` names the figures in which holders, database and emulator differ; `errors`
+    has all errors of holders, including those of jobs that were served later.
     """
 
     jobs: int
@@ -36,14 +38,16 @@ class Summary:
 
     @property
     def is_good(self) -> bool:
-        """Whether all jobs were served, no machine is left, and the three sources agree."""
+        """Whether all jobs were served, no machine is left, and holders, database and emulator agree."""
         return self.served == self.jobs and self.left == 0 and not self.differences
 
 
 def summarise(
     progress: Progress, stretch: Stretch, store: Store, read_emulator: Callable[[str], dict[str, Any]], seconds: float
 ) -> Summary:
-    """Return the figures of a play of `seconds`. `read_emulator` returns a page of the emulator's control API."""
+    """Return the figures of a demo that took `seconds`. `read_emulator` returns a page of the emulator's
+    control API.
+    """
     calls = read_emulator("calls")["calls"]
     instances = read_emulator("state")["instances"]
     events = Counter(event.name for event in _read_events(store))

@@ -1,4 +1,6 @@
-"""Observe Redis, the queues in it, and the clocks of the processes that report to it."""
+"""Observe the Redis servers, the queues in Redis, and the wall clocks of the processes that publish their clock offsets
+there.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -40,13 +42,16 @@ ASKED: Final = {
     "persistence": "did the last save succeed (`INFO persistence`)",
     "clock": "is its clock right (`TIME`)",
 }
-"""Aspect -> the question for an administrator if Redis refuses the command that reads the aspect."""
+"""Aspect of Redis -> the question that an administrator has to answer if Redis refuses this user the command that reads
+the aspect.
+"""
 
 
 def look_at_redis(name: str, url: str, seconds: float, now: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """Yield findings on one Redis server: whether it answers, suits a broker, and has the cluster's time (`now`).
+    """Yield the findings on the Redis server at `url`: whether it answers, whether it is configured as a broker should
+    be, and whether its clock agrees with cluster time (`now`).
 
-    `name` starts the name of each check: "redis" or "view". `seconds`: time limit of each command.
+    `name` begins the name of each check: "redis" or "view". `seconds`: time limit of each command.
     """
     with make_redis(url, socket_seconds=seconds, connect_seconds=seconds) as client:
         try:
@@ -86,7 +91,7 @@ def _look_at_clock(check: str, client: redis.Redis, user: str, now: Callable[[],
 
 
 def _read_info(client: redis.Redis) -> dict[str, Any] | None:
-    """Return the answer of Redis to INFO; None if this user may not use the command."""
+    """Return the answer of Redis to the command INFO; None if this user may not use the command."""
     with suppress(NoPermissionError):
         info: dict[str, Any] = client.info()
         return info
@@ -94,7 +99,9 @@ def _read_info(client: redis.Redis) -> dict[str, Any] | None:
 
 
 def _needs_no_password(url: str, client: redis.Redis) -> bool:
-    """Return whether the server accepts a connection without name and password. The attempt needs no rights."""
+    """Return whether the server accepts a connection without user and password. Every user may try such a
+    connection.
+    """
     parts = urlsplit(url)
     query = urlencode([each for each in parse_qsl(parts.query) if each[0] not in {"username", "password"}])
     without_user = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
@@ -108,9 +115,9 @@ def _needs_no_password(url: str, client: redis.Redis) -> bool:
 
 
 def _read_bind(client: redis.Redis) -> str | None:
-    """Return the addresses that the server listens on; None if this user may not read them.
+    """Return the addresses on which Redis listens, separated by spaces; None if this user may not read them.
 
-    Managed services refuse CONFIG, and so does compose/redis/users.acl.
+    Managed services refuse the command CONFIG, and so do the users of compose/redis/users.acl.
     """
     with suppress(redis.ResponseError):
         found: dict[Any, Any] = client.config_get("bind")
@@ -123,7 +130,9 @@ def _text(value: object) -> str:
 
 
 def look_at_clocks(settings: Settings, seconds: float) -> Iterator[Finding]:
-    """Yield a finding on the wall clocks of this command and of all processes; each process measures its own."""
+    """Yield one finding on the wall clocks of this command and of all processes of the stack. Each process measures its
+    own clock and publishes the result in Redis.
+    """
     with make_redis(settings.view_url or "", socket_seconds=seconds, connect_seconds=seconds) as client:
         clock = RedisClock(client, settings.view.prefix)
         clock.look()
@@ -135,7 +144,9 @@ def look_at_clocks(settings: Settings, seconds: float) -> Iterator[Finding]:
 
 @contextmanager
 def open_clock(settings: Settings, seconds: float) -> Iterator[Callable[[], float]]:
-    """Yield a clock: cluster time by the view's Redis, or this host's wall clock if that Redis does not answer."""
+    """Yield a function that returns the present time: cluster time by the view's Redis, or the wall clock of this host
+    if that Redis does not answer.
+    """
     url = settings.view_url
     if url is None:
         yield time.time
@@ -145,7 +156,9 @@ def open_clock(settings: Settings, seconds: float) -> Iterator[Callable[[], floa
 
 
 def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
-    """Send a canary message to each queue, and yield whether a worker answered it within `seconds`."""
+    """Send a canary (a test message) to each queue, and yield for each queue whether a worker answered within
+    `seconds`.
+    """
     with closing(open_wire(settings)) as wire:
         canaries, probe, started = Canaries(wire), Probe(wire), time.monotonic()
         try:
@@ -172,9 +185,9 @@ def _await(wire: RequestTransport, canaries: Canaries, started: float, seconds: 
 
 
 def read_report_age(settings: Settings, seconds: float) -> float | None:
-    """Return the seconds since the last tick ended, by the report in the view; None before the first tick.
+    """Return the seconds since the last tick ended, by the tick's report in the view; None before the first tick.
 
-    Raises LeaseholdError if no Redis is configured or it does not answer.
+    Raises LeaseholdError if no Redis is configured or Redis does not answer.
     """
     url = settings.view_url
     if url is None:

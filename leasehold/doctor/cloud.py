@@ -1,4 +1,6 @@
-"""Check the identity at AWS and the permissions of each worker's calls. Nothing is launched or terminated."""
+"""Check which AWS identity this host has, and whether AWS permits the calls that the workers make. No machine is
+launched or terminated.
+"""
 
 import secrets
 from collections.abc import Callable, Collection, Iterator
@@ -21,11 +23,13 @@ from workers.settings import Settings
 Ability = Literal["launch", "look", "terminate"]
 ABILITIES: Final[tuple[Ability, ...]] = ("launch", "look", "terminate")
 MOST_SHOWN: Final = 300
-"""Characters that are shown of EC2's message: a refusal contains a long encoded message."""
+"""Most characters of EC2's message that a finding shows. EC2's refusals contain a long encoded text."""
 
 
 def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], seconds: float) -> Iterator[Finding]:
-    """Yield a finding on the identity at AWS, then one or more on each of these abilities."""
+    """Yield a finding on the identity at AWS, then at least one finding on each of `abilities`. `seconds`: time limit
+    of each call to AWS.
+    """
     settings = configuration.settings
     rules = _read_rules(configuration)
     pools = {name: pool for name, pool in rules.pools.items() if pool.is_elastic}
@@ -51,7 +55,9 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
 
 
 def _read_rules(configuration: Configuration) -> Rules:
-    """Return the rules in force; those of this host's file if none were applied or the database cannot be read."""
+    """Return the rules in force; the rules of this host's file if no rules were applied or the database
+    cannot be read.
+    """
     try:
         with closing(open_store(configuration.settings.database_url)) as store:
             stored = store.load_rules()
@@ -63,9 +69,10 @@ def _read_rules(configuration: Configuration) -> Rules:
 def _look_at_launches(
     pools: dict[str, Pool], rules: Rules, settings: Settings, permissions: Permissions
 ) -> Iterator[Finding]:
-    """Try the launch request of every pool's first offering.
+    """Yield for each pool whether EC2 permits to launch the pool's first offering.
 
-    It is the request of the launch worker, because policies may also depend on tags.
+    The request is the complete one of the launch worker, because a policy may depend on tags. DryRun prevents the
+    launch.
     """
     for name, pool in pools.items():
         order = LaunchOrder(
@@ -91,7 +98,9 @@ def _look_at_interruptions(settings: Settings, permissions: Permissions) -> Find
 
 
 def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
-    """Try to terminate a machine of this cluster, because the permission depends on the machine's tags."""
+    """Return whether EC2 permits to terminate one machine of this cluster, tried with DryRun. The check needs a real
+    machine, because the permission depends on the machine's tags.
+    """
     try:
         with closing(open_store(settings.database_url)) as store:
             slots = store.find_slots(states=["booting", "binding", "ready", "draining"])

@@ -22,7 +22,9 @@ REDIS_SECONDS: Final = 3.0
 
 
 def look_at_database(configuration: Configuration) -> Iterator[Finding]:
-    """Yield all findings on the database except those on ticks."""
+    """Yield the findings on the database: whether it answers, its schema, clock and cluster, writes, and the rules in
+    force.
+    """
     url = configuration.settings.database_url
     try:
         state = schema_state(url)
@@ -57,7 +59,9 @@ def _look_at_clock(store: Store) -> Iterator[Finding]:
 
 
 def _look_at_membership(store: Store, configuration: Configuration) -> Finding:
-    """Compare the cluster of database and Redis. Nothing is written: an empty Redis gets no record of the cluster."""
+    """Return whether database and Redis belong to the same cluster. The check only reads: if Redis is empty, it does
+    not record the cluster there.
+    """
     url, prefix = configuration.settings.view_url, configuration.settings.view.prefix
     if url is None:
         return skipped(MEMBERSHIP, "there is no Redis to compare the database with")
@@ -94,7 +98,8 @@ def _look_at_rules(store: Store, configuration: Configuration) -> Finding:
 
 
 def read_tick_age(url: str) -> float | None:
-    """Return the seconds since the last commit of a tick, by the leader's row; None before the first tick.
+    """Return the seconds since a tick was last committed, by the leader's row in the database; None before the first
+    tick.
 
     Raises StoreUnavailableError if the database does not answer, InvalidInputError if its URL is wrong.
     """

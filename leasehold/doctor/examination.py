@@ -1,4 +1,6 @@
-"""Run all checks one after the other, each with a time limit that also holds if a host or name server is silent."""
+"""Run all checks of `leasehold doctor` one after the other. Each check has a time limit, which also holds if a host or
+a name server does not answer.
+"""
 
 import threading
 import time
@@ -15,15 +17,16 @@ from leasehold.doctor.programs import look_at_programs, look_at_ticks
 from workers.configuration import Configuration
 
 GRACE_SECONDS: Final = 2.0
-"""Additional time of each check for imports and connections."""
+"""Seconds that each check gets in addition to its time limit, for imports and connections."""
 
 Look = Callable[[], Iterator[Finding]]
 
 
 def examine(configuration: Configuration, seconds: float, abilities: Collection[Ability]) -> Iterator[Finding]:
-    """Yield each finding when it is known.
+    """Run all checks and yield each finding as soon as it is known.
 
-    `seconds`: how long each part may take to answer. `abilities`: the permissions to try at AWS.
+    `seconds`: how long each part of the installation may take to answer. `abilities`: the permissions to try at AWS;
+    none: AWS is not checked.
     """
     settings = configuration.settings
     works = True
@@ -63,9 +66,10 @@ def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[F
 
 
 def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:
-    """Yield the findings of `look`, and a failure if it has not ended within `seconds` and the grace.
+    """Run the check `look` in a thread and yield its findings. If the check has not ended after `seconds` and the
+    grace, yield a failure for `name` and return.
 
-    A check that is late goes on in its daemon thread, since a thread cannot be stopped.
+    A check that is late continues in its daemon thread, because a thread cannot be stopped.
     """
     found: SimpleQueue[Finding | Exception | None] = SimpleQueue()
     threading.Thread(target=_run, args=(look, found), name=f"doctor-{name}", daemon=True).start()

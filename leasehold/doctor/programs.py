@@ -16,7 +16,7 @@ from workers.settings import Settings, is_loopback
 
 
 def look_at_programs(settings: Settings) -> Iterator[Finding]:
-    """Yield findings on Celery and Flower as this host would run them with these settings."""
+    """Yield the findings on Celery and Flower, with the settings and versions with which this host would run them."""
     from tasks.app import make_app  # noqa: PLC0415 - the import takes a second; other checks need not wait for it
 
     yield judge_celery(make_app(settings).conf, version("celery"), version("kombu"))
@@ -36,9 +36,11 @@ def _is_local_stack() -> bool:
 
 
 def look_at_ticks(settings: Settings, seconds: float, *, can_write: bool) -> Iterator[Finding]:
-    """Yield a finding on the age of the last tick, by the view or by the database, whichever reports a later one.
+    """Yield one finding on the age of the last tick. The view and the database each record the last tick; the later
+    record counts.
 
-    `can_write`: False if a check found that the database accepts no writes.
+    `seconds`: time limit for an answer of Redis. `can_write`: False if another check found that the database accepts no
+    writes.
     """
     known: list[float | None] = []
     with suppress(LeaseholdError):

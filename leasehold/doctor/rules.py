@@ -1,4 +1,4 @@
-"""The rules of `leasehold doctor`: turn observations into findings, without I/O and without a clock.
+"""The rules of `leasehold doctor`: each function turns observations into a finding, without I/O and without a clock.
 
 docs/how-to/operations.md, "The doctor" and "Celery's settings", gives the reasons of each failure.
 """
@@ -18,7 +18,7 @@ _LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
 
 
 def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
-    """Accept Redis 6.2 or newer, and every Valkey, whichever version of Redis it reports."""
+    """Return a failure for a Redis older than 6.2. Every Valkey is accepted, whichever version of Redis it reports."""
     if "valkey_version" in info:
         return ok(check, f"Valkey {info['valkey_version']}")
     text = str(info.get("redis_version", "unknown"))
@@ -29,13 +29,16 @@ def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
 
 
 def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
-    """Fail if database and Redis belong to different clusters, or if the database is older than Redis' record of it."""
+    """Return a failure if database and Redis belong to different clusters, if a restore is not complete, or if the
+    database is older than the cluster's record in Redis.
+    """
     if remembered.identity not in {None, row.identity}:
         text = f"Redis belongs to cluster {remembered.identity}, the database to cluster {row.identity}"
         remedy = (
-            "Correct broker.url, view.url or database.url. Each cluster needs its own Redis, or its own view.prefix"
+            "Correct broker.url, view.url or database.url. Each cluster needs its own Redis, or in a shared Redis its"
+            " own view.prefix and its own database number in broker.url. No process starts until then."
         )
-        return failure("cluster", text, f"{remedy} and broker database. No process starts until then.")
+        return failure("cluster", text, remedy)
     if remembered.is_restoring:
         text = f"the database of cluster {row.identity} is being restored"
         return failure("cluster", text, "Wait for `leasehold restore`, or run it again if it was interrupted.")
@@ -49,7 +52,9 @@ def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
 
 
 def judge_memory(check: str, info: Mapping[str, Any]) -> Finding:
-    """Require the policy `noeviction`: a Redis that evicts deletes messages and the leader lock."""
+    """Return a failure unless maxmemory-policy is `noeviction`: a Redis that evicts keys deletes messages and the
+    leader lock.
+    """
     policy, most = str(info.get("maxmemory_policy", "unknown")), int(info.get("maxmemory", 0))
     limit = f"maxmemory {most}" if most else "no maxmemory"
     if policy == "noeviction":
@@ -59,9 +64,9 @@ def judge_memory(check: str, info: Mapping[str, Any]) -> Finding:
 
 
 def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
-    """Fail only if the last save failed, because Redis then refuses writes.
+    """Return a failure only if the last save to disk failed, because Redis then refuses writes.
 
-    Redis may run with or without an append-only file: the loss of its data loses no lease or reservation.
+    Redis may run with or without an append-only file: if Redis loses its data, no lease or reservation is lost.
     """
     if info.get("rdb_last_bgsave_status", "ok") != "ok" or info.get("aof_last_write_status", "ok") != "ok":
         remedy = "Look at Redis' log and its disk: it refuses writes while it cannot save."
@@ -72,16 +77,18 @@ def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
 
 
 def judge_unread(check: str, user: str, command: str, question: str) -> Finding:
-    """Warn that Redis refuses this user the command that the check needs, because the check then knows nothing."""
+    """Return a warning that Redis refuses `user` the command that the check needs. `question`: what an administrator
+    has to find out instead.
+    """
     remedy = f"Ask an administrator: {question}? Or let this user use {command}."
     return warning(check, f"could not be read as this user: {user} may not use {command}", remedy)
 
 
 def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -> Finding:
-    """Require a password from every client that can reach Redis.
+    """Return a warning if Redis serves clients without a password, unless Redis listens on loopback only.
 
-    `needs_none`: Redis serves a connection without a password. `bind`: the addresses that it listens on, None if
-    this user may not read them.
+    `needs_none`: Redis serves a connection without a password. `bind`: the addresses on which Redis listens, separated
+    by spaces; None if this user may not read them.
     """
     if not needs_none:
         return ok(check, f"as user {user}; no client is served without a password")
@@ -99,10 +106,10 @@ def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -
 
 
 def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Finding:
-    """Warn if the clock of a server differs from cluster time by more than a second.
+    """Return a warning if the clock of a server differs from cluster time by more than a second.
 
-    It is no failure, since no decision depends on it: cluster time corrects the difference. `ahead`: seconds that
-    the clock is ahead, with an error of at most `uncertain` seconds.
+    The difference is no failure, because cluster time corrects it. `ahead`: seconds by which the clock is ahead, with
+    an error of at most `uncertain` seconds. `whose`: the owner of the clock in the text, like "its".
     """
     text = f"{whose} clock is {_describe_offset(ahead)} cluster time"
     if abs(ahead) - uncertain > CLOCK_SECONDS:
@@ -111,7 +118,7 @@ def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Findi
 
 
 def judge_clocks(offsets: Sequence[ProcessOffset]) -> Finding:
-    """Fail if the wall clock of a process differs from cluster time by more than a second."""
+    """Return a failure if the wall clock of a process differs from cluster time by more than a second."""
     off = [each for each in offsets if abs(each.seconds) > CLOCK_SECONDS]
     if not off:
         count = len(offsets)
@@ -129,7 +136,9 @@ def _describe_offset(ahead: float) -> str:
 
 
 def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float) -> Finding:
-    """Fail if no worker answered the canary. `seconds`: until the answer; None if none came within `patience`."""
+    """Return a failure if no worker answered the canary (a test message). `seconds`: time until the answer, None if
+    there was none within `patience` seconds. `waiting`: number of messages in the queue.
+    """
     check = f"queue {queue}"
     messages = f"{waiting} message{'' if waiting == 1 else 's'} waiting"
     if seconds is not None:
@@ -140,10 +149,10 @@ def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float
 
 
 def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -> Finding:
-    """Fail if the last tick is more than three intervals old.
+    """Return a failure if the last tick is more than three intervals old.
 
-    `age`: seconds since the last tick, None before the first. `can_write`: False if the database accepts no writes;
-    no tick can then be committed, even if beat and the workers run.
+    `age`: seconds since the last tick, None before the first tick. `can_write`: False if the database accepts no
+    writes; then no tick can be committed, even if beat and the workers run.
     """
     remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
     if not can_write:
@@ -156,12 +165,14 @@ def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -
 
 
 def judge_schema(current: str | None, head: str | None) -> Finding:
-    """Fail if the database is not at the schema revision `head` of this program."""
+    """Return a failure unless the database has the schema revision `head`, which this program needs. `current`: the
+    revision of the database, None if it has no tables.
+    """
     if current == head:
         return ok("schema", f"revision {current}")
     if current is None:
         return failure("schema", "the database has no tables", "Run `leasehold migrate`.")
-    # Revisions are numbers with leading zeros.
+    # Revisions are numbers with leading zeros, so their texts can be compared.
     if head is None or current > head:
         seen = f"the database's schema is newer than this program (revision {current}, the program knows up to {head})"
         return failure("schema", seen, "Upgrade Leasehold on this host.")
@@ -170,7 +181,9 @@ def judge_schema(current: str | None, head: str | None) -> Finding:
 
 
 def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, written: Mapping[str, Any]) -> Finding:
-    """Fail if no rules are in force; warn if this host has a file with other rules."""
+    """Return a failure if no rules are in force, and a warning if the file of this host has other rules. `applied`: the
+    rules in force; `written`: the rules in `file`.
+    """
     if not version:
         return failure("rules", "no rules were ever applied", "Run `leasehold apply leasehold.toml`.")
     if file is None or not written:
@@ -183,9 +196,10 @@ def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, writ
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
-    """Fail if a setting of Celery allows lost or repeated tasks; warn of versions that fail with Redis.
+    """Return a failure if a setting of Celery could lose or repeat tasks, and a warning for versions that fail with
+    Redis.
 
-    The reasons: docs/how-to/operations.md, "Celery's settings".
+    docs/how-to/operations.md, "Celery's settings", gives the reasons.
     """
     if faults := [*_list_unsafe(conf)]:
         return failure("celery", "; ".join(faults), "Run tasks.app without changes: it sets all of these.")
@@ -220,7 +234,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool) -> Finding:
-    """Require a password for Flower, except on loopback in a local stack: Flower shows tasks and can stop workers."""
+    """Require a password for Flower, which shows tasks and can stop workers. In a local stack Flower may do without one
+    on loopback.
+    """
     if has_password:
         return ok("flower", "requires a password")
     if on_loopback and is_local_stack:
@@ -230,14 +246,16 @@ def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool)
 
 
 def judge_permission(check: str, error: str | None, policy: str) -> Finding:
-    """Fail if EC2 refuses a call. `error`: its answer to the DryRun; None if it would have carried out the call."""
+    """Return a failure if EC2 refuses a call. `error`: EC2's answer to the call with DryRun; None: the call is
+    permitted. `policy`: name of the file in docs/iam/ that permits the call.
+    """
     if error is None:
         return ok(check, "permitted")
     return failure(check, error, f"Compare the role's policies with docs/iam/{policy}.json (docs/how-to/aws.md).")
 
 
 def list_outcomes(findings: Sequence[Finding]) -> dict[str, int]:
-    """Return the number of findings of each outcome."""
+    """Return the number of findings of each outcome: ok, warning, failure, skipped."""
     found = {"ok": 0, "warning": 0, "failure": 0, "skipped": 0}
     for finding in findings:
         found[finding.outcome] += 1

@@ -1,4 +1,4 @@
-"""The combinations of settings that `--compare` requests, each with its rules."""
+"""The combinations of settings that `leasehold simulate --compare` plays, each with its rules."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,17 @@ MOST_COMBINATIONS: Final = 100
 
 @dataclass(frozen=True)
 class Combination:
-    """A value for each compared key, and the rules with these values."""
+    """One combination of settings to simulate: a value for each compared key (`settings`), and the rules with these
+    values (`document`).
+    """
 
     settings: Mapping[str, str]
     document: dict[str, Any]
 
     @property
     def label(self) -> str:
-        """The settings, like `queue=size profile=pack`; "" for a single run. A path is cut to its last part if that is
-        unique.
+        """The settings as a text, like "queue=size profile=pack"; "" if nothing is compared. Of a key that is a path,
+        only the last part is shown, if no other key ends in it.
         """
         last = [name.rpartition(".")[2] for name in self.settings]
         shown = last if len(set(last)) == len(last) else list(self.settings)
@@ -30,7 +32,9 @@ class Combination:
 
 
 def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the values of each key from texts like `queue=fifo,size`. Raises InvalidInputError."""
+    """Return the values of each key from texts like `queue=fifo,size`. Raises InvalidInputError for a text of another
+    form, an unknown key, and a key that is given twice.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for word in words:
         name, equals, rest = word.partition("=")
@@ -47,7 +51,9 @@ def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def combine(document: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> list[Combination]:
-    """Return every combination of the choices; the last key changes fastest. Raises InvalidInputError."""
+    """Return every combination of the choices; the last key changes fastest. Raises InvalidInputError for more than
+    MOST_COMBINATIONS combinations and for a value that the rules refuse.
+    """
     combinations = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
     if len(combinations) > MOST_COMBINATIONS:
         raise fault("--compare", f"at most {MOST_COMBINATIONS} combinations", len(combinations))
@@ -66,8 +72,8 @@ def _apply(document: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str
 
 
 def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """Return the change of one key as a document. The key is a path like `pools.NAME.KEY`, or a key of the scheduler,
-    which is also changed for the systems that have their own value.
+    """Return a part of a rules document that sets one key. `name` is a path like `pools.NAME.KEY`, or a key of
+    [scheduler]; such a key is also set for each system that has its own value.
     """
     if "." in name:
         path = name.split(".")
@@ -81,7 +87,9 @@ def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, A
 
 
 def _parse(text: str) -> Any:
-    """Return the value of a text that is TOML, as of a number or a boolean, else the text."""
+    """Return the value of `text` as TOML, like a number or a boolean; if `text` is no TOML value, return it
+    unchanged.
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

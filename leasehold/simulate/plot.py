@@ -1,4 +1,6 @@
-"""Draw plays: the queue, the machines, the leased share of the machines, and the waits of the jobs."""
+"""Draw the results of simulations as a picture: the queue, the machines, the leased share of the machines, and the
+waits of the jobs.
+"""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Colours that colour-blind people can distinguish too (Okabe and Ito)."""
+"""Colours of the lines, which colour-blind people can distinguish too (Okabe and Ito)."""
 DASHES: Final = ("-", "--", ":", "-.")
 DAY: Final = 86400.0
 HOUR: Final = 3600.0
@@ -22,18 +24,20 @@ SPANS: Final = (
     *((1, "≤ 1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min")),
     *((HOUR, "1 h"), (10 * HOUR, "10 h"), (4 * DAY, "4 days"), (40 * DAY, "40 days")),
 )
-"""Marks of the axis of waits: seconds and their names."""
+"""Marks of the axis of waiting times: the seconds and the label of each mark."""
 POINTS: Final = 300
-"""The number of points that a line of this width can show."""
+"""Largest number of points of one line: a panel of the picture can show no more."""
 FEW_POINTS: Final = 100
-"""The number of points of lines that would otherwise hide each other because they rise and fall often."""
+"""Largest number of points of a line that often rises and falls, so that the lines of several simulations do not hide
+each other.
+"""
 LEGEND_WIDTH: Final = 150
-"""The width of the legend in characters."""
+"""Width of the legend in characters."""
 LONG_DAYS: Final = 2.0
 
 
 class Style(TypedDict):
-    """The style of the lines that one simulated play gets in the picture."""
+    """How matplotlib draws the lines of one simulation: colour, dashes, width and opacity."""
 
     color: str
     linestyle: str
@@ -42,11 +46,13 @@ class Style(TypedDict):
 
 
 class PlotError(LeaseholdError):
-    """The picture cannot be drawn. The message is the reason."""
+    """Raised if the picture cannot be drawn. The message is the reason."""
 
 
 def check_plotting(path: Path) -> None:
-    """Raise PlotError if the picture could not be drawn; called before anything is played."""
+    """Raise PlotError if matplotlib is not installed or the folder of `path` is missing. The check is made before the
+    first simulation.
+    """
     if find_spec("matplotlib") is None:
         raise PlotError("--plot needs matplotlib: pip install 'leasehold[server,plot]'")
     if not path.parent.is_dir():
@@ -54,7 +60,9 @@ def check_plotting(path: Path) -> None:
 
 
 def draw(runs: Sequence[Run], title: str, path: Path) -> None:
-    """Write the picture; the suffix of the file's name selects the format."""
+    """Draw all runs into one picture and write it to `path`; the suffix of the name, like .png, selects the format.
+    Raises PlotError if the file cannot be written.
+    """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
 
     figure = Figure(figsize=(12, 8.5), layout="constrained")
@@ -74,7 +82,7 @@ def draw(runs: Sequence[Run], title: str, path: Path) -> None:
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
-        raise PlotError(f"--plot: {path}: {error}") from None
+        raise PlotError(f"--plot: the picture cannot be written to {path}: {error}") from None
 
 
 def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> None:
@@ -93,16 +101,16 @@ def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> 
 
 
 def _list_peaks(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """Return a curve of a simulation as the maximum of each part of the time, placed at the middle of the part. A mean
-    over a day would hide a queue of minutes.
+    """Cut `curve` into at most POINTS parts of equal duration, and return the middle of each part, in units of `unit`
+    seconds, and the maximum in each part. The mean over a day would hide a queue of minutes.
     """
     middles, parts = _cut(curve.peaks, curve.width / unit, POINTS)
     return middles, [max(part) for part in parts]
 
 
 def _list_means(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """Return a curve of a simulation as the mean of each part of the time, placed at the middle of the part. The lines
-    of several plays can then be distinguished.
+    """Cut `curve` into at most FEW_POINTS parts of equal duration, and return the middle of each part, in units of
+    `unit` seconds, and the mean of each part.
     """
     middles, parts = _cut(curve.means, curve.width / unit, FEW_POINTS)
     return middles, [sum(part) / len(part) for part in parts]

@@ -1,4 +1,4 @@
-"""Run the plays one after the other, with progress bars on a terminal."""
+"""Run the simulations of `leasehold simulate` one after the other, with progress bars on a terminal."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,9 @@ DAY = 86400.0
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A finished simulation: its settings and its results."""
+    """One finished simulation: its compared settings (`label` has them as text), its figures (`summary`) and its curves
+    (`picture`).
+    """
 
     label: str
     settings: dict[str, str]
@@ -28,13 +30,15 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class CutOffError(Exception):
-    """Ctrl-C ended a play. The message contains the progress."""
+    """Raised if Ctrl-C ended a simulation. The message contains the progress of the simulation."""
 
 
 def prepare(
     combinations: Sequence[Combination], cloud: CloudDocument, *, slots: int | None, system: str | None
 ) -> list[Fleet]:
-    """Return the fleet of each combination. Raises InvalidInputError, before anything is played."""
+    """Return the simulated fleet of each combination. Raises InvalidInputError if the rules or the simulated cloud are
+    wrong; no simulation has begun then.
+    """
     fleets = [make_fleet(each.document, cloud, slots=slots, system=system) for each in combinations]
     for fleet in fleets:
         read_simulated_cloud(cloud.model_dump(exclude_unset=True), fleet.rules)
@@ -44,7 +48,11 @@ def prepare(
 def play_all(
     workload: Workload, combinations: Sequence[Combination], fleets: Sequence[Fleet], elastic_share: float
 ) -> list[Run]:
-    """Play the workload on each fleet. Raises CutOffError on Ctrl-C, InvalidInputError for a play that never ends."""
+    """Simulate the workload on each fleet, and return a Run for each. `elastic_share`: share of each job's processors
+    that becomes an elastic component.
+
+    Raises CutOffError on Ctrl-C, InvalidInputError for a simulation that would never end.
+    """
     runs: list[Run] = []
     with _open_bars(len(workload.jobs), len(fleets)) as begin:
         for combination, fleet in zip(combinations, fleets, strict=True):
@@ -69,9 +77,10 @@ Begin = Callable[[str, TracePlay], Callable[[], None]]
 
 @contextmanager
 def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
-    """Yield a function that adds the bar of a play and returns the function that updates the bar.
+    """Yield a function that adds the progress bar of a simulation. This function returns another one, which updates the
+    bar.
 
-    Several plays have a bar for all of them too. Output that is no terminal has no bars.
+    If there are several simulations, one more bar shows the progress of all. Without a terminal no bar is shown.
     """
     console = Console(stderr=True)
     columns = (
@@ -91,7 +100,7 @@ def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
 
             def update() -> None:
                 nonlocal shown
-                # A bar has some hundred positions: an update at every instant would take longer than the play.
+                # A bar has a few hundred positions. Updating it at every instant would take longer than the simulation.
                 if (play.finished - shown) * STEPS >= jobs or play.finished >= jobs:
                     bars.advance(whole, play.finished - shown)
                     shown = play.finished
@@ -103,11 +112,13 @@ def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
 
 
 STEPS = 400
-"""How often, approximately, the progress bar of a whole play is updated."""
+"""Approximate number of updates of a progress bar during one simulation."""
 
 
 def describe(runs: Sequence[Run], workload: Workload, *, compared: bool) -> Mapping[str, object]:
-    """Return the figures of the run for `--json`, or those of all compared runs, each with its settings."""
+    """Return the document for `--json`: the figures of the only run, or with `compared` those of all runs, each with
+    its settings.
+    """
     if not compared:
         return msgspec.to_builtins(runs[0].summary)  # type: ignore[no-any-return]
     found = [{"settings": run.settings, **msgspec.to_builtins(run.summary)} for run in runs]

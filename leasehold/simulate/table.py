@@ -1,4 +1,4 @@
-"""The figures of plays as a table: a row for each figure, a column for each play."""
+"""The figures of simulations as a table: a row for each figure, a column for each simulation."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -43,7 +43,7 @@ ROWS: Final[tuple[tuple[str, Show], ...]] = (
 
 
 def make_table(runs: Sequence[Run]) -> Table:
-    """Return a table of the figures of simulated plays, with a column for each play."""
+    """Return the figures of finished simulations as a table: a row for each figure, a column for each of `runs`."""
     is_compared = len(runs) > 1
     box = SIMPLE_HEAD if is_compared else None
     table = Table(box=box, header_style="bold", show_header=is_compared, pad_edge=False)

@@ -1,4 +1,6 @@
-"""Choose the configuration of a stack before it starts: URLs, ports, secrets, and the environment of its processes."""
+"""Choose the configuration of an embedded stack before it starts: URLs, ports, secrets, and the environment of its
+processes.
+"""
 
 import os
 import secrets
@@ -21,15 +23,15 @@ REDIS: Final = "redis"
 EMULATOR: Final = "emulator"
 SECRET_KEY_VARIABLE: Final = "LEASEHOLD_AWS__SECRET_ACCESS_KEY"  # noqa: S105 - a name
 EMULATED_ACCOUNT: Final = "123456789012"
-"""The AWS account of everything in the emulator; a part of its queues' URLs."""
+"""The AWS account of all machines and queues of the emulator; it is a part of the queues' URLs."""
 NOTICES: Final = "leasehold-interruptions"
-"""The emulator's queue for notices of interruptions."""
+"""Name of the emulator's SQS queue for interruption notices."""
 _SECRET_BYTES: Final = 32
 
 
 class StackError(Exception):
-    """The stack cannot start or does not stay up. The message is the reason in one line; `details` has the last warning
-    of each process.
+    """Raised if the stack cannot start or does not stay up. The message is the reason in one line; `details` has the
+    last warning of each process.
     """
 
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
@@ -39,9 +41,10 @@ class StackError(Exception):
 
 @dataclass(frozen=True)
 class StackConfiguration:
-    """URLs, the environment of the processes, the rules to apply, and programs beside those of the Procfile.
+    """The configuration of one embedded stack: settings, rules, URLs, the environment of its processes, and the
+    programs that it runs in addition to those of the Procfile.
 
-    `rules` None: see `prepare_rules`.
+    `rules`: the rules to apply at the start; None: the rules in the database stay.
     """
 
     settings: Settings
@@ -54,7 +57,7 @@ class StackConfiguration:
 
     @property
     def urls(self) -> dict[str, str]:
-        """The addresses of the parts, for people."""
+        """The web addresses of the stack's parts by name: `flower`, `metrics`, and `emulator` if the stack runs one."""
         flower = f"http://{self.settings.flower.host}:{self.environment['LEASEHOLD_FLOWER__PORT']}"
         metrics = f"http://{self.settings.metrics.host}:{self.environment['LEASEHOLD_METRICS__PORT']}/metrics"
         found = {"flower": flower, "metrics": metrics}
@@ -70,10 +73,12 @@ def configure(
     environment: Mapping[str, str] | None = None,
     emulator: Mapping[str, float] | None = None,
 ) -> StackConfiguration:
-    """Read the configuration and choose values for what is not configured.
+    """Return the configuration of a stack: the values of leasehold.toml, and chosen values for keys that the file does
+    not set.
 
-    Raises InvalidInputError for a wrong configuration, StackError if no Redis server is installed, and
-    ModuleNotFoundError if the emulator is needed and not installed.
+    `directory`: where leasehold.toml is searched. `folder`: where the stack keeps its files. Raises InvalidInputError
+    for a wrong configuration, StackError if no Redis server is installed, and ModuleNotFoundError if the emulator is
+    needed and not installed.
     """
     named, usual = config or os.environ.get(PATH_VARIABLE), directory / USUAL_PATH
     path = Path(named).absolute() if named else usual if usual.exists() else None
@@ -110,9 +115,10 @@ def configure(
 
 
 def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:
-    """Return the configured Redis, else a server of the stack's own on a free port.
+    """Return the URL of the configured Redis; if there is none, return the URL and the program of the stack's own
+    server on a free port.
 
-    The server has a random password, because every user of the host can connect to the port.
+    The own server has a random password, because every user of the host can connect to the port.
     """
     if settings.broker_url:
         return settings.broker_url, ()
@@ -129,13 +135,14 @@ def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, .
 def _plan_emulator(
     settings: Settings, folder: Path, options: Mapping[str, float]
 ) -> tuple[str | None, tuple[Program, ...], dict[str, str]]:
-    """Return URL, program and environment of the emulator, or nothing if leasehold.toml configures AWS.
+    """Return URL, program and environment of the emulator, or nothing if leasehold.toml configures AWS. Raises
+    ModuleNotFoundError if the extra `emulator` is not installed.
 
-    AWS_… variables of the environment do not count: they may be set for other programs, and a trial must not launch
-    machines. Raises ModuleNotFoundError if the extra `emulator` is not installed.
+    Variables AWS_… of the environment do not count as a configuration: they may be set for other programs, and a trial
+    must not launch real machines.
 
-    The emulator serves only requests that are signed with its random secret key or have it as password, because every
-    user of the host can connect to its port. They could end machines, or read bootstrap tokens in user data.
+    The emulator serves only requests that are signed with its random secret key or send it as password. Every user of
+    the host can connect to its port, and could otherwise end machines or read the bootstrap tokens in user data.
     """
     aws = settings.aws
     if aws.endpoint_url or aws.region or aws.profile or aws.access_key_id:
@@ -160,7 +167,7 @@ def _plan_emulator(
 
 
 def _free_or_any(host: str, port: int) -> int:
-    """Return this port if it is free, else any free port: a second stack on this host may use the first one."""
+    """Return `port` if it is free, else any free port, because another stack on this host may use `port`."""
     try:
         return find_free_port(host, port)
     except OSError:
@@ -168,7 +175,7 @@ def _free_or_any(host: str, port: int) -> int:
 
 
 def find_free_port(host: str = "127.0.0.1", port: int = 0) -> int:
-    """Return this port, or with 0 any port, if no process listens on it. Raises OSError if it is taken."""
+    """Return `port`, or for 0 any port, if no process listens on it. Raises OSError if a process does."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

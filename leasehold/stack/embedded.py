@@ -1,4 +1,4 @@
-"""A whole stack on this machine, as a context: `with Stack(folder) as stack: stack.client().reserve(...)`."""
+"""A whole stack on this machine, as a context manager: `with Stack(folder) as stack: stack.client().reserve(...)`."""
 
 import contextlib
 import json
@@ -42,21 +42,22 @@ from scheduler.store.opening import open_store
 from workers.logs import mask_text
 
 START_SECONDS: Final = 90.0
-"""Time limit for the start, until all parts answer."""
+"""Seconds that the start of a stack may take, until all its parts answer."""
 MOST_DEATHS: Final = 3
-"""Deaths of one program during the start after which the start is given up."""
+"""The start of a stack fails if one of its programs had to be restarted this often."""
 _POLL_SECONDS: Final = 0.1
 
 Progress = Callable[[str, str], object]
-"""A function that is called with the name of a part of the stack and `started` or `ready`."""
+"""A function that is called with the name of a part of the stack and "started" or "ready"."""
 
 
 class Stack:
-    """Starts all parts, keeps them running, and stops them. Its processes do not outlive this process.
+    """Starts all parts of a stack on this machine, keeps them running, and stops them. The processes of the stack do
+    not outlive this process.
 
-    `directory`: where the processes run and where `.leasehold` is kept. `rules` replaces the rules of the configuration
-    file. `environment` is added to the environment of each process (`{"LEASEHOLD_TICKS__INTERVAL": "1"}`). `emulator`
-    sets delays of the emulator (`{"boot_seconds": 2}`). A stack can be started once.
+    `directory`: the working directory of the processes, in which `.leasehold` is kept. `rules` replaces the rules of
+    the configuration file. `environment` is added to the environment of each process (`{"LEASEHOLD_TICKS__INTERVAL":
+    "1"}`). `emulator` sets delays of the emulator (`{"boot_seconds": 2}`). A stack can be started once.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Stack:
         self._started_at = 0.0
         self._stopped = threading.Event()
         self._life = threading.Lock()
-        """Held by changes of the parts, since start() and stop() may run in different threads."""
+        """Lock for changes of the stack's parts, because `start` and `stop` may run in different threads."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -98,60 +99,63 @@ class Stack:
 
     @property
     def configuration(self) -> StackConfiguration:
-        """URLs, environment and programs. Raises StackError before the start."""
+        """The settings, URLs, environment and programs of the started stack. Raises StackError before the start."""
         if self._configuration is None:
             raise StackError("the stack was not started")
         return self._configuration
 
     @property
     def url(self) -> str:
-        """The URL of Redis, for a Client."""
+        """The URL of the stack's Redis, for a Client."""
         return self.configuration.broker_url
 
     @property
     def database_url(self) -> str:
-        """The URL of the database."""
+        """The URL of the stack's database."""
         return self.configuration.database_url
 
     @property
     def emulator_url(self) -> str | None:
-        """The URL of the EC2 emulator; None if AWS is configured."""
+        """The URL of the stack's EC2 emulator; None if AWS is configured."""
         return self.configuration.emulator_url
 
     def read_emulator(self, page: str) -> dict[str, Any]:
-        """Return a page of the emulator's control API, like "state" (docs/reference/emulator.md). Raises OSError."""
+        """Return one page of the emulator's control API, like "state" (docs/reference/emulator.md). Raises OSError if
+        the emulator does not answer.
+        """
         login = b64encode(f"leasehold:{self.configuration.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
         request = Request(f"{self.emulator_url}/_leasehold/{page}", headers={"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
-        with urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        with urlopen(request, timeout=10) as answer:  # noqa: S310 - our own emulator
             document: dict[str, Any] = json.load(answer)
         return document
 
     @property
     def urls(self) -> dict[str, str]:
-        """The addresses of the pages: `flower`, `metrics`, `emulator`."""
+        """The web addresses of the stack's parts by name: `flower`, `metrics`, and `emulator` if the stack runs one."""
         return self.configuration.urls
 
     def pids(self) -> dict[str, int]:
-        """Return the pids of the processes by name."""
+        """Return the ids of the stack's running processes, by the name of the program; {} before the start."""
         return self._supervisor.pids() if self._supervisor else {}
 
     def restarts(self) -> dict[str, int]:
-        """Return how often each program was restarted."""
+        """Return how often each program of the stack was restarted after it ended, by its name."""
         return self._supervisor.restarts() if self._supervisor else {}
 
     def client(self, **options: Any) -> Client:
-        """Return a client of this stack; the caller closes it."""
+        """Return a client of this stack, with `options` of Client. The caller closes the client."""
         settings = self.configuration.settings
         return Client(self.url, view_url=settings.view_url, prefix=settings.view.prefix, **options)
 
     def open_store(self) -> Store:
-        """Open the database for reading; changes go through requests."""
+        """Open the stack's database for reading. Changes need a request to the stack."""
         return open_store(self.database_url)
 
     def start(self, timeout: float = START_SECONDS) -> None:
-        """Start all parts, and return when all of them answer.
+        """Start all parts of the stack, and return when all of them answer.
 
-        Raises StackError, or InvalidInputError for a wrong configuration; everything is stopped again then.
+        Raises StackError if that fails or takes longer than `timeout` seconds, InvalidInputError for a wrong
+        configuration. The stack is stopped before the error is raised.
         """
         with self._life:
             self._refuse_when_stopped()
@@ -167,12 +171,14 @@ class Stack:
         try:
             self._start(timeout)
         except BaseException:
-            # Also on Ctrl-C: a part of the stack would continue to run.
+            # Also on Ctrl-C: otherwise a part of the stack would continue to run.
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End all processes, within seconds. A second call does nothing."""
+        """Stop all processes of the stack, which takes some seconds, and release its folder. A second call does
+        nothing.
+        """
         with self._life:
             if self._stopped.is_set():
                 return
@@ -237,7 +243,7 @@ class Stack:
         self._on_progress(what, "ready")
 
     def _list_checks(self, wire: RequestTransport) -> dict[str, Check]:
-        """Return the checks that must succeed before the stack counts as running, by name of the part."""
+        """Return the checks that must succeed before the stack counts as running, by the name of the checked part."""
         canaries = Canaries(wire)
         try:
             canaries.send()
@@ -254,14 +260,16 @@ class Stack:
         return checks
 
     def _has_view(self) -> bool:
-        """Return whether a first tick has built the view that clients read."""
+        """Return whether clients can read the view, which the first tick builds."""
         with contextlib.suppress(LeaseholdError), self.client() as client:
             client.ping()
             return True
         return False
 
     def _await(self, checks: Mapping[str, Check], until: float) -> None:
-        """Return when every check of the stack's parts has succeeded once. Raises StackError after START_SECONDS."""
+        """Wait until each of `checks` has succeeded once. Raises StackError at the monotonic time `until`, if a program
+        ends too often, and if the stack is stopped.
+        """
         open_checks = dict(checks)
         while True:
             for name in [name for name, is_ready in open_checks.items() if is_ready()]:
@@ -285,12 +293,12 @@ class Stack:
             raise StackError("the stack was stopped while it started")
 
     def _list_warnings(self) -> list[str]:
-        """Return the last warning or error of each process, with its name."""
+        """Return the last warning or error in the log of each process, after the name of the process."""
         found = {name: find_last_warning(log) for name, log in list_logs(self.folder.logs).items()}
         return [f"{name}: {mask_text(line)}" for name, line in found.items() if line is not None]
 
     def _write(self) -> None:
-        """Write run.json: the phase, the processes and the addresses of this stack."""
+        """Write the file run.json, in which commands find the phase, the processes and the addresses of this stack."""
         found, pids = self.configuration, self.pids()
         processes = {"supervisor": identify(os.getpid())}
         if self._reaper is not None:

@@ -1,4 +1,4 @@
-"""The folder `.leasehold` of a stack: its lock, run.json and logs."""
+"""The folder `.leasehold` of a stack: its lock, the file run.json, and the logs."""
 
 import fcntl
 import json
@@ -15,11 +15,11 @@ _LOCK_PAUSE_SECONDS: Final = 0.05
 
 
 class AlreadyRunningError(Exception):
-    """Another supervisor, or its reaper, holds the lock of this folder."""
+    """Raised if a stack runs in this folder: its supervisor, or its reaper, holds the lock of the folder."""
 
 
 class StackFolder:
-    """The state of one stack on disk. Lock it before any other use."""
+    """The folder in which one stack keeps its files. Its lock must be taken before any other use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,19 +28,22 @@ class StackFolder:
 
     @property
     def run_file(self) -> Path:
-        """The file with the processes and addresses of the stack."""
+        """The path of run.json, which has the processes and addresses of the stack."""
         return self.path / RUN_FILE
 
     @property
     def lock_descriptor(self) -> int:
-        """The descriptor of the held lock, which the reaper inherits to keep the lock."""
+        """The descriptor of the lock. The reaper inherits it, so that the folder stays locked if the supervisor is
+        killed.
+        """
         if self._lock is None:
             raise AlreadyRunningError(f"{self.path} is not locked")
         return self._lock
 
     def lock(self) -> None:
-        """Take the lock, and close the folder to other users. Raises AlreadyRunningError, OSError if the folder cannot
-        be written, and UntrustedFolder if a part of it belongs to another user.
+        """Take the lock of the folder, and remove the rights of other users to it. Raises AlreadyRunningError if a
+        stack runs in the folder, OSError if the folder cannot be written, and UntrustedFolder if a part of it belongs
+        to another user.
         """
         make_private_folder(self.path)
         self.logs.mkdir(mode=0o700, exist_ok=True)
@@ -60,19 +63,23 @@ class StackFolder:
         raise AlreadyRunningError(f"a stack runs in {self.path} already")
 
     def empty_logs(self) -> None:
-        """Remove the logs of the last run of this stack."""
+        """Delete the logs of the stack's last run."""
         for log in self.logs.glob("*.log"):
             log.unlink()
 
     def write(self, document: dict[str, Any]) -> None:
-        """Replace run.json atomically. Only the owner can read it, because URLs may contain passwords."""
+        """Replace run.json by `document` in one step. Only the owner can read the file, because URLs may contain
+        passwords.
+        """
         new = self.run_file.with_suffix(".new")
         with open(new, "w", encoding="utf-8", opener=open_private) as file:
             json.dump(document, file, indent=2)
         new.replace(self.run_file)
 
     def unlock(self) -> None:
-        """Remove run.json and release the lock. Without the lock nothing happens: run.json belongs to another stack."""
+        """Delete run.json and release the lock. If this object does not hold the lock, do nothing, because run.json
+        belongs to another stack.
+        """
         if self._lock is None:
             return
         self.run_file.unlink(missing_ok=True)

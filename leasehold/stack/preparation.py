@@ -1,4 +1,6 @@
-"""Prepare the database of a stack before its processes work: schema, rules, and slots without machines."""
+"""Prepare the database of a stack before its processes start: apply the rules, and record that the emulator's machines
+are gone.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,28 +16,30 @@ from workers.settings import Settings
 
 
 class QuietDispatcher:
-    """A dispatcher that sends nothing. The processes that start later find the work in the database."""
+    """A dispatcher (which sends work to other processes) that sends nothing. The processes that start later find the
+    work in the database.
+    """
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Send the launches of these slots to the launch queue. See Dispatcher."""
+        """Send nothing: the launch worker later finds the launches of these slots in the database."""
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Send the terminations of these slots' machines, in these epochs, to the terminate queue. See Dispatcher."""
+        """Send nothing: the terminate worker later finds the terminations of these slots' machines in the database."""
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """Send checks of these slots to the health queue. See Dispatcher."""
+        """Send nothing: the health worker later finds in the database the slots to check."""
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send a callback to its task and queue. Raises, so that the message stays in the outbox and `recover` sends
-        it. See Dispatcher.
+        """Send nothing, and raise ConnectionError: the message then stays in the outbox, and the task `recover` sends
+        it later.
         """
         raise ConnectionError(outgoing.id)
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Schedule a tick for `due` (None: no scheduled tick). See Dispatcher."""
+        """Schedule nothing: beat requests ticks as soon as it runs."""
 
     def send_tick(self) -> None:
-        """Request a tick now. See TickingDispatcher."""
+        """Send nothing: beat requests ticks as soon as it runs."""
 
 
 EXAMPLE_RULES: Final[dict[str, Any]] = {
@@ -48,13 +52,14 @@ EXAMPLE_RULES: Final[dict[str, Any]] = {
         }
     }
 }
-"""The first rules of a stack that has no leasehold.toml and no rules. The emulator accepts any image."""
+"""The rules that a stack without a leasehold.toml gets at its first start. The emulator accepts any image."""
 
 
 def prepare_rules(settings: Settings, rules: Mapping[str, Any] | None, *, machines_are_gone: bool) -> None:
-    """Apply the rules. Without rules, the rules in force stay; if there are none, EXAMPLE_RULES are applied.
+    """Apply `rules` to the database. If `rules` is None, the rules in force stay; if there are none, EXAMPLE_RULES are
+    applied.
 
-    `machines_are_gone`: the machines ended with the emulator of the last run, so their slots are recorded as empty.
+    `machines_are_gone`: the emulator of the last run has ended with its machines, so their slots are recorded as empty.
     Raises StoreUnavailableError, ViewUnavailableError, InvalidInputError.
     """
     ports = Services(settings, QuietDispatcher).ports
@@ -67,7 +72,9 @@ def prepare_rules(settings: Settings, rules: Mapping[str, Any] | None, *, machin
 
 
 def forget_machines(ports: Ports) -> None:
-    """Record that every machine is gone. In the next tick its reservations fail or are requeued."""
+    """Record in the database that the machines of all slots are gone. In the next tick the reservations on these slots
+    fail or are requeued.
+    """
     states = ["booting", "binding", "ready", "draining", "terminating"]
     names = [slot.id for slot in ports.store.find_slots(states=states)]
     if not names:

@@ -1,4 +1,4 @@
-"""Read the logs of an embedded stack's processes: the last lines, new lines, the last warning."""
+"""Read the logs of an embedded stack's processes: their last lines, their new lines, and their last warning."""
 
 import os
 import re
@@ -19,12 +19,12 @@ _WARNING: Final = re.compile(
 
 
 def list_logs(folder: Path) -> dict[str, Path]:
-    """Return the logs in a folder by the name of their process."""
+    """Return the paths of the logs in a folder, by the name of the process that writes each."""
     return {path.stem: path for path in sorted(folder.glob("*.log"))}
 
 
 def find_last_warning(log: Path) -> str | None:
-    """Return the last line of a log that is a warning or an error; None if there is none, or no such file."""
+    """Return the last line of a log that is a warning or an error; None if there is no such line or no such file."""
     try:
         with log.open(encoding="utf-8", errors="replace") as lines:
             found = deque((line for line in lines if _WARNING.search(line)), maxlen=1)
@@ -34,7 +34,7 @@ def find_last_warning(log: Path) -> str | None:
 
 
 def read_last_line(log: Path) -> str:
-    """Return the last line of a log that is not blank; "" if there is none, or no such file."""
+    """Return the last line of a log that is not blank; "" if there is no such line or no such file."""
     with suppress(OSError):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -42,7 +42,9 @@ def read_last_line(log: Path) -> str:
 
 
 class LogReader:
-    """Reads a log from its last `lines` lines on, also after it was truncated or replaced by a rotation or restart."""
+    """Reads one log from its last `lines` lines on (negative: from its first line on). It continues with the new file
+    after the log was truncated or replaced.
+    """
 
     def __init__(self, path: Path, lines: int) -> None:
         self._path, self._lines = path, lines
@@ -50,7 +52,9 @@ class LogReader:
         self._rest = b""
 
     def read(self) -> list[bytes]:
-        """Return the complete lines since the last call; in the first call the last `lines` of the file."""
+        """Return the complete lines that were written since the last call; the first call returns the last `lines`
+        lines of the file.
+        """
         try:
             self._file = self._file or self._path.open("rb")
         except FileNotFoundError:
@@ -70,7 +74,9 @@ class LogReader:
         self._file, self._rest = None, b""
 
     def _is_replaced(self, file: BinaryIO) -> bool:
-        """Return whether the path of a log names another file, or the file is shorter than the part that was read."""
+        """Return whether the log was replaced: its path names another file, or the file is shorter than the part that
+        was read.
+        """
         try:
             now = self._path.stat()
         except FileNotFoundError:
@@ -79,8 +85,8 @@ class LogReader:
 
 
 def merge_by_time(logs: dict[str, list[bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield the lines of several logs with their process, ordered by time. A line without a time, as in a traceback,
-    follows the line before it.
+    """Yield the lines of several logs, ordered by their time, each with the name of its process. A line without a time,
+    as in a traceback, follows the line before it.
     """
     dated: list[tuple[bytes, str, bytes]] = []
     for name, lines in logs.items():

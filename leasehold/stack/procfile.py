@@ -1,4 +1,6 @@
-"""Read the Procfile, the one definition of the processes of a stack, a process on each line."""
+"""Read the Procfile, the only definition of the processes of a stack. Each line has the name and the command of a
+process.
+"""
 
 import shlex
 import sys
@@ -9,11 +11,13 @@ from leasehold.stack.programs import Program
 
 
 class ProcfileError(Exception):
-    """The Procfile is missing, or one of its lines is not `name: command`."""
+    """Raised if the Procfile is missing, or if one of its lines is not `name: command`."""
 
 
 def find_procfile() -> Path:
-    """Return the Procfile beside the package in a checkout, else the copy inside the installed package."""
+    """Return the path of the Procfile: in a checkout the one next to the package, else the copy inside the installed
+    package.
+    """
     package = Path(leasehold.__file__).parent
     for candidate in (package.parent / "Procfile", package / "Procfile"):
         if candidate.is_file():
@@ -22,7 +26,9 @@ def find_procfile() -> Path:
 
 
 def read_procfile(text: str) -> list[Program]:
-    """Return the programs of a Procfile in order. `python` becomes the interpreter of this process."""
+    """Return the programs of a Procfile in order. The command `python` is replaced by the interpreter of
+    this process.
+    """
     programs = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

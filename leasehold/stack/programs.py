@@ -1,7 +1,7 @@
-"""Start and end one process so that it cannot outlive its supervisor.
+"""Start and end one process so that it cannot outlive the supervisor of its stack.
 
 A process begins as a gate: a shell that waits for a line on its standard input and then becomes the command. The
-supervisor sends the line after it has reported the process to the reaper. If the supervisor dies before that, the
+supervisor first reports the process to the reaper, and then sends the line. If the supervisor dies before that, the
 shell reads the end of its input and exits. So the command never runs before the reaper knows the process.
 """
 
@@ -21,16 +21,20 @@ from leasehold.process_identity import ProcessIdentity, end_group, find_start
 _GATE: Final = 'read -r _ || exit 1; exec "$@" </dev/null'
 _REAPER: Final = Path(__file__).with_name("reaper.py")
 _RUN: Final = "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
-"""Our packages go to the end of the path, so that they cannot hide modules of the standard library."""
+"""Python code that runs the reaper's file. It adds the folder of our packages to the end of the import path, so that
+they cannot hide modules of the standard library.
+"""
 
 
 def make_gated(command: Sequence[str]) -> list[str]:
-    """Return a command line that waits for a line on its input and runs `command`, or exits if the input ends."""
+    """Return the command line of a gate: a shell that waits for a line on its input and then becomes `command`, or
+    exits if its input ends.
+    """
     return ["/bin/sh", "-c", _GATE, command[0], *command]
 
 
 def open_gate(process: subprocess.Popen[bytes]) -> None:
-    """Let a gated process run its command. If the process was killed already, do nothing."""
+    """Send a gated process the line that lets it run its command. If the process was already killed, do nothing."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.write(b"go\n")
@@ -42,7 +46,9 @@ def open_gate(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to run: its name, which its log has too, its command, and additions to its environment."""
+    """A program of a stack: its name, which is also the name of its log, its command, and additions to its
+    environment.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -50,10 +56,11 @@ class Program:
 
 
 class Reaper:
-    """A separate process that ends the stack's processes when the supervisor has ended, even by SIGKILL.
+    """A separate process that ends the stack's processes after the supervisor has ended, even if SIGKILL ended the
+    supervisor.
 
-    `descriptors` stay open in it, so the lock of the stack is held until the last process has ended. It is run by its
-    file, because running it as a module would import the whole application first.
+    The reaper keeps `descriptors` open, so that the lock of the stack is held until the last process has ended. It is
+    started from its file, because starting it as a module would first import the whole application.
     """
 
     def __init__(self, descriptors: Sequence[int] = ()) -> None:
@@ -72,19 +79,19 @@ class Reaper:
         return self._process.pid
 
     def watch(self, pid: int) -> None:
-        """End this process and its group when the supervisor dies.
+        """Let the reaper end this process and its group when the supervisor dies.
 
-        It must be a child that was not waited for yet: its pid cannot belong to another process, whose start time would
-        be read instead.
+        The process must be a child for which the supervisor has not waited yet. Only then can no other process have its
+        id, whose start time would be read instead.
         """
         self._send(f"+{pid} {find_start(pid)}\n")
 
     def forget(self, pid: int) -> None:
-        """Stop watching a process that has ended with all its group."""
+        """Let the reaper stop watching a process that has ended, with all processes of its group."""
         self._send(f"-{pid}\n")
 
     def dismiss(self) -> None:
-        """End the reaper process, after all processes of the stack have ended."""
+        """End the reaper. All processes of the stack have ended before."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -99,7 +106,9 @@ class Reaper:
 
 
 class Child:
-    """A running program in a session of its own, so that Ctrl-C in the terminal reaches only the supervisor."""
+    """A running program of the stack, in a session of its own, so that Ctrl-C in the terminal reaches only the
+    supervisor.
+    """
 
     def __init__(self, program: Program, log: Path, folder: Path, reaper: Reaper) -> None:
         self.program, self._reaper = program, reaper
@@ -120,20 +129,22 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The id of the process, which leads its process group."""
+        """The id of the process, and of the process group that it leads."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit status of the process; None while it runs."""
+        """Return the exit status of the process; None while the process runs."""
         return self._process.poll()
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process, not to its group: it ends its own children."""
+        """Send SIGTERM to the process, but not to its group, because the process ends its own children. Do nothing if
+        it has ended.
+        """
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the process; return whether it ended within this time."""
+        """Wait for the end of the process for up to `seconds`. Return whether it has ended."""
         try:
             self._process.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
@@ -141,7 +152,7 @@ class Child:
         return True
 
     def clear(self) -> None:
-        """Kill the remaining processes of the group of this process."""
+        """Kill the remaining processes of this process's group, and let the reaper forget the process."""
         end_group(self.identity)
         self._process.wait()
         self._reaper.forget(self.pid)

@@ -1,4 +1,4 @@
-"""Checks whether the parts of an embedded stack work: each part must answer."""
+"""Checks whether a part of an embedded stack works: the part must answer."""
 
 import socket
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Check = Callable[[], bool]
 
 
 def answers_ping(wire: RequestTransport) -> bool:
-    """Return whether Redis answers."""
+    """Return whether the Redis of the stack answers a ping."""
     try:
         return bool(wire.redis.ping())
     except redis.RedisError:
@@ -21,7 +21,7 @@ def answers_ping(wire: RequestTransport) -> bool:
 
 
 def listens(host: str, port: int) -> bool:
-    """Return whether a process accepts connections at this address."""
+    """Return whether a process accepts connections on this host and port."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -30,7 +30,7 @@ def listens(host: str, port: int) -> bool:
 
 
 def serves(url: str) -> bool:
-    """Return whether a web server answers a request for this page with status 200."""
+    """Return whether a web server answers a request for `url` with status 200."""
     try:
         with urlopen(url, timeout=2) as answer:  # noqa: S310 - our own emulator
             return bool(answer.status == 200)  # noqa: PLR2004 - HTTP status OK

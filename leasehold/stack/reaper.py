@@ -1,9 +1,9 @@
-"""The reaper of a stack: it outlives a supervisor that was killed, and ends the supervisor's processes.
+"""The reaper of a stack: a process that outlives a killed supervisor and ends the supervisor's processes.
 
-It reads lines `+PID START` and `-PID` from its standard input. The pipe closes when the supervisor ends. Then it sends
-SIGTERM to every process that it still knows, and after some seconds SIGKILL to the rest of their groups. A new process
-with the id of an ended one gets no signal, because its start time differs. The reaper imports only the standard library
-and light modules, so that its start is quick.
+The reaper reads lines `+PID START` and `-PID` from its standard input, a pipe that closes when the supervisor ends.
+Then it sends SIGTERM to every process that was added and not removed, and after some seconds SIGKILL to the rest of
+their groups. A later process with the same id gets no signal, because its start time differs. The reaper imports only
+the standard library and light modules, so that it starts quickly.
 """
 
 import contextlib
@@ -20,7 +20,9 @@ _POLL_SECONDS: Final = 0.05
 
 
 def read_processes(lines: Iterable[str]) -> list[ProcessIdentity]:
-    """Return the processes that were added and not removed when the input of the reaper ends, in their order."""
+    """Read the reaper's input to its end. Return the processes that were added and not removed, in the order in which
+    they were added.
+    """
     known: dict[int, ProcessIdentity] = {}
     for line in lines:
         match line.split():
@@ -32,27 +34,27 @@ def read_processes(lines: Iterable[str]) -> list[ProcessIdentity]:
 
 
 def end_groups(processes: Iterable[ProcessIdentity], grace: float = GRACE_SECONDS) -> None:
-    """Send SIGTERM to each process, and after the grace, or when all have ended, SIGKILL to their groups."""
+    """Send SIGTERM to each process. When all have ended, or after `grace` seconds, send SIGKILL to their groups."""
     left = [process for process in processes if _terminate(process)]
     until = time.monotonic() + grace
     groups = list(left)
     while left and time.monotonic() < until:
         left = [process for process in left if is_running(process)]
-        # Polling: they are no children of this process, so it cannot wait for them.
+        # Polling: the processes are no children of this one, so it cannot wait for their end.
         time.sleep(_POLL_SECONDS)
     for process in groups:
         end_group(process)
 
 
 def _terminate(process: ProcessIdentity) -> bool:
-    """Send SIGTERM; return whether the process existed."""
+    """Send SIGTERM to a process. Return whether the process existed and this user may send it signals."""
     with contextlib.suppress(PermissionError):
         return send_signal(process, signal.SIGTERM)
     return False
 
 
 def main() -> int:
-    """Wait for the end of the stack's supervisor, then end the processes that it started."""
+    """Wait for the end of the stack's supervisor, then end the processes that it started. Return the exit status 0."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end_groups(read_processes(sys.stdin))

@@ -1,4 +1,4 @@
-"""Keeps a set of programs running: starts them, restarts dead ones after a growing pause, and ends them all."""
+"""Keep a set of programs running: start them, restart programs that ended after a growing pause, and end them all."""
 
 import shlex
 import threading
@@ -14,15 +14,19 @@ from leasehold.stack.programs import Child, Program, Reaper
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 15.0
 SETTLED_SECONDS: Final = 30.0
-"""After running this long a program's pause before a restart is the first one again."""
+"""A program that has run for this many seconds is restarted after FIRST_PAUSE_SECONDS again, however often it was
+restarted before.
+"""
 GRACE_SECONDS: Final = 6.0
-"""How long a program may take to end before it is killed; longer than Celery's soft shutdown."""
+"""Seconds that a program may take to end before it is killed. It is longer than Celery's soft shutdown."""
 _POLL_SECONDS: Final = 0.1
 
 
 @dataclass
 class Watched:
-    """A program under supervision: its process, or the time at which it will be restarted."""
+    """One supervised program: its process, or, after the process ended, the monotonic time `due` of the restart.
+    `pause`: seconds before the next restart.
+    """
 
     program: Program
     child: Child | None
@@ -33,7 +37,9 @@ class Watched:
 
 
 class Supervisor:
-    """Programs under one reaper, watched by a thread. `on_change` is called after each death and restart."""
+    """Keeps programs running, watched by a thread. `on_change` is called after each death and each restart of a
+    program.
+    """
 
     def __init__(self, folder: Path, logs: Path, reaper: Reaper, on_change: Callable[[], None]) -> None:
         self._folder, self._logs, self._reaper = folder, logs, reaper
@@ -44,11 +50,11 @@ class Supervisor:
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     def begin(self) -> None:
-        """Start the thread that watches the programs of the stack."""
+        """Start the thread that watches and restarts the programs."""
         self._thread.start()
 
     def start(self, program: Program) -> bool:
-        """Start a program and keep it running. Return False if the programs are already being ended."""
+        """Start a program and keep it running. Return False without starting it if `end_all` was called before."""
         with self._guard:
             if self._stopping.is_set():
                 return False
@@ -56,11 +62,11 @@ class Supervisor:
             return True
 
     def pids(self) -> dict[str, int]:
-        """Return the pids of the running processes by name."""
+        """Return the ids of the running processes, by the name of the program."""
         return {name: each.pid for name, each in self.identities().items()}
 
     def identities(self) -> dict[str, ProcessIdentity]:
-        """Return the running processes with their start times and commands, by name."""
+        """Return the running processes, with start time and command, by the name of the program."""
         with self._guard:
             return {
                 name: replace(each.child.identity, command=shlex.join(each.program.command))
@@ -69,12 +75,12 @@ class Supervisor:
             }
 
     def restarts(self) -> dict[str, int]:
-        """Return how often each program was restarted."""
+        """Return how often each program was restarted, by its name."""
         with self._guard:
             return {name: each.restarts for name, each in self._watched.items()}
 
     def end(self, names: Iterable[str], grace: float = GRACE_SECONDS) -> None:
-        """End these programs together; kill those that take longer than the grace."""
+        """End the programs `names` together, and kill those that have not ended after `grace` seconds."""
         with self._guard:
             ending = [self._watched.pop(name) for name in names if name in self._watched]
         children = [each.child for each in ending if each.child]
@@ -86,7 +92,7 @@ class Supervisor:
             child.clear()
 
     def end_all(self, last: Iterable[str], grace: float = GRACE_SECONDS) -> None:
-        """End all programs. Those in `last` end after the others, which need them to end cleanly."""
+        """End all programs. The programs `last` end after the others, which need them until their own end."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -105,7 +111,9 @@ class Supervisor:
                 self._on_change()
 
     def _check(self, watched: Watched, now: float) -> bool:
-        """Record the death of a program, or restart a program whose pause is over. Return whether anything changed."""
+        """If the process of a program has ended, record that and plan the restart; if a restart is due, restart the
+        program. Return whether anything changed.
+        """
         if watched.child is not None:
             if watched.child.poll() is None:
                 return False

@@ -292,7 +292,7 @@ def test_draining_waits_until_nothing_is_held(stack: FakeIntake, run: Run) -> No
     assert run("drain", "linux-1", "--wait", "5").status == 0
     stack.publish(a_row("r1", phase="leased", token=7, leases=(a_lease("linux-1"),)))
     found = run("drain", "linux-1", "--wait", "0.3")
-    assert (found.status, found.complaints) == (1, ["leasehold: not drained after 0.3 s: linux-1 holds r1"])
+    assert (found.status, found.complaints) == (1, ["leasehold: slots are not drained after 0.3 s: linux-1 holds r1"])
 
 
 def test_unknown_slots_are_refused_one_by_one(stack: FakeIntake, run: Run) -> None:

@@ -24,6 +24,8 @@ from workers.settings import Settings
 
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('LEASEHOLD_')}))"
 DEAF = "trap '' TERM; sleep 600 & echo $! $$; wait"
+NOT_STARTED = "the command {} cannot be started"
+BEFORE = "before the command was started"
 """A shell with a child, both of which ignore SIGTERM."""
 
 __all__ = ["start"]
@@ -108,8 +110,8 @@ def test_no_variable_of_a_command_is_a_setting(monkeypatch: pytest.MonkeyPatch, 
     [
         (("sh", "-c", "exit 7"), 7, []),
         (("sh", "-c", "kill -KILL $$"), 137, []),
-        (("no-such-command",), 127, ["leasehold: no-such-command: No such file or directory"]),
-        (("/dev/null",), 126, ["leasehold: /dev/null: Permission denied"]),
+        (("no-such-command",), 127, [f"leasehold: {NOT_STARTED.format('no-such-command')}: No such file or directory"]),
+        (("/dev/null",), 126, [f"leasehold: {NOT_STARTED.format('/dev/null')}: Permission denied"]),
     ],
 )
 def test_the_status_is_that_of_the_command(
@@ -248,7 +250,7 @@ def test_a_signal_while_it_waits_cancels_the_reservation(
     found = hold("--", "touch", str(tmp_path / "ran"))
     wait_for(lambda: stack.count_listeners("r1"), "the wait")
     found.process.send_signal(number)
-    assert (found.await_status(), found.complaints()) == (status, [f"leasehold: {word}: r1 is cancelled"])
+    assert (found.await_status(), found.complaints()) == (status, [f"leasehold: {word} {BEFORE}: r1 is cancelled"])
     assert "cancel" in stack.verbs()
     assert not (tmp_path / "ran").exists()
 
@@ -364,5 +366,5 @@ def test_a_terminal_shows_why_it_waits(stack: FakeIntake, typist: Callable[..., 
     found = typist(*LEASEHOLD, "run", "--id", "r1", "--system", "s", "--", "true")
     found.await_shown("r1 is pending: no tick has looked at it yet")
     found.type("\x03")
-    found.await_shown("leasehold: interrupted: r1 is cancelled")
+    found.await_shown(f"leasehold: interrupted {BEFORE}: r1 is cancelled")
     assert found.process.wait(40) == 130

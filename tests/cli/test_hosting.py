@@ -220,7 +220,8 @@ def test_exec_reports_a_command_that_cannot_run_and_removes_its_note(
 ) -> None:
     grant(intake, LEASE)
     found = run(*EXEC, "--state", str(tmp_path), "--", "no-such-command")
-    assert (found.status, found.complaints) == (1, ["leasehold: no-such-command: No such file or directory"])
+    reason = "the command no-such-command cannot be started: No such file or directory"
+    assert (found.status, found.complaints) == (1, [f"leasehold: {reason}"])
     assert list((tmp_path / "processes" / "lab-1").iterdir()) == []
     (tmp_path / "file").touch()
     found = run(*EXEC, "--state", str(tmp_path / "file"), "--", "true")

@@ -55,7 +55,7 @@ def test_at_the_time_limit_the_remaining_holders_are_named(
 ) -> None:
     found = run(word, "linux-1", *limit)
     late = {"cordon": "not free", "drain": "not drained"}[word]
-    assert (found.status, found.complaints) == (1, [f"leasehold: {late} after 0.3 s: linux-1 holds r1"])
+    assert (found.status, found.complaints) == (1, [f"leasehold: slots are {late} after 0.3 s: linux-1 holds r1"])
 
 
 def test_a_cordon_waits_for_the_leases_and_not_for_the_machine(stack: FakeIntake, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_cordon_waits_for_the_leases_and_not_for_the_machine(stack: FakeIntake
 def test_a_drain_waits_until_the_machine_is_gone(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
     stack.publish(a_row("r1", **RELEASED))
     found = run("drain", "linux-1", "--wait", "0.3")
-    assert found.complaints == ["leasehold: not drained after 0.3 s: linux-1 is draining"]
+    assert found.complaints == ["leasehold: slots are not drained after 0.3 s: linux-1 is draining"]
     process = start(stack, tmp_path, "drain", "linux-1", "--wait", "60")
     wait_for(lambda: len(stack.seen) > 1, "the request to be sent")
     stack.publish(a_slot("linux-1", state="empty", epoch=1, version=3))

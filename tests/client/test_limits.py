@@ -220,4 +220,5 @@ def test_a_lease_without_a_known_process_is_reported_after_a_while(tmp_path: Pat
     made.now += 0.1
     for _ in range(2):
         made.enforcer.enforce(leases)
-    assert made.events() == [("unlimited", "r1", "no process of it is known here: see leasehold host exec")]
+    why = "no process of this lease is known here: start its processes with `leasehold host exec`"
+    assert made.events() == [("unlimited", "r1", why)]

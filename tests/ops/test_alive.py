@@ -114,7 +114,7 @@ def test_an_answer_from_a_worker_on_another_host_does_not_count(
         ("ticks", {"BROKER__URL": NOBODY}, "Redis at redis://127.0.0.1:1/0"),
         ("ticks", {}, "broker.url: expected the URL of a Redis, got nothing"),
         ("beat", {}, "celery.beat_file: expected the file that beat touches, got nothing"),
-        ("beat", {"CELERY__BEAT_FILE": "nowhere"}, "nowhere: No such file or directory: beat has not started"),
+        ("beat", {"CELERY__BEAT_FILE": "nowhere"}, "beat has not started, because its file nowhere cannot be read"),
         ("emulator", {}, "aws.endpoint_url: expected the emulator's URL, got nothing"),
         (
             "emulator",

@@ -92,7 +92,7 @@ def _read(message: str, body: str) -> Notice | None:
         return read_notice(body)
     except (msgspec.DecodeError, UnicodeError, ValueError) as error:
         log.warning(
-            "A message of the interruption queue is no notice; it is deleted.",
+            "A message in the interruption queue is no interruption or rebalance notice; it is deleted.",
             action="interruptions.foreign",
             message=message,
             error=str(error),
