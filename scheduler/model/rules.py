@@ -39,7 +39,7 @@ class Pool(Document):
     provider: Literal["ec2", "static"] = "ec2"
     """Origin of the machines. `ec2`: Leasehold launches and terminates them; `static`: hosts register themselves."""
     min_slots: Count = 0
-    """Minimum number of slots, kept without any demand."""
+    """Minimum number of slots, which are kept even if no reservation needs them."""
     max_slots: Count | None = None
     """Maximum number of slots; required for an `ec2` pool."""
     target_warm_slots: Count = 0
@@ -49,7 +49,7 @@ class Pool(Document):
     `offerings`.
     """
     launch_for_elastic: bool = False
-    """Whether machines are launched for elastic components alone."""
+    """Whether a machine is launched if only elastic instances need it."""
     default_resources: ResourceMap = {}
     """Resources of a component that requests none."""
     idle_scale_down: Seconds = 300.0
@@ -77,7 +77,7 @@ class Pool(Document):
     quota_hold: Seconds = 60.0
     """Time for which a market is not launched after EC2 refused a launch because of its quota."""
     self_end_after: Seconds = 1800.0
-    """Time without a touch after which a machine whose boot script has the watchdog powers itself off; 0 = off."""
+    """Time after which the boot script's watchdog powers the machine off if its file was not touched; 0 = off."""
     max_uses: Count = 0
     """Number of leases after which a machine is replaced; 0 = no limit."""
     recycle_unclean: bool = False
@@ -167,13 +167,13 @@ class SchedulerKeys(Document):
     fewest leases.
     """
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
-    """How instances of elastic components are granted and taken back. Reservations without any are not affected."""
+    """How instances of elastic components are granted and taken back; without effect on other reservations."""
     backfill: bool = True
     """Whether later reservations may be placed although an earlier one does not fit."""
     starvation_guard: Seconds = 3600.0
     """Waiting time after which slots that could serve a reservation are kept from later reservations; 0 = off."""
     preemption: bool = True
-    """Whether better work may preempt running work, for queues and elastic settings with preemption."""
+    """Whether a better reservation may preempt a running one, in queues and elastic settings with preemption."""
     preemption_grace: Seconds = 30.0
     """Time that the holder of a preempted lease has to stop; 0 = the lease ends at once."""
     min_run_time: Seconds = 0.0
@@ -187,19 +187,17 @@ class SchedulerKeys(Document):
     max_unconfirmed: Count = 0
     """Number of unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
-    """Time after a restart during which unconfirmed leases wait for machines that have not answered yet."""
+    """Maximum time after a restart for which no unconfirmed lease is taken back while an adopted machine is silent."""
     confirm_timeout: Seconds = 0.0
     """Time after which a lease that its holder has not confirmed is taken back; 0 = off."""
     charge_by: Literal["lease", "dominant_share", "price"] = "lease"
-    """What accounts pay for: `lease` (one for each), `dominant_share` of the slot, or `price` (dollars of the slot)."""
+    """Cost of one second of a lease: `lease` (1 for each), `dominant_share` of the slot, or `price` (dollars)."""
     max_slots: Count = 0
     """Maximum number of slots of all pools together; 0 = no limit."""
     share_cores: bool = True
     """Whether each lease may also use an equal part of the slot's CPUs that no lease has; false = only its own CPUs."""
     dynsize_decay: Amount = 256.0
-    """Under `dynsize`, the size of a waiting reservation (sum of cpus × sum of memory_mib) falls by this each
-    second.
-    """
+    """Amount by which a waiting reservation's size (sum of cpus × sum of memory_mib) falls each second (`dynsize`)."""
 
 
 class Scheduler(SchedulerKeys):
@@ -223,7 +221,7 @@ class AccountKeys(Document):
     per_label_task_limits: CountMap = {}
     """Label name -> maximum number of leases of the account on slots that have the same value of this label."""
     disable_free_tasks: bool = False
-    """Whether reservations without balance wait instead of running at the free level."""
+    """Whether the account's reservations wait, instead of running at the free level, while it has no balance."""
     description: Text = ""
     """Description of the account for people."""
 
