@@ -1,6 +1,8 @@
-"""Which blocks of waiting reservations a tick's report adds and deletes; leasehold/common/report.py has their form.
+"""Computes which blocks of waiting reservations a tick's report adds to Redis and deletes there. See
+leasehold/common/report.py for the format of a block.
 
-Cost: names and reasons are compared with those of the last report by slices, without a step of Python for each name.
+Names and reasons are compared with those of the last report in whole slices, because a step of Python for each name
+would be slow.
 """
 
 import secrets
@@ -13,9 +15,9 @@ import msgspec
 from scheduler.model.decisions import Reason, Waits
 
 MOST_NAMES: Final = 128
-"""The most waiting reservations in one block."""
+"""The most reservations in one block."""
 MOST_MISSES: Final = 32
-"""The most blocks that are not found again one after the other, before the rest of the queue is cut into new blocks."""
+"""The most blocks in a row that may have changed. After them, the rest of the queue is divided into new blocks."""
 
 
 class _Block(NamedTuple):
@@ -25,17 +27,17 @@ class _Block(NamedTuple):
 
 
 class BlockChange(NamedTuple):
-    """How the blocks in Redis change. `fields`: all blocks after the change, in queue order."""
+    """How a report changes the blocks in Redis. `fields`: the names of all blocks after the change, in queue order."""
 
     fields: list[str]
     added: dict[str, bytes]
     removed: list[str]
     is_whole: bool
-    """Whether every block is new, because it is not known which blocks Redis has."""
+    """Whether all blocks are written again, because it is not known which blocks Redis has."""
 
 
 class WaitBlocks:
-    """The blocks of the last report that one process wrote."""
+    """The blocks of waiting reservations that this process has written to Redis with its last report."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] | None = None
@@ -43,11 +45,11 @@ class WaitBlocks:
         self._name = secrets.token_hex(4)
 
     def forget(self) -> None:
-        """Forget which blocks Redis has: the next report contains all of them."""
+        """Assume that Redis has no blocks, so that the next report writes all of them."""
         self._blocks = None
 
     def follow(self, waits: Waits) -> BlockChange:
-        """Return the change of the blocks that makes them contain exactly these waiting reservations."""
+        """Return the change after which the blocks in Redis contain exactly these waiting reservations."""
         known = self._blocks
         blocks = list(self._align(known or [], waits))
         if known is not None and len(blocks) > 8 + 4 * len(waits) // MOST_NAMES:
@@ -59,7 +61,9 @@ class WaitBlocks:
         return BlockChange([each.field for each in blocks], added, sorted(before - after), is_whole=known is None)
 
     def _align(self, known: Sequence[_Block], waits: Waits) -> Iterator[_Block]:
-        """Yield the blocks of the queue: those known blocks that it still contains unchanged, and new ones between."""
+        """Yield the blocks for these waiting reservations, in queue order: known blocks where the queue has not
+        changed, new blocks in between.
+        """
         names, reasons = waits.names, waits.reasons
         done, misses = 0, 0
         for block in known:
