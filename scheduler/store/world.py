@@ -1,4 +1,4 @@
-"""The committed contents of the memory store: plain dicts, and indexes that make reads cheap."""
+"""The committed contents of the memory store: plain dicts of rows, and indexes that make reads fast."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,8 @@ Key = tuple[type[Row], str]
 class World:
     """The committed rows of the memory store by id, and indexes that follow every change.
 
-    occupants: slot -> ids of the reservations with a lease on it. phases: phase -> ids of its reservations.
+    `occupants`: slot id -> ids of the reservations with a lease on the slot. `phases`: phase -> ids of its
+    reservations.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class World:
             Hold: self.holds,
             Account: self.accounts,
         }
-        """The dicts of the slots, reservations, holds and accounts, by type of row."""
+        """Type of row -> the dict of its rows, for slots, reservations, launch back-offs (holds) and accounts."""
         self.occupants: dict[str, dict[str, None]] = {}
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
@@ -59,7 +60,7 @@ class World:
         self.principals_version = 0
         self.restores = self.sequence = self.token = self.event_number = self.buried = 0
         self.written: dict[Key, float] = {}
-        """The time of the last write of each row, in the order of the writes. The times never decrease."""
+        """Key of a row -> time of its last write, in the order of the writes. The times never decrease."""
         self._stamp = float("-inf")
 
     def put(self, row: Row) -> None:
@@ -85,7 +86,7 @@ class World:
         self.written.pop(key, None)
 
     def present(self) -> Iterator[Row]:
-        """Yield every slot, hold, account and reservation; reservations of every phase."""
+        """Yield every slot, launch back-off (hold), account and reservation. Ended reservations are included."""
         yield from self.slots.values()
         yield from self.holds.values()
         yield from self.accounts.values()
