@@ -1,1 +1,3 @@
-"""What-if search: why a reservation waits, and the smallest change that ends the wait. Never part of a tick."""
+"""The what-if search: why a reservation waits, and the smallest change that would end the wait. A tick
+never runs it.
+"""

@@ -1,5 +1,5 @@
-"""Conditions as text: the facts about a slot beyond its state, what holds back the launches of a pool, and what an
-account has and when it can pay again. Source for accounts: qscheduler.
+"""Conditions as text for people: the facts about a slot that its state does not show, what pauses the launches of a
+pool, and what a quota account has and when it can pay again. Source for accounts: qscheduler.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,9 @@ _REASONS: Final = {
 
 
 def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
-    """Return the conditions of a slot at `now` (seconds), each as a short text; [] if there is only its state."""
+    """Return the conditions of a slot at `now` (seconds since the epoch), each as a short text. Return [] if the slot's
+    state shows everything.
+    """
     conditions = [*_describe_way(slot, pool, now), *_describe_loss(slot, pool, now)]
     if slot.cordoned:
         conditions.append("cordoned: takes no new leases")
@@ -50,14 +52,18 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
 
 
 def describe_pool(view: View, rules: Rules, name: str, now: float) -> list[str]:
-    """Return texts on what holds back the launches of a pool now: each back-off with its reason and its end."""
+    """Return texts about what pauses the launches of a pool at `now`: one text for each launch back-off, with its
+    reason and its end.
+    """
     holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
     active = sum(slot.pool == name and slot.state not in INACTIVE for slot in view.slots.values())
     return [text for hold in holds for text in _describe_hold(hold, rules.pools[name], active, now)]
 
 
 def describe_subject(hold: Hold) -> str:
-    """Return as text what a launch back-off holds back: a pool, every pool, or an offering or zone of a pool."""
+    """Return as text for people what a launch back-off applies to: a pool, every pool, or one offering or market of a
+    pool.
+    """
     pool = "every pool" if hold.pool == "*" else f"pool {hold.pool}"
     if hold.kind == "unhealthy" or not hold.subject:
         return pool
@@ -65,7 +71,7 @@ def describe_subject(hold: Hold) -> str:
 
 
 def is_at_quota(holds: Iterable[Hold], pool: str, active: int, now: float) -> bool:
-    """Return whether EC2's quota holds back launches of a pool with `active` active slots."""
+    """Return whether EC2's quota pauses the launches of a pool that has `active` active slots."""
     found = (each for each in holds if each.pool == pool and each.kind == "quota" and now < each.until)
     return any(not each.active or active >= each.active for each in found)
 
@@ -127,7 +133,7 @@ def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[
 
 
 def show_span(seconds: float) -> str:
-    """Return a duration as text, in seconds up to 2 min, in minutes up to 2 h, then in hours."""
+    """Return a duration as text: in seconds up to 2 minutes, in minutes up to 2 hours, then in hours."""
     seconds = max(0.0, seconds)
     if seconds < 2 * _MINUTE:
         return f"{seconds:.0f} s"
@@ -138,7 +144,7 @@ _A_MOMENT: Final = 0.001
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What a quota account would have if it was charged now, and what its leases cost per second at each level."""
+    """The state of a quota account if it was charged now, and the cost of its running leases."""
 
     account: Account
     use: Levels
@@ -147,8 +153,8 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
-    """Return the quota account as it would be if it was charged at `now`, with the cost of its running leases per
-    second.
+    """Return what the quota account would have if it was charged at `now`, and what its running leases cost per second
+    at each level.
     """
     every = (item for leases in view.leases_on.values() for item in leases.items())
     payers = ((lease, view.account_of(view.reservations[owner])) for (owner, _), lease in every)
@@ -162,19 +168,20 @@ def forecast(view: View, account: Account, now: float) -> Forecast:
 
 
 def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
-    """Yield (seconds, level) for each quota level better than the present one: when the account can pay at it again,
-    soonest first.
+    """Yield (seconds, level) for each quota level that is better than the account's present one. `seconds` is the time
+    until the account can pay at that level again; the soonest comes first.
 
-    It is assumed that the account's running work goes on. A balance of 0 pays for nothing.
+    The account's running work is assumed to continue. An account with a balance of 0 cannot pay.
     """
     times = [(_seconds_until_paid(found, level), level) for level in PAID if level < found.level]
     yield from sorted((seconds, level) for seconds, level in times if seconds is not None)
 
 
 def _seconds_until_paid(found: Forecast, level: int) -> float | None:
-    """Return the seconds until a quota account can pay at `level`; None if it never can.
+    """Return the seconds until a quota account can pay at `level`, or None if it never can.
 
-    It never can if it earns nothing at the level, keeps no earnings, or earns less than its running work costs.
+    An account never can pay if it earns nothing at the level, keeps no earnings, or earns less than its running work
+    costs.
     """
     account = found.account
     gain = account.charge_rate[level] - found.use[level]
@@ -185,7 +192,9 @@ def _seconds_until_paid(found: Forecast, level: int) -> float | None:
 
 
 def describe_account(found: Forecast) -> str:
-    """Return a sentence on a quota account: what it has left, how long that lasts, and when it can pay again."""
+    """Return a sentence about a quota account: the balance that it has left, how long that lasts, and when it can pay
+    again.
+    """
     account = found.account
     if found.level == FREE:
         text = f"account {account.id} has nothing left at any level"

@@ -1,12 +1,12 @@
-"""Search for the smallest change that would end a wait, by planning what would happen.
+"""Search for the smallest change of rows or rules that would end the wait of a pending reservation.
 
-Each kind of change is applied to the view or the rules, smallest first, and `plan()` plans the result. A suggestion is
-a change under which the plan serves the reservation and no smaller one of its kind does. The search has no rules of its
-own that could differ from the tick's. The kinds are in `changes/`; this module depends on none of them.
+Each change is applied to the view or the rules as a trial, smallest change first, and `plan()` plans the result. The
+first change under which the plan serves the reservation is the suggestion. The search has no scheduling rules of its
+own that could differ from the tick's. The kinds of change are in `changes/`; this module imports none of them.
 
-If no single change suffices, two are tried together, for example a label and a larger slot: the first one is assumed,
-and the second one is searched like a single one. The last functions list the pools and slots that may serve a
-reservation: candidates for changes.
+If no single change suffices, two changes are tried together, for example a label and a larger slot. The first change is
+applied, and then the second one is searched like a single change. The last functions of this module list the pools and
+slots that may serve the reservation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,27 +29,29 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 MOST_PLANS: Final = 150
-"""The most times that one search for a change plans."""
+"""The most plans that one search for a change makes."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of rows and rules that would end a reservation's wait, with the text that suggests it."""
+    """A change of rows and rules that would end a reservation's wait, and the text that describes the
+    change to people.
+    """
 
     kind: str
     text: str
     rows: tuple[Row, ...] = ()
-    """The changed rows (reservations, slots, accounts), which replace those of the same id."""
+    """The changed rows (reservations, slots, accounts). Each replaces the row with the same id."""
     config: Mapping[str, Any] = {}
-    """The changed keys of the rules, as a partial config."""
+    """The changed keys of the rules, nested as in the configuration file. Keys that do not change are missing."""
     wait_seconds: float = 0.0
     """Seconds after which the wait ends by itself; 0 for a change that an operator makes."""
 
 
 class Search:
-    """Tries changes that could end the wait of one pending reservation. The view is unchanged afterwards.
+    """One search for a change that would end the wait of one pending reservation. The view is unchanged afterwards.
 
-    `has_time` is called before each plan. Once it returns False, or after MOST_PLANS plans, nothing more is tried and
-    `is_cut_short` is true. `cache`: the plan cache of the view (default: an empty one).
+    The search calls `has_time` before each plan. When `has_time` returns False, or after MOST_PLANS plans, the search
+    stops and sets `is_cut_short`. `cache`: the plan cache of the view (default: an empty cache).
     """
 
     def __init__(
@@ -67,17 +69,18 @@ class Search:
         self._cache = PlanCache() if cache is None else cache
 
     def may_go_on(self) -> bool:
-        """Return whether this search may try more changes: its time is not over and it has made fewer than MOST_PLANS
-        plans. Loops over many rows call it as well.
+        """Return whether this search may try more changes: it has time left and has made fewer than MOST_PLANS plans.
+        Loops over many rows should call this method too, because they also take time.
         """
         self.is_cut_short = self.is_cut_short or self._plans >= MOST_PLANS or not self._has_time()
         return not self.is_cut_short
 
     def serves(self, change: Suggestion) -> bool:
-        """Return whether `change` would end the wait: a plan with it leases the searched reservation, or all slots that
-        the reservation needs are booting or being given back.
+        """Return whether `change` would end the wait of the reservation of this search.
 
-        A change that makes the rules invalid, for example a second offering of the same name, ends no wait.
+        The wait ends if a plan with the change leases the reservation, or if all slots that the reservation needs are
+        booting or being given back by other reservations. A change that makes the rules invalid, for example a second
+        offering of the same name, returns False.
         """
         if not self.may_go_on():
             return False
@@ -88,7 +91,7 @@ class Search:
 
     @contextmanager
     def assuming(self, change: Suggestion) -> Iterator[None]:
-        """Apply `change` to the view and the rules of this search for the `with` block.
+        """Apply `change` to the view and the rules of this search for the `with` block, and undo it afterwards.
 
         Raises InvalidInputError if the change makes the rules invalid.
         """
@@ -103,8 +106,8 @@ class Search:
                 self.rules, self.reservation, self.now = before
 
     def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
-        """Return the first of the given changes that would end the reservation's wait; None if none does or time is
-        over.
+        """Return the first of the given changes that would end the reservation's wait. Return None if no change does,
+        or if the time of the search is over.
         """
         for change in changes:
             if self.serves(change):
@@ -114,8 +117,8 @@ class Search:
         return None
 
     def find_least(self, make: Callable[[int], Suggestion], most: int) -> Suggestion | None:
-        """Return the change `make(n)` with the least `n` from 1 to `most` that would end the reservation's wait. None
-        if `make(most)` does not end it or time is over.
+        """Return the change `make(n)` with the smallest `n` from 1 to `most` that would end the reservation's wait.
+        Return None if `make(most)` does not end it, or if the time of the search is over.
         """
         if most < 1 or not self.serves(make(most)):
             return None
@@ -126,8 +129,9 @@ class Search:
         return None if self.is_cut_short else make(high)
 
     def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
-        """Return the least change (`make(n)` with the least `n`) of the first of these makers that can end the
-        reservation's wait. None if no maker can or time is over.
+        """Try functions that make a change of a given size. Return the smallest change of the first function that can
+        end the reservation's wait: `make(n)` with the smallest `n` from 1 to `most`. Return None if no function can, or
+        if the time of the search is over.
         """
         for make in makers:
             change = self.find_least(make, most)
@@ -140,10 +144,11 @@ Kind = Callable[[Search], Suggestion | None]
 
 
 def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return a change of the first of these kinds that would end the wait of the search's reservation.
+    """Return a change that would end the wait of the search's reservation, made by the first of these kinds that finds
+    one.
 
-    None if the reservation is not pending or is served without a change, or if no such change exists or was found in
-    time (`search.is_cut_short`).
+    Return None if the reservation is not pending, if the next tick serves it without a change, or if no change was
+    found in time (then `search.is_cut_short` is true).
     """
     nothing = Suggestion(kind="nothing", text="")
     if search.reservation.phase != "pending" or search.serves(nothing):
@@ -152,8 +157,8 @@ def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return the first change that one of these kinds finds to end the reservation's wait; None if none does or time is
-    over.
+    """Call these functions in order, each of which searches for one kind of change. Return the first change found that
+    would end the reservation's wait. Return None if no function finds a change, or if the time of the search is over.
     """
     for kind in kinds:
         found = kind(search)
@@ -163,8 +168,8 @@ def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def is_served(outcome: Plan, name: str) -> bool:
-    """Return whether the plan leases the reservation `name`, or all that it needs is on the way: slots that boot, or
-    slots that preempted reservations give back.
+    """Return whether the plan serves the reservation `name`: the plan leases it, or all slots that it needs are booting
+    or being given back by preempted reservations.
     """
     if any(isinstance(each, Assign | Preempt) and each.reservation == name for each in outcome.decisions):
         return True
@@ -172,15 +177,15 @@ def is_served(outcome: Plan, name: str) -> bool:
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
-    """Return the rules merged with a partial config. Raises InvalidInputError if the result is invalid."""
+    """Return the rules after the keys in `config` were changed. Raises InvalidInputError if the result is invalid."""
     if not config:
         return rules
     return read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
 
 
 def describe_change(view: View, change: Suggestion) -> dict[str, Any]:
-    """Return a suggested change as a document: `kind`, `text`, `wait_seconds`, and `actions` as in a scenario's
-    timeline. The actions, played in their order, make the change.
+    """Return a suggested change as JSON values: `kind`, `text`, `wait_seconds`, and `actions` in the format of a
+    scenario's timeline. Carrying out the actions in order makes the change.
     """
     actions: list[dict[str, Any]] = [{"rules": change.config}] if change.config else []
     actions += [action for row in change.rows for action in _list_actions(view, row)]
@@ -210,7 +215,7 @@ def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
-    """Put the given rows into the view for the `with` block; the former rows are restored afterwards."""
+    """Put the given rows into the view for the `with` block. Restore the original rows afterwards."""
     back: list[Change] = []
     try:
         for row in rows:
@@ -224,15 +229,19 @@ def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
 
 
 MOST_OPENERS: Final = 3
-"""The most changes of one kind that are tried as the first of two changes together: each costs a whole search."""
+"""The most changes of one kind that are tried as the first of two changes. Each of them needs a search for the second
+one.
+"""
 TOGETHER: Final = "only together: "
 Candidates = Callable[[Search], Iterable[Suggestion]]
 
 
 def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[Kind]) -> Suggestion | None:
-    """Return two changes that together end the reservation's wait: one listed by `openers`, then one of `kinds`,
-    searched while the first is assumed. Returns the second change alone if it suffices; None if no pair is found or
-    time is over.
+    """Return one suggestion that makes two changes which together end the reservation's wait.
+
+    The first change comes from `openers`; it is applied, and then a change of one of `kinds` is searched. If the second
+    change suffices alone, return only the second one. Return None if no pair is found, or if the time of the search is
+    over.
     """
     # The changes of a kind are listed before one of them is tried, because a trial changes the view.
     for first in chain.from_iterable(list(islice(list_changes(search), MOST_OPENERS)) for list_changes in openers):
@@ -247,8 +256,8 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
 
 
 def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return the change of one of `kinds` that would end the reservation's wait if the change `first` was made before.
-    None if there is none or `first` makes the rules invalid.
+    """Return a change of one of `kinds` that would end the reservation's wait after the change `first` was made. Return
+    None if there is no such change, or if `first` makes the rules invalid.
     """
     with suppress(InvalidInputError), search.assuming(first):
         return find_of_kinds(search, kinds)
@@ -256,8 +265,8 @@ def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Sug
 
 
 def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
-    """Return one change that makes both `first` and `second`. If both change the same row or key, that of `second` is
-    used, which already contains the change of `first`.
+    """Return one suggestion that makes both `first` and `second`. If both change the same row or key, the value of
+    `second` is used, because `second` was made when `first` was already applied.
     """
     return Suggestion(
         kind=kind,
@@ -279,7 +288,7 @@ def _key_of(row: Row) -> tuple[type, str]:
 
 
 def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the path of each key in a partial config whose value is not a table."""
+    """Yield the dotted path of each key in a partial config, except keys whose value is a table."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _list_keys(value, f"{path}{key}.")
@@ -288,19 +297,23 @@ def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 MOST_SLOTS_MORE: Final = 64
-"""The most slots that a suggested change adds."""
+"""The most slots that one suggested change adds to a pool."""
 MOST_CANDIDATES: Final = 12
-"""The most changes of one kind that are tried if there could be one for each slot."""
+"""The most changes that are tried of a kind that could have one change for each slot."""
 
 
 def list_pools(search: Search) -> list[tuple[str, Pool]]:
-    """Return name and rules of each pool that may serve the searched reservation, in configured order."""
+    """Return the name and the rules of each pool that may serve the reservation of this search, in the configured
+    order.
+    """
     request = search.reservation.request
     return [(name, search.rules.pools[name]) for name in search.rules.serving_pools(request.pool, request.system)]
 
 
 def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """Yield the ready slots of the pools that may serve the searched reservation, by pool and number."""
+    """Yield the ready slots of the pools that may serve the reservation of this search, each with its pool. The slots
+    are sorted by pool, then by number.
+    """
     pools = dict(list_pools(search))
     for slot in sorted(search.view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):
         if slot.pool in pools and slot.state == "ready":
@@ -308,16 +321,17 @@ def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
 
 
 def list_hosts(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """Return the ready slots of those static pools that may serve the searched reservation.
+    """Return the ready slots of the static pools that may serve the reservation of this search, each with its pool.
 
-    An operator can give a host more resources and other labels; an EC2 machine stays as it was launched.
+    Only hosts are listed because an operator can give a host more resources and other labels. An EC2 machine cannot
+    change.
     """
     return ((slot, pool) for slot, pool in list_slots(search) if not pool.is_elastic)
 
 
 def count_wanted(search: Search) -> int:
-    """Return how many slots all pending reservations could use, at most MOST_SLOTS_MORE. Reservations earlier in the
-    queue than the searched one take theirs first.
+    """Return how many slots the essential instances of all pending reservations could use, at most MOST_SLOTS_MORE. All
+    pending reservations count, because earlier ones in the queue take new slots first.
     """
     wanted = 0
     for each in search.view.by_phase["pending"].values():
@@ -328,7 +342,7 @@ def count_wanted(search: Search) -> int:
 
 
 def list_components(reservation: Reservation) -> list[Component]:
-    """Return the essential components of the searched reservation."""
+    """Return the essential components of the reservation."""
     return [each for each in reservation.request.components if each.kind == "essential"]
 
 
@@ -338,10 +352,10 @@ def required_labels(reservation: Reservation, component: Component) -> Labels:
 
 
 def find_lacking(labels: Labels, required: Labels) -> dict[str, str]:
-    """Return those of the `required` labels that a slot with the given labels lacks or has with another value."""
+    """Return the labels in `required` that `labels`, the labels of a slot, lacks or has with another value."""
     return {name: value for name, value in required.items() if labels.get(name) != value}
 
 
 def describe_labels(labels: Labels) -> str:
-    """Return labels as text: `name=value, ...`."""
+    """Return labels as text for people: `name=value, name=value`, sorted by name."""
     return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))

@@ -6,21 +6,21 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 Levels: TypeAlias = tuple[float, float, float, float, float]
-"""One number for each paid level, best level first. Two such tuples compare level by level, level 0 first."""
+"""Five amounts, one for each paid level, best level (0) first. Comparing two such tuples compares level 0 first."""
 
 PAID: Final = range(5)
 """The paid levels of a quota account. Level 0 is the best."""
 FREE: Final = 5
-"""The free level. Leases at this level cost nothing, and paid work may preempt them."""
+"""The free level. Leases at this level cost nothing, and reservations that run at a paid level may preempt them."""
 NOTHING: Final[Levels] = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class PublicAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A quota account as clients read it. Times are seconds since the epoch, amounts are worker-seconds.
 
-    The copy of a row with the greater (`version`, `marked_at`) is the newer one. These two stay the first fields,
-    because Lua code reads them from the start of the JSON. A forgotten account keeps its row: when the account is
-    created again, reservations that were submitted before still have no account.
+    Of two copies of a row, the one with the greater (`version`, `marked_at`) is newer. These two must stay the first
+    fields, because Lua code reads them from the start of the JSON. A deleted account keeps its row with `forgotten`
+    set. If an account with its name is created again, older reservations still have no account.
     """
 
     version: int = 0
@@ -45,7 +45,7 @@ class PublicAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Time up to which earnings and payments are included in `balance`."""
     forgotten: bool = False
     forgotten_upto: int = 0
-    """Sequence number of the last reservation that was submitted before the account was forgotten. Reservations up to
+    """Sequence number of the last reservation that was submitted before the account was deleted. Reservations up to
     this number have no account.
     """
 
@@ -54,7 +54,9 @@ class Account(PublicAccount, frozen=True, kw_only=True, gc=False):
     """A quota account as the database and the view hold it."""
 
     due: Levels = NOTHING
-    """Cost since `charged_at` of leases that have ended or changed their level. The next charge subtracts it."""
+    """Cost, since `charged_at`, of leases that have ended or changed their level. The next charge subtracts it from the
+    balance.
+    """
 
 
 SAMPLE_SECONDS: Final = 60.0
@@ -62,7 +64,9 @@ SAMPLE_SECONDS: Final = 60.0
 
 
 class BalanceSample(msgspec.Struct, frozen=True):
-    """The balances of an account at the time `at` (seconds since the epoch), stored for the history."""
+    """One entry in the history of an account's balances: the balance at each paid level at the time `at` (seconds since
+    the epoch).
+    """
 
     account: str
     at: float
@@ -70,10 +74,11 @@ class BalanceSample(msgspec.Struct, frozen=True):
 
 
 def find_samples(before: Iterable[Account], after: Iterable[Account]) -> list[BalanceSample]:
-    """Return the balance samples that a charge adds to the history: one for each account whose `charged_at` moved into
-    another minute.
+    """Compare the accounts before and after a charge. Return a balance sample for each account whose `charged_at` moved
+    into another minute.
 
-    The function compares rows only, so an account has at most one sample a minute even if the leader changes.
+    Only stored rows are compared. So an account has at most one sample a minute, even if another process becomes the
+    leader.
     """
     minutes = {account.id: account.charged_at // SAMPLE_SECONDS for account in before}
     return [
@@ -105,7 +110,9 @@ def subtract(left: Levels, right: Levels) -> Levels:
 
 
 def at_level(level: int, amount: float) -> Levels:
-    """Return `amount` at this level and 0 at all other levels. At the free level all amounts are 0."""
+    """Return a tuple of amounts with `amount` at this level and 0 at all other paid levels. For the free level all are
+    0.
+    """
     values = [0.0] * len(PAID)
     if level in PAID:
         values[level] = amount
@@ -113,7 +120,7 @@ def at_level(level: int, amount: float) -> Levels:
 
 
 def level_of(balance: Levels) -> int:
-    """Return the best level with a balance above 0, or the free level if there is none. Source: qscheduler (a worse
-    level may have a negative balance).
+    """Return the best level with a balance above 0, or the free level if there is none. Worse levels may have a
+    negative balance. Source: qscheduler.
     """
     return next((level for level in PAID if balance[level] > 0), FREE)

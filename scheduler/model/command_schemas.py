@@ -1,7 +1,8 @@
-"""The schemas of requests that producers, holders, operators and hosts send. A request is checked against its schema
-first.
+"""The schemas of the requests that producers, holders, operators and hosts send. Workers check each request against the
+schema of its verb before they carry it out.
 
-Fields have the names that scenarios use. A message also has `request` (its id) and may have `reply_to`.
+Fields have the names that scenarios use. The message around a request also has `request` (the request's id) and may
+have `reply_to` (the address for the answer).
 """
 
 from typing import Annotated, Any, Literal, TypeVar
@@ -38,12 +39,14 @@ def _own_queue(name: str) -> str:
 
 RESERVED_QUEUES = frozenset({*QUEUE_NAMES, "unacked", "unacked_index", "unacked_mutex"})
 """Queue names that a callback must not use: Leasehold's queues, and kombu's lists of unacknowledged messages. Names
-with a colon are refused too, because they are keys of the view, such as the leader lock.
+with a colon are refused too, because keys of the view, such as the leader lock, have such names.
 """
 
 
 class CallbackDocument(Document):
-    """A Celery task of the producer, which is sent when a lease begins or a reservation ends, and its queue."""
+    """A Celery task of the producer, and its queue. The task is sent when a lease begins (`on_lease`) or a reservation
+    ends (`on_end`).
+    """
 
     task: Name
     queue: Annotated[Name, After(_own_queue)]
@@ -60,7 +63,7 @@ class ComponentDocument(Document):
 
 
 class ReservationDocument(Document):
-    """A reservation that a producer requests (`submit`)."""
+    """The document of a `submit` request: the reservation that a producer wants."""
 
     id: Name
     system: Name | None = None
@@ -83,7 +86,10 @@ class ReservationDocument(Document):
     key_hash: KeyHash | None = None
 
     def check_fields(self) -> None:
-        """Refuse a reservation whose fields contradict each other: its system and pool, or its components."""
+        """Refuse a reservation whose fields contradict each other: it needs either a system or a pool, and its
+        components need different names, at least one essential one, and at most MOST_INSTANCES instances. Raises
+        ExpectedError.
+        """
         if (self.system is None) == (self.pool is None):
             raise expected("a system or a pool (one of them)", key="system", got=self.system)
         if self.components and self.resources:
@@ -97,7 +103,9 @@ class ReservationDocument(Document):
             raise expected(f"at most {MOST_INSTANCES} instances in all", key="components", got=names)
 
     def to_request(self) -> Request:
-        """Return the request in its stored form. Without components, `resources` belong to one component, `main`."""
+        """Return the request in the form that is stored. A reservation without components gets one component, `main`,
+        with the reservation's `resources`.
+        """
         stored: dict[str, Any] = {
             "components": tuple(_copy(each, Component) for each in self.components)
             or (Component(name="main", resources=self.resources),)
@@ -112,13 +120,15 @@ Row = TypeVar("Row", Component, Callback, Request)
 
 
 def _copy(document: Document, row: type[Row], **changes: Any) -> Row:
-    """Return a row with the fields of a document that have the same names, except for `changes`."""
+    """Return a row whose fields have the values of the document's fields of the same names. `changes` replaces some of
+    the values.
+    """
     given = vars(document)
     return row(**{name: given[name] for name in row.__struct_fields__} | changes)
 
 
 class HolderDocument(Document):
-    """A request about one reservation. `token` and `key` prove that its present holder sent the request."""
+    """A request of a holder about one reservation. `token` and `key` prove that the sender is the present holder."""
 
     reservation: Name
     token: Count | None = None
@@ -126,7 +136,7 @@ class HolderDocument(Document):
 
 
 class ReasonDocument(HolderDocument):
-    """A request that ends a reservation or one component of it, with a reason for people to read."""
+    """A request to end a reservation, or one component of it. `reason` is a text for people."""
 
     component: Name | None = None
     reason: Text | None = None
@@ -139,8 +149,8 @@ class PriorityDocument(HolderDocument):
 
 
 class ConfirmDocument(HolderDocument):
-    """A report that a reservation runs. `as_of`: time of the report, in seconds since the epoch (default: now);
-    `slot`: its slot, if the sender knows it.
+    """A report that a reservation is running. `slot`: the slot on which it runs, if the sender knows it. `as_of`: time
+    of the report, in seconds since the epoch (default: now).
     """
 
     slot: Name | None = None
@@ -148,8 +158,8 @@ class ConfirmDocument(HolderDocument):
 
 
 class AbsentDocument(Document):
-    """A report that a reservation neither runs nor waits. `as_of`: time of the report, in seconds since the epoch
-    (default: now).
+    """A report that a reservation neither runs nor waits any more. `as_of`: time of the report, in seconds since the
+    epoch (default: now).
     """
 
     reservation: Name
@@ -167,27 +177,29 @@ class IdleDocument(Document):
 
 
 class AccountDocument(AccountKeys):
-    """A request to create an account, or to change the given fields of one. Without `balance` the balance stays."""
+    """A request to create a quota account, or to change the fields of one that are given. Without `balance` the balance
+    stays.
+    """
 
     account: Name
     balance: SignedLevels | None = None
 
 
 class AccountNameDocument(Document):
-    """A request about one quota account."""
+    """A request to reset or delete one quota account."""
 
     account: Name
 
 
 class SlotDocument(Document):
-    """A request of an operator about one slot."""
+    """A request of an operator to cordon, uncordon, drain or remove one slot."""
 
     slot: Name
 
 
 class RegisterDocument(Document):
-    """A request of a host of a static pool to register. `machine` is an id that the host keeps as long as it is the
-    same machine.
+    """A request of a host of a static pool to register as a slot. `machine` is an id of the machine, which must not
+    change while it is the same machine.
     """
 
     slot: Name
@@ -199,7 +211,9 @@ class RegisterDocument(Document):
 
 
 class HostDocument(Document):
-    """A request of a host about its slot. `machine` proves that the slot belongs to the host."""
+    """A request of a host about its slot. `machine` is the id with which it registered; it proves that the slot belongs
+    to it.
+    """
 
     slot: Name
     machine: Name
@@ -229,13 +243,17 @@ SCHEMAS: dict[str, type[Document]] = {
     "reset_account": AccountNameDocument,
     "forget_account": AccountNameDocument,
 }
-"""The schema of each verb. A verb is a Celery task `leasehold.reservations.<verb>`."""
+"""The schema of each verb. The Celery task of a verb is `leasehold.reservations.<verb>`."""
 
 OPERATOR_VERBS = frozenset(
     {"cordon", "uncordon", "drain", "remove", "absent", "idle", "account", "reset_account", "forget_account"}
 )
 """Verbs that only operators may use."""
 HOST_VERBS = frozenset({"register", "leave"})
-"""Verbs of the hosts of static pools. Verbs of neither operators nor hosts belong to producers and holders."""
+"""Verbs of the hosts of static pools. All verbs that are in neither OPERATOR_VERBS nor HOST_VERBS are for producers and
+holders.
+"""
 KEY_VERBS = frozenset({"release", "renew", "confirm", "fail", "decline", "surrender", "suspend", "resume"})
-"""Verbs of a holder. They need the key of the reservation if its submitter sent the hash of one."""
+"""Verbs of a holder that need the key of the reservation, if the producer submitted the reservation with
+a `key_hash`.
+"""

@@ -1,8 +1,8 @@
-"""Decisions: the entries of a plan, which the commit checks again and writes.
+"""Decisions: the entries of a plan. The commit tests each decision again on fresh rows and writes it.
 
-The class and field names are those that `leasehold simulate` prints: `do` is the tag of the class, and the printed
-fields come first. A plan can hold one decision for each reservation, and decisions cannot form reference cycles.
-`gc=False` therefore keeps the garbage collector from scanning them.
+Classes and fields have the names that `leasehold simulate` prints: `do` is the tag of the class, and the printed fields
+come first. A plan may have one decision for each reservation. Decisions cannot form reference cycles, so `gc=False`
+keeps the garbage collector from scanning them.
 """
 
 from typing import Any, Literal
@@ -13,7 +13,9 @@ from scheduler.model.waits import Waits
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """The slot that one component instance gets, and the resources that the instance receives there."""
+    """The slot that one component instance gets, the epoch of the slot, and the amounts that the instance gets of its
+    resources.
+    """
 
     component: str
     slot: str
@@ -22,21 +24,23 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Expire(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="expire", tag_field="do"):
-    """End a reservation whose time is over. Its leases end in the same tick."""
+    """Decision to end a reservation because its ttl is over. Its leases end in the same tick."""
 
     reservation: str
     reason: str = "ttl"
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="fail", tag_field="do"):
-    """Fail a reservation because an essential component died or lost its slot. All its leases end."""
+    """Decision to fail a reservation because an essential instance died or lost its slot. All its leases end."""
 
     reservation: str
     reason: str
 
 
 class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="requeue", tag_field="do"):
-    """Return a reservation to the queue. With `revoke_by`, its holder may keep the leases until that time."""
+    """Decision to return a leased reservation to the queue. `revoke_by`: time until which the holder may keep the
+    leases; None: the leases end at once.
+    """
 
     reservation: str
     reason: str
@@ -44,14 +48,16 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="requeue"
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="restart", tag_field="do"):
-    """Make a failed reservation pending again."""
+    """Decision to make a failed reservation pending again, because its restart policy demands a restart."""
 
     reservation: str
     reason: str = "restart_due"
 
 
 class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assign", tag_field="do"):
-    """Give all essential components of a pending reservation their slots."""
+    """Decision to lease slots to all essential instances of a pending reservation. `level`: the level at which its
+    account pays.
+    """
 
     reservation: str
     leases: tuple[Placement, ...]
@@ -59,11 +65,12 @@ class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assign", 
 
 
 class Preempt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="preempt", tag_field="do"):
-    """Replace running work on one slot by a reservation of a better level.
+    """Decision to end running reservations (the victims) on one slot, so that a pending reservation of a better level
+    gets it.
 
-    The reservation's account pays the cost of the victims, which becomes the initial cost of the new lease. The
-    victims' accounts get that cost back. Without `revoke_by`, the victims become pending at once. The next decision is
-    then the `Assign` of the reservation, and both are written together or not at all. With `revoke_by`, the victims are
+    The account of the pending reservation pays what the victims have cost so far, and the victims' accounts get it
+    back. The new lease starts with that cost. `revoke_by` None: the victims become pending at once; the next decision
+    is the `Assign` of the reservation, and both are written together or not at all. With a `revoke_by`, the victims are
     `revoking` until that time, and the leases of the reservation are `claimed`.
     """
 
@@ -71,16 +78,16 @@ class Preempt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="preempt"
     slot: str
     victims: tuple[str, ...]
     level: int
-    """Level at which the preempting reservation runs."""
+    """Level at which the account of the pending reservation will pay for it."""
     leases: tuple[Placement, ...] = ()
-    """Slots of the essential instances of the preempting reservation."""
+    """Placements of the essential instances of the pending reservation."""
     revoke_by: float | None = None
 
 
 class Relevel(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="relevel", tag_field="do", rename={"source": "from"}
 ):
-    """Change the level at which the account pays for a running reservation."""
+    """Decision to change the level at which the account of a running reservation pays for it."""
 
     reservation: str
     source: int
@@ -88,7 +95,8 @@ class Relevel(
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="claim", tag_field="do"):
-    """Promise slots to a pending reservation until the elastic instances that are revoked for it have ended.
+    """Decision to promise slots to a pending reservation until the elastic instances that are revoked for it have
+    ended.
 
     No other reservation gets these slots meanwhile. `leasehold simulate` does not print claims; it prints the revokes.
     """
@@ -99,7 +107,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="claim", ta
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="grant", tag_field="do"):
-    """Give a leased reservation one more of its elastic instances."""
+    """Decision to give a leased reservation one more of its elastic instances."""
 
     reservation: str
     component: str
@@ -113,11 +121,11 @@ RevokeReason = Literal["reclaimed", "slot_gone", "slot_offline", "slot_interrupt
 
 
 class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", tag_field="do"):
-    """Take one elastic instance back. Its reservation stays leased.
+    """Decision to take one elastic instance back from its reservation, which stays leased.
 
-    With `revoke_by`, the holder may keep the instance until that time; without it, the instance ends now. `room_for` is
-    the id of the reservation whose essential instances need the capacity. The `Revoke` decisions for it and the
-    `Assign` or `Claim` that follows are written together or not at all.
+    `revoke_by`: time until which the holder may keep the instance; None: the instance ends now. `room_for`: id of the
+    reservation whose essential instances need the capacity. The `Revoke` decisions for that reservation, and its
+    `Assign` or `Claim` after them, are written together or not at all.
     """
 
     reservation: str
@@ -130,7 +138,9 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", 
 
 
 class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", tag_field="do"):
-    """Set the number of CPUs of its slot that one lease may use. This is an upper limit and reserves nothing."""
+    """Decision to set the number of CPUs of its slot that one lease may use. The number is an upper limit and reserves
+    nothing.
+    """
 
     reservation: str
     component: str
@@ -140,7 +150,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", ta
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
-    """Launch a machine for an empty slot."""
+    """Decision to launch a machine for an empty slot."""
 
     slot: str
     pool: str
@@ -167,21 +177,23 @@ SlotReason = Literal[
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="drain", tag_field="do"):
-    """Drain a ready slot: it takes no new leases and is terminated when its leases have ended."""
+    """Decision to drain a ready slot: it takes no new leases, and its machine is terminated when its
+    leases have ended.
+    """
 
     slot: str
     reason: SlotReason
 
 
 class Terminate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="terminate", tag_field="do"):
-    """Terminate the machine of a slot."""
+    """Decision to terminate the machine of a slot."""
 
     slot: str
     reason: SlotReason
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="reset", tag_field="do"):
-    """Make a slot empty that has no machine to terminate."""
+    """Decision to make a slot `empty` that has no machine to terminate."""
 
     slot: str
     reason: SlotReason
@@ -222,15 +234,16 @@ WAITING_CODES = (
     "cordoned",
     "no_capacity",
 )
-"""The codes for why a reservation waits. The first code in this order that applies is reported."""
+"""The codes for the reason why a reservation waits. If several apply, the first one in this order is reported."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The result of one tick: the decisions, the reservations that wait, and the next time at which something is due.
+    """The result of planning one tick: the decisions, the reservations that stay pending, and the time of the next
+    planned tick.
 
-    `wake_at` is that time in seconds since the epoch, or None. `charged` names the accounts that earn and pay up to the
-    time of the plan. They are charged before the decisions are written, and the commit computes the amounts again from
-    the current rows.
+    `wake_at`: the next time at which something is due, in seconds since the epoch, or None. `charged`: the ids of the
+    accounts that earn and pay up to the time of the plan. The commit charges them before it writes the decisions, with
+    amounts that it computes from the current rows.
     """
 
     decisions: tuple[Decision, ...]
@@ -240,14 +253,18 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A decision that the commit did not write because it no longer held. `reason` is a sentence for people."""
+    """A decision that the commit did not write, because it did not fit the current rows. `reason` is a sentence for
+    people.
+    """
 
     decision: Decision
     reason: str
 
 
 def describe_decision(decision: Decision) -> dict[str, Any]:
-    """Return a decision as `leasehold simulate` prints it: without internal fields such as `epoch` and `revoke_by`."""
+    """Return a decision as the table that `leasehold simulate` prints, without internal fields such as `epoch` and
+    `revoke_by`.
+    """
     document: dict[str, Any] = msgspec.to_builtins(decision)
     for mark in ("revoke_by", "room_for", "epoch", "resources"):
         document.pop(mark, None)

@@ -1,7 +1,7 @@
-"""Documents: classes whose annotations are the schema of a table, and a reader that reports every fault of a table.
+"""Documents: classes whose annotations describe the fields of an input table, and the reader that checks a table.
 
-msgspec stops at the first fault. This reader checks the whole table and reports each fault with its path. Each class is
-compiled to a list of readers when it is defined, so that reading a request takes about one microsecond per field.
+The reader checks the whole table and reports every fault with its path; msgspec would stop at the first one. Each class
+is compiled to a list of readers when it is defined, so that reading a request takes about one microsecond per field.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,25 +28,27 @@ from scheduler.model.faults import ExpectedError, Fault, InvalidInputError, expe
 from scheduler.model.plain_values import PLAIN_READERS, Read, is_encodable, make_converter, read_text, read_whole_number
 
 MOST_FAULTS: Final = 100
-"""Maximum number of faults that are reported for one document."""
+"""Maximum number of faults that are reported for one input."""
 Location = tuple[object, ...]
 _KEY: Final = "[key]"
 
 
 class Before(NamedTuple):
-    """A check in an annotation that runs before the value is converted to its type."""
+    """A check in the annotation of a field. It runs before the value is converted to the type of the field."""
 
     check: Read
 
 
 class After(NamedTuple):
-    """A check in an annotation that runs after the value was converted to its type."""
+    """A check in the annotation of a field. It runs after the value was converted to the type of the field."""
 
     check: Read
 
 
 class _Found(NamedTuple):
-    """A fault before it is formatted: its location, the error of the check, and the value."""
+    """A fault of an input table before it is formatted: the path to the value, the error of the check,
+    and the value.
+    """
 
     location: Location
     error: ExpectedError
@@ -59,15 +61,15 @@ class _Refused(Exception):  # noqa: N818 - never leaves this module
 
 
 class _Missing:
-    """The type of `MISSING`, which marks a field without a default value."""
+    """The type of `MISSING`, the mark for a field that has no default value."""
 
 
 MISSING: Final = _Missing()
 
 
 class Field(NamedTuple):
-    """One field of a document. `annotation` is its type without the checks; `default` is MISSING for a
-    required field.
+    """The definition of a document's field: its type, its default (MISSING if it is required), and the reader of its
+    value.
     """
 
     annotation: Any
@@ -81,14 +83,13 @@ class Field(NamedTuple):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Document:
-    """The base class of all input documents. Instances are immutable, unknown keys are refused, and texts are not
-    converted to numbers.
+    """The base class of input documents. They are immutable, refuse unknown keys, and never convert a text to a number.
 
-    A subclass declares fields as a dataclass does, and may override `check_fields`.
+    A subclass declares its fields as a dataclass does. It may override `check_fields` to check several fields together.
     """
 
     model_fields: ClassVar[dict[str, Field]] = {}
-    """The fields of the document by name, including those of the base classes, which come first."""
+    """Field name -> definition. The fields of base classes come first."""
 
     _readers: ClassVar[dict[str, Read]] = {}
     _required: ClassVar[frozenset[str]] = frozenset()
@@ -118,12 +119,14 @@ class Document:
 
     @classmethod
     def model_validate(cls, value: object) -> Self:
-        """Read `value` as a document of this class. Raise InvalidInputError if it has a fault."""
+        """Return `value`, a table from outside, as a document of this class. Raises InvalidInputError if it has a
+        fault.
+        """
         return read_document(cls, value)
 
     def check_fields(self) -> None:
-        """Refuse a document whose fields contradict each other: raise the error that `expected` or `conflicts` makes.
-        It is called after each field was read.
+        """Raise the error that `expected` or `conflicts` makes if fields contradict each other. Called after all fields
+        were read.
         """
 
     @property
@@ -185,8 +188,8 @@ AnyDocument = TypeVar("AnyDocument", bound=Document)
 
 
 def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, most: int = MOST_FAULTS) -> AnyDocument:
-    """Read `value` as a document of the class `model`. Raise InvalidInputError with at most `most` faults, one for each
-    path.
+    """Return `value`, a table from outside, as a document of the class `model`. Raises InvalidInputError with at most
+    `most` faults, one for each path. `prefix`: the path of the table, with which the faults' paths begin.
     """
     return _read_or_raise(model, value, prefix, most)
 
@@ -216,9 +219,7 @@ def _describe(found: _Found, prefix: str) -> Iterator[Fault]:
 
 
 def _show_part(part: object) -> str:
-    """Return a key as text for a path. A single surrogate, which UTF-8 cannot encode, becomes replacement
-    characters.
-    """
+    """Return a key as text for the path of a fault. Characters that UTF-8 cannot encode are replaced."""
     return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
@@ -245,7 +246,9 @@ def _read_table(model: type[AnyDocument], value: object) -> AnyDocument:
 
 
 def _list_found(model: type[Document], value: dict[Any, Any]) -> _Refused:
-    """Return all faults of a table that has at least one: first those of its fields in order, then the unknown keys."""
+    """Return the error with all faults of a table that has at least one: first the faults of its fields in order, then
+    the unknown keys.
+    """
     fields, found = model.model_fields, list[_Found]()
     for name, field in fields.items():
         if name in value:
@@ -273,7 +276,9 @@ def _refuse_key(key: object, fields: dict[str, Field]) -> _Found:
 
 
 def _locate(error: ExpectedError | _Refused, part: object, value: object) -> list[_Found]:
-    """Return the faults of a value with `part` put before each location, as seen from the enclosing table."""
+    """Return the faults of the value at `part` (a key or index), with paths that start at the table or
+    list around it.
+    """
     if isinstance(error, ExpectedError):
         return [_Found((part,), error, value)]
     return [_Found((part, *one.location), one.error, one.value) for one in error.found]
@@ -285,7 +290,7 @@ def _make_field(annotation: Any, default: Any) -> Field:
 
 
 def make_reader(annotation: Any) -> Read:
-    """Return a function that reads a value as the type `annotation`."""
+    """Return the function that checks a value of the type `annotation` and returns it in its normal form."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _check_around(make_reader(arguments[0]), annotation.__metadata__)
@@ -385,7 +390,9 @@ def _dump(value: Any, mode: Literal["python", "json"], chosen: dict[str, Any]) -
 
 
 def inner_model(annotation: object) -> object:
-    """Return the document inside `dict[str, M]`, `list[M]` or `M | None`, else the annotation itself."""
+    """Return the document class M inside `dict[str, M]`, `list[M]` or `M | None`. Return other
+    annotations unchanged.
+    """
     for argument in get_args(annotation):
         inner = inner_model(argument)
         if isinstance(inner, type) and issubclass(inner, Document):

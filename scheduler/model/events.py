@@ -1,5 +1,5 @@
-"""Events: entries of the history that record what changed, when, and by which cause. An event is stored in the
-transaction of its change.
+"""Events: entries of the history, each about one change of state, with its time and cause. An event is stored in the
+same transaction as its change.
 """
 
 import msgspec
@@ -8,7 +8,9 @@ from scheduler.model.transitions import Cause
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change of state in the history. `name` is `slot_…` or `reservation_…`; `at` is in seconds since the epoch."""
+    """One entry of the history: a change of state. `name` starts with `slot_` or `reservation_`; `at` is in seconds
+    since the epoch.
+    """
 
     at: float
     name: str
@@ -17,6 +19,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reservation: str | None = None
     detail: dict[str, str | int | float | bool | list[str | float] | None] = {}
     number: int = 0
-    """Running number that the database gave the event; 0 before the event is stored."""
+    """Number of the event in the order of the history, given by the database; 0 before the event is stored."""
     principal: str | None = None
-    """Name of the principal whose message caused the event. None: no message did, or the message was not signed."""
+    """Name of the principal whose request caused the event. None: no request caused it, or the request
+    was not signed.
+    """

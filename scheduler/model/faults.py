@@ -1,4 +1,4 @@
-"""Faults of an input document: each has a path, what was expected, and what was found."""
+"""Faults of an input: each is a path, a description of the expected value, and the value that was found."""
 
 import difflib
 import json
@@ -12,11 +12,11 @@ from leasehold.common.visible import make_visible
 
 _SHOWN = 60
 _MOST_WORD = 200
-"""Number of characters of an unknown key that are compared with the known keys."""
+"""Number of characters of an unknown key that are compared with the known keys to find a similar one."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One fault of an input. `str()` returns the line that is shown to people."""
+    """One fault of an input. `str()` returns the line `PATH: expected X, got Y`."""
 
     path: str
     expected: str
@@ -27,7 +27,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class InvalidInputError(Exception):
-    """Raised for an input that is refused as a whole. `faults` has every fault found, in the order of the input."""
+    """Raised when an input is refused. `faults` has every fault that was found, in the order of the input."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
@@ -35,12 +35,14 @@ class InvalidInputError(Exception):
 
 
 def fault(path: str, expected: str, got: object) -> InvalidInputError:
-    """Return the error for a single fault. `got` is shortened for display."""
+    """Return the InvalidInputError for an input with a single fault. `got` is shortened for display."""
     return InvalidInputError([Fault(make_visible(path), expected, show(got))])
 
 
 def show(value: object) -> str:
-    """Return a value as one line of JSON for an error message: shortened, and without passwords in URLs."""
+    """Return a value as one line of JSON for an error message. A long value is shortened; passwords in
+    URLs are hidden.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:
@@ -51,11 +53,11 @@ def show(value: object) -> str:
 
 
 class ExpectedError(Exception):
-    """Raised by the check of one value. The reader of the document adds the path and the value that was found.
+    """Raised by the check of a single value. The reader of the document adds the path and the value to the error.
 
-    `expected` may be a function, so that a suggestion is computed only if the fault is reported. `key` adds a key to
-    the path. `got` replaces the value that is shown. `faults` replaces all of these; its paths start at the table that
-    was checked.
+    `expected` describes the accepted values; it may be a function, which is called only if the fault is reported. In
+    `context`, `key` adds a key to the path, and `got` replaces the value that is shown. `faults` replaces all of these
+    with faults whose paths start at the checked table.
     """
 
     def __init__(self, expected: str | Callable[[], str], faults: Sequence[Fault] = (), **context: object) -> None:
@@ -64,24 +66,28 @@ class ExpectedError(Exception):
 
     @property
     def expected(self) -> str:
-        """A description of the values that the check accepts."""
+        """The description of the values that the check accepts, as text."""
         return self._expected if isinstance(self._expected, str) else self._expected()
 
 
 def expected(what: str | Callable[[], str], **context: object) -> ExpectedError:
-    """Return the error that a check raises when a value is not as `what` describes. `context` is passed to
-    ExpectedError.
+    """Return the error for a value that a check does not accept. `what` describes the accepted values. `context` is
+    passed on to ExpectedError.
     """
     return ExpectedError(what, (), **context)
 
 
 def conflicts(faults: Sequence[Fault]) -> ExpectedError:
-    """Return the error for faults that the check of a whole table found. Paths start at that table."""
+    """Return the error for faults that the check of a whole table found. The paths of the faults start
+    at that table.
+    """
     return ExpectedError(faults[0].expected, faults)
 
 
 def format_path(location: Iterable[str | int], prefix: str = "") -> str:
-    """Return the text of a path: `("timeline", 3, "submit")` becomes `timeline[3].submit`."""
+    """Return the path of a fault as text: `("timeline", 3, "submit")` becomes `timeline[3].submit`; an empty path
+    becomes ".".
+    """
     path = prefix
     for part in location:
         word = make_visible(str(part)[:_SHOWN]) + ("…" if len(str(part)) > _SHOWN else "")
@@ -90,6 +96,6 @@ def format_path(location: Iterable[str | int], prefix: str = "") -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean "max_slots"?)` if a known name resembles `word`, else an empty text."""
+    """Return ` (did you mean "NAME"?)` with the known name that is most similar to `word`, or "" if none is similar."""
     near = difflib.get_close_matches(word[:_MOST_WORD], list(known), n=1, cutoff=0.7)
     return f' (did you mean "{near[0]}"?)' if near else ""

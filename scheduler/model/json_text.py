@@ -1,4 +1,4 @@
-"""A JSON parser for texts that people write. As in TOML, a key that appears twice in one table is an error."""
+"""A JSON parser for texts that people write. A key that appears twice in one table is an error, as it is in TOML."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""Labels: maps of a label name to a value. A required label must be present with exactly the required value."""
+"""Labels: tables of names and values. A slot has a required label if it has the same name with exactly
+the same value.
+"""
 
 from collections.abc import Mapping
 
@@ -6,17 +8,17 @@ Labels = Mapping[str, str]
 
 
 def has_labels(offered: Labels, required: Labels) -> bool:
-    """Return whether every required label is offered with an equal value. A missing label matches no value, not even
-    "".
+    """Return whether `offered`, the labels of a slot, contains every required label with the same value. A missing
+    label equals no value, not even "".
     """
     return required.items() <= offered.items()
 
 
 def count_preferred(offered: Labels, preferred: Labels) -> int:
-    """Return the number of preferred labels that are offered with an equal value."""
+    """Return how many of the preferred labels are in `offered`, the labels of a slot, with the same value."""
     return len(preferred.items() & offered.items()) if preferred else 0
 
 
 def shape_of(labels: Labels) -> tuple[tuple[str, str], ...]:
-    """Return the labels in a hashable form. Equal maps give equal results."""
+    """Return the labels as a sorted tuple of (name, value), for use as a key. Equal tables give equal tuples."""
     return tuple(sorted(labels.items()))

@@ -1,5 +1,7 @@
-"""Launch back-offs ("holds"): rows that stop launches of a pool for some time, because EC2 refused a launch, boots
-failed, or machines without a slot were found. They are stored in the database, so that they survive a restart.
+"""Launch back-offs, called holds in the database: rows that pause launches of a pool for some time.
+
+A pause begins because EC2 refused a launch, boots failed, or machines without a slot were found. The rows are stored in
+the database, so that a pause survives a restart.
 """
 
 from typing import Literal
@@ -11,18 +13,18 @@ Kind = Literal[Refusal, "unhealthy", "strangers"]
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """A launch back-off: the reason why `subject` of `pool` is not launched, and the time `until` which this holds.
+    """A launch back-off: a row that pauses launches of `subject` in `pool` until the time `until`. `kind` is the
+    reason.
 
-    `subject` depends on the kind. For `capacity` and `misconfigured` it is the key of an offering, for `quota` a
-    market. For `throttled` it is "", the whole pool; "" also stands for the offering of a pool that lists none. `auth`
-    applies to the pool "*", which means all pools. For `throttled`, `delay` is the present back-off in seconds. For
-    `quota`, `active` is the number of active slots of the pool, without the refused ones, at the refusal. The back-off
-    also ends when fewer slots are active; 0 means that only the time counts.
+    What `subject` is depends on the kind. `capacity`, `misconfigured`: the key of an offering, or "" in a pool that
+    lists none. `quota`: a market. `throttled`: "", the whole pool, and `delay` is the length of the pause in seconds.
+    `auth`: the pool is "*", all pools. For `quota`, `active` is the number of active slots of the pool at the refusal,
+    without the refused ones; the pause also ends when fewer slots are active. 0: only the time counts.
 
-    Two kinds need more than the time. For `unhealthy`, `streak` is the number of failed boots in a row and `subject`
-    the reason of the last one. It applies when `streak` reaches the pool's `unhealthy_after`. For `strangers`, `active`
-    is the number of running machines that have the pool's tags and no slot. They count towards `max_slots` until
-    `until`, which moves on when they are seen again.
+    Two kinds do not only depend on the time. `unhealthy`: `streak` is the number of failed boots in a row, and
+    `subject` describes the last one; launches pause when `streak` reaches the pool's `unhealthy_after`. `strangers`:
+    `active` is the number of running machines with the pool's tags that have no slot. They count towards `max_slots`
+    until `until`, which moves on when they are seen again.
     """
 
     version: int = 0
@@ -36,11 +38,11 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     active: int = 0
     decided_at: float = 0.0
-    """Time at which the refused launch was decided. Equal refusals of launches of one tick count as one refusal."""
+    """Time of the tick that decided the refused launch. Equal refusals of launches of one tick count as one refusal."""
     streak: int = 1
-    """Number of refusals of launches of this kind in a row."""
+    """Number of refusals or failed boots in a row."""
 
 
 def hold_id(pool: str, kind: Kind, subject: str = "") -> str:
-    """Return the id of a launch back-off. Each pool, kind and subject has one row."""
+    """Return the id of a launch back-off. There is one row for each pool, kind and subject."""
     return f"{pool}/{kind}/{subject}"

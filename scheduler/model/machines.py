@@ -1,5 +1,7 @@
-"""The machines of a pool: which instance types may be launched, how a launch is built, and how a machine is probed.
-These are keys of `config.pools.NAME`, documented and read like those of `rules`.
+"""The rules about the machines of a pool: which instance types may be launched, how a launch request is built, and how
+a machine is probed.
+
+The classes here are tables below `config.pools.NAME`. They are documented and read like those of `rules.py`.
 """
 
 from typing import Annotated, Literal
@@ -21,7 +23,9 @@ from scheduler.model.validation import (
 )
 
 MOST_USER_DATA = 12_000
-"""Maximum length of user data in characters. EC2 accepts 16 KiB after the variables are filled in."""
+"""Maximum length of user data (a script that EC2 runs at boot) in characters. EC2 accepts 16 KiB after variables are
+filled in.
+"""
 
 
 def _market(value: object) -> object:
@@ -38,7 +42,7 @@ def _user_data(value: object) -> str:
 
 
 class Offering(Document):
-    """An EC2 instance type with its market, its zone, its resources and its price per hour."""
+    """An offering: an EC2 instance type that a pool may launch, with its market, zone, resources and price per hour."""
 
     name: Name
     """Name of the offering in plans, launch back-offs and events."""
@@ -57,7 +61,7 @@ class Offering(Document):
 
     @property
     def instance_type(self) -> str:
-        """The EC2 instance type of this offering."""
+        """The EC2 instance type of this offering: `type`, else `name`."""
         return self.type or self.name
 
 
@@ -78,7 +82,9 @@ class ProbeRules(Document):
     """Time limit of one probe."""
 
     def check_fields(self) -> None:
-        """Refuse a probe without the port or the command that its kind needs."""
+        """Refuse a probe of kind `tcp` or `http` without a port, and one of kind `command` without a command. Raises
+        ExpectedError.
+        """
         if self.kind in {"tcp", "http"} and self.port is None:
             raise expected(f"a port for a probe of kind {self.kind}", key="port", got=None)
         if self.kind == "command" and not self.command:
@@ -118,6 +124,6 @@ class Ec2Rules(Document):
     """How EC2 chooses among several subnets for a spot launch with a launch template."""
 
     def check_fields(self) -> None:
-        """Refuse a launch template without the number of its version."""
+        """Refuse a launch template without the number of its version. Raises ExpectedError."""
         if self.launch_template and not self.launch_template_version:
             raise expected("the number of a version", key="launch_template_version", got=None)

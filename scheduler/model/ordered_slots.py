@@ -1,20 +1,20 @@
-"""The slots of one pool in their fixed order. The order is maintained with every row, so that no tick sorts
-all slots.
+"""The slots of one pool, sorted by number. The order is kept up to date when a row changes, so that a tick need not
+sort all slots.
 """
 
 from scheduler.model.slots import Slot, slot_order
 
 
 class OrderedSlots:
-    """The slots of one pool by id, in their fixed order.
+    """The slots of one pool by id, sorted by number (`linux-2` before `linux-10`).
 
-    New slots mostly belong at the end. Such a slot is appended without sorting.
+    A new slot usually has the highest number and is appended without sorting.
     """
 
     def __init__(self) -> None:
         self._slots: dict[str, Slot] = {}
         self._last: tuple[str, int, str] | None = None
-        """Sort key of the last slot. That slot may have been removed since."""
+        """The highest sort key of any slot that was added. Its slot may have been removed since."""
         self._is_sorted = True
 
     def __bool__(self) -> bool:
@@ -31,11 +31,11 @@ class OrderedSlots:
         self._slots[slot.id] = slot
 
     def remove(self, slot: Slot) -> None:
-        """Remove a slot from the ordered list."""
+        """Remove a slot. Raises KeyError if the pool does not have it."""
         del self._slots[slot.id]
 
     def list(self) -> list[Slot]:
-        """Return all slots of the list in slot order."""
+        """Return all slots of the pool, sorted by number."""
         if not self._is_sorted:
             self._slots = dict(sorted(self._slots.items(), key=lambda each: slot_order(each[0])))
             self._is_sorted = True

@@ -1,4 +1,4 @@
-"""Principals: the senders of messages, each with a role that permits commands."""
+"""Principals: the senders of messages. Each has a name, a role that permits certain commands, and keys to sign with."""
 
 from typing import Final, Literal, get_args
 
@@ -6,8 +6,8 @@ import msgspec
 
 Role = Literal["producer", "operator", "host", "reader", "worker"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-"""The roles of principals. `worker` is the role of the cluster's own processes; users create principals of the other
-four roles.
+"""All roles of principals. The cluster's own processes have the role `worker`. Users create principals of the other
+roles.
 """
 
 WORKER: Final = "leasehold"
@@ -15,10 +15,10 @@ WORKER: Final = "leasehold"
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """A sender that is authenticated by its signature.
+    """The sender of a message, as its signature proves.
 
-    `accounts` are the quota accounts for which a producer may submit reservations. A principal of the role `host` may
-    act for the slot that has its name.
+    `accounts`: the quota accounts for which a producer may submit reservations. A principal of the role `host` may act
+    for the slot that has the principal's name.
     """
 
     name: str

@@ -1,5 +1,7 @@
-"""The rows of reservations and of their leases on slots. A view may hold a million of them. They cannot form reference
-cycles, so `gc=False` keeps the garbage collector from scanning them.
+"""The rows of reservations and of their leases, with the functions that read and change them.
+
+A view may contain a million reservations. Their rows cannot form reference cycles, so `gc=False` keeps the garbage
+collector from scanning them.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -20,8 +22,8 @@ LeaseState = Literal["held", "revoking", "claimed"]
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A component of a reservation: `count` equal instances, each on one slot. All essential instances of a reservation
-    are placed together, or none is.
+    """A component of a reservation: `count` equal instances, each of which gets a slot. The essential instances of a
+    reservation are all placed together, or none is.
     """
 
     name: str
@@ -32,7 +34,9 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Instance(msgspec.Struct, frozen=True, gc=False):
-    """One instance of a component. Its name is that of the component if `count` is 1, else `name.0`, `name.1`, …"""
+    """One instance of a component. Its name is that of the component if `count` is 1, else `NAME.0`, `NAME.1` and so
+    on.
+    """
 
     name: str
     component: Component
@@ -40,8 +44,10 @@ class Instance(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shape:
-    """The parts of a request that decide where it can run. The view keeps one object for all equal requests, so that a
-    tick computes once what holds for all of them. Compare shapes by identity.
+    """The parts of a request that decide where it can run.
+
+    The view keeps one object for all equal requests, so that a tick computes facts about them once. Two shapes are
+    equal only if they are the same object.
     """
 
     system: str | None
@@ -56,8 +62,10 @@ class Shape:
 
 
 class Instances(Sequence[Instance]):
-    """The instances of some components, created when the first one is read. Most large gangs that wait are only
-    counted, and creating 10,000 instances takes as long as the rest of a tick.
+    """The instances of some components of a request. They are created when the first one is read.
+
+    A tick only counts the instances of most waiting gangs. Creating 10,000 instances would take as long as the rest of
+    a tick.
     """
 
     __slots__ = ("_components", "_found")
@@ -95,14 +103,16 @@ class Instances(Sequence[Instance]):
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A Celery task of the producer's application, sent when a lease is assigned or a reservation ends."""
+    """A Celery task of the producer's application, and its queue. Leasehold sends the task when a lease is assigned or
+    a reservation ends.
+    """
 
     task: str
     queue: str
 
 
 class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The content of a reservation's request, as clients read it. It never changes."""
+    """What the producer requested in a reservation, as clients read it. It never changes after the submission."""
 
     system: str | None = None
     pool: str | None = None
@@ -112,7 +122,9 @@ class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     account: str | None = None
     size: float = 0
     ttl: float | None = None
-    """Ttl of the reservation in seconds; 0: it never expires; None: the pool's rule applies."""
+    """Time to live of the reservation in seconds; 0: the reservation never expires; None: the rules of
+    the pool decide.
+    """
     restart_policy: Literal["never", "on_failure"] = "never"
     on_interruption: Literal["requeue", "fail"] = "requeue"
     preemptible: bool = True
@@ -121,24 +133,24 @@ class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Request(PublicRequest, frozen=True, kw_only=True, gc=False):
-    """The content of a reservation's request as it is stored, with the producer's callbacks."""
+    """What the producer requested in a reservation, as it is stored: with the callbacks."""
 
     on_lease: Callback | None = None
     on_end: Callback | None = None
 
     @property
     def instances(self) -> int:
-        """Return the number of instances of all components of the request."""
+        """The number of instances of all components of the request."""
         return sum(component.count for component in self.components)
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The lease of one component instance on one slot, in one epoch of that slot.
+    """The lease of one component instance on one slot, for one epoch of the slot.
 
-    `token` is the fencing token: essential leases have that of their reservation, each elastic lease has its own.
-    `resources` are the amounts that it holds. A lease in state `revoking` has to be released by `revoke_by`. A lease
-    in state `claimed` nominates the slot for a pending reservation until the leases that it preempts have ended; its
-    token is 0.
+    `resources`: the amounts that the lease takes of the slot. `token`: the fencing token; all essential leases of a
+    reservation have the reservation's token, each elastic lease has its own. A lease in state `revoking` must be
+    released by `revoke_by`. A lease in state `claimed` promises the slot to a pending reservation until the present
+    leases there have ended; its token is 0.
     """
 
     component: str
@@ -154,12 +166,12 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     leases.
     """
     charged_at: float | None = None
-    """Time up to which `cost` includes the use of the lease; None: the use is not charged."""
+    """Time up to which the use of the lease is included in `cost`; None: the use is not charged."""
     weight: float = 1.0
-    """Cost of one second of the lease: 1 for one worker, a share of the slot, or dollars (`charge_by`)."""
+    """Cost of one second of the lease, by the rule `charge_by`: 1 for each lease, a share of the slot, or dollars."""
     cores: float | None = None
-    """Number of CPUs of its slot that the lease may use at present, including its part of the spare ones; None: only
-    its own.
+    """Number of CPUs of its slot that the lease may use at present, including a part of the spare CPUs. None: as many
+    as its resources have.
     """
     assigned_at: float
     confirmed_at: float | None = None
@@ -168,10 +180,10 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PublicReservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A reservation as clients read it. Times are seconds since the epoch.
+    """The row of a reservation, as clients read it. Times are seconds since the epoch.
 
-    The copy of a row with the greater (`version`, `marked_at`) is the newer one. These two stay the first fields,
-    because Lua code reads them from the start of the JSON.
+    Of two copies of a row, the one with the greater (`version`, `marked_at`) is newer. These two must stay the first
+    fields, because Lua code reads them from the start of the JSON.
     """
 
     version: int = 0
@@ -195,39 +207,41 @@ class PublicReservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_at: float | None = None
     restarts: int = 0
     component_restarts: dict[str, int] | None = None
-    """Instance name -> number of its failures that were followed by a restart; None: there were none.
+    """Instance name -> number of its failures that were followed by a restart; None: no restarts.
 
-    An essential instance restarts with its reservation, by the restart policy. An elastic one restarts alone, by the
-    next grant.
+    An essential instance restarts together with its reservation, by the restart policy. An elastic instance restarts
+    alone, when it is granted again.
     """
     interruptions: int = 0
     token: int = 0
-    """The current fencing token. It changes whenever the essential leases are assigned or moved."""
+    """The fencing token of the present essential leases. It changes when they are assigned or moved to other slots; 0
+    before the first lease.
+    """
     revoke_reason: str | None = None
     revoke_by: float | None = None
-    """Deadline of the leases while the phase is `revoking`; `revoke_reason` has the reason."""
+    """Time by which all leases must be given back, in the phase `revoking`. `revoke_reason` is the reason."""
     leases: tuple[Lease, ...] = ()
     principal: str | None = None
-    """Name of the principal that submitted the reservation; None: the message was not signed."""
+    """Name of the principal that submitted the reservation; None: the request was not signed."""
 
 
 class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
-    """A reservation as the database and the view hold it, with its leases."""
+    """The row of a reservation as the database and the view hold it, with its leases and internal fields."""
 
     request: Request
     failed_at: float | None = None
     restarted_at: float | None = None
     unconfirmed: int = 0
-    """Number of assignments in a row that the holder did not confirm."""
+    """Number of assignments in a row that no holder confirmed."""
     suspended: bool = False
     declined: tuple[str, ...] = ()
-    """While the reservation is pending: slots that its next assignment must not use. While it is leased: elastic
-    instances that its holder gave back; their components get no further grant.
+    """What the holder declined. While the reservation is pending: slots that its next assignment must not use. While it
+    is leased: elastic instances that the holder gave back, and that are not granted again.
     """
     key_hash: str | None = None
-    """SHA-256 of the key that the holder must have, in hexadecimal; None: the holder needs only the token."""
+    """SHA-256, in hexadecimal, of the key that a holder must present; None: a holder needs only the token."""
     instances: int | None = None
-    """Number of instances of the request; None: an older version stored the row."""
+    """Number of instances of the request; None in a row that an older version stored."""
 
 
 def list_instances(request: Request, kind: ComponentKind) -> Instances:
@@ -236,7 +250,7 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
 
 
 def shape_key(request: Request) -> Hashable:
-    """Return a key that is equal for requests of the same shape."""
+    """Return a key for a dict of shapes: it is equal for requests that can run at the same places."""
     components = tuple(
         (each.name, each.count, each.kind, shape_of_resources(each.resources), shape_of_labels(each.labels))
         for each in request.components
@@ -245,7 +259,7 @@ def shape_key(request: Request) -> Hashable:
 
 
 def make_shape(request: Request) -> Shape:
-    """Return the shape of a request: the parts that decide where it can run."""
+    """Return the shape of a request: those of its parts that decide where it can run."""
     return Shape(
         system=request.system,
         pool=request.pool,
@@ -258,8 +272,8 @@ def make_shape(request: Request) -> Shape:
 
 
 def usable_cores(lease: Lease) -> float | None:
-    """Return the number of CPUs of its slot that a lease may use at present, or None if it requested none and no number
-    was reported.
+    """Return the number of CPUs of its slot that a lease may use at present. Return None if the lease requested no CPUs
+    and no number was set.
     """
     return lease.resources.get("cpus") if lease.cores is None else lease.cores
 
@@ -272,31 +286,33 @@ def cost_until(lease: Lease, now: float) -> Levels:
 
 
 def is_over(reservation: PublicReservation) -> bool:
-    """Return whether a reservation has ended and its policy does not restart it."""
+    """Return whether a reservation has ended and will not be restarted by its restart policy."""
     return reservation.phase in ENDED and not may_restart(reservation)
 
 
 def is_on_hold(reservation: Reservation) -> bool:
-    """Return whether a pending reservation is not served because it is suspended or has priority 0."""
+    """Return whether a pending reservation is kept out of the queue: it is suspended or has the priority 0."""
     return reservation.suspended or reservation.priority == 0
 
 
 def is_special(reservation: Reservation) -> bool:
-    """Return whether a reservation cannot be placed by its shape alone: it is on hold, declined slots, was interrupted
-    or has a claim.
+    """Return whether a reservation must be placed individually, and not together with all others of its shape: it is on
+    hold, declined slots, was interrupted or has a claim.
     """
     odd = is_on_hold(reservation) or reservation.declined or reservation.interruptions or is_claimant(reservation)
     return bool(odd)
 
 
 def is_claimant(reservation: Reservation) -> bool:
-    """Return whether a reservation has a claim: it waits for slots that other reservations still have to release."""
+    """Return whether a reservation has a claim: it is pending, and slots are promised to it that still have other
+    leases.
+    """
     return reservation.phase == "pending" and bool(reservation.leases)
 
 
 def may_restart(reservation: PublicReservation) -> bool:
-    """Return whether a reservation failed and its policy allows a restart. The limit `max_restarts` is checked
-    elsewhere.
+    """Return whether a reservation has failed and its restart policy allows a restart. `max_restarts` is not tested
+    here.
     """
     return reservation.phase == "failed" and reservation.request.restart_policy == "on_failure"
 
@@ -304,10 +320,11 @@ def may_restart(reservation: PublicReservation) -> bool:
 def move_reservation(
     reservation: Reservation, to: Phase, cause: Cause, now: float, **changes: Any
 ) -> tuple[Reservation, Event]:
-    """Return the reservation after a legal change of phase, and the event of the change.
+    """Return the reservation after a change of its phase, and the event about the change.
 
-    `reason` in `changes` is stored in both. `told` in `changes` has further fields of the event. Raise IllegalMoveError
-    for a change that RESERVATION_MOVES does not permit for this cause.
+    `changes` are new values of fields. Two keys are special: `reason` is stored in the row and in the event; `told` has
+    further details of the event. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this
+    cause.
     """
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
     told: dict[str, Any] = changes.pop("told", {})

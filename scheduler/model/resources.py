@@ -1,18 +1,18 @@
-"""Resource vectors: maps of any resource name to an amount. A missing name counts as 0.
+"""Resource vectors: tables of resource names and amounts, such as {cpus: 4}. A missing name counts as 0.
 
-Source: Orchard's named resources. Unlike Orchard, free capacity is never negative: when a host comes back with less
-than its leases use, 0 is free.
+Source: Orchard's named resources. Unlike in Orchard, free capacity is never negative: if a host comes back with less
+than its leases use, its free capacity is 0.
 """
 
 from collections.abc import Iterable, Mapping
 
 Resources = Mapping[str, float]
 SLACK = 1e-9
-"""Tolerance for rounding errors of sums and differences. With it, three requests of 0.1 CPUs fit on 0.3 CPUs."""
+"""Tolerance for rounding errors. With it, three requests of 0.1 CPUs fit on 0.3 CPUs."""
 
 
 def fits(request: Resources, free: Resources) -> bool:
-    """Return whether every amount of `request` is at most the free amount of the same resource."""
+    """Return whether each amount of `request` is at most the amount of the same resource in `free`."""
     for name, amount in request.items():  # noqa: SIM110  a generator takes three times as long
         if amount > 0 and amount > free.get(name, 0) + SLACK:
             return False
@@ -28,19 +28,19 @@ def add(left: Resources, right: Resources) -> dict[str, float]:
 
 
 def subtract(left: Resources, right: Resources) -> dict[str, float]:
-    """Return the difference of two resource vectors for the names of `left`. No amount is below 0."""
+    """Return `left` minus `right` for the resource names of `left`. No amount of the result is below 0."""
     return {name: max(0, amount - right.get(name, 0)) for name, amount in left.items()}
 
 
 def merge(left: Resources, right: Resources) -> dict[str, float]:
-    """Return both resource maps combined. If a name is in both, the amount of `right` counts, so `left` can hold
+    """Return both resource vectors combined. If a name is in both, the amount of `right` is used: `left` may hold
     defaults.
     """
     return {**left, **right}
 
 
 def total(requests: Iterable[Resources]) -> dict[str, float]:
-    """Return the sum of any number of resource vectors; {} for none."""
+    """Return the sum of any number of resource vectors; {} if there are none."""
     result: dict[str, float] = {}
     for request in requests:
         for name, amount in request.items():
@@ -49,5 +49,7 @@ def total(requests: Iterable[Resources]) -> dict[str, float]:
 
 
 def shape_of(resources: Resources) -> tuple[tuple[str, float], ...]:
-    """Return the resources in a hashable form. Equal maps give equal results; {a: 0} and {} differ."""
+    """Return the resources as a sorted tuple of (name, amount), for use as a key. Equal tables give equal tuples; {a:
+    0} and {} do not.
+    """
     return tuple(sorted(resources.items()))

@@ -1,9 +1,8 @@
-"""Rights: which verbs each role may use, and on which reservations, accounts and slots a principal may act.
+"""Rights: which verbs each role may use, and for which reservations, accounts and slots a principal may act.
 
-Each `find_…_fault` function returns a fault, or None if the request is allowed. `principal` is None for a message that
-was not signed; where such messages are accepted, they are allowed everything. A producer gets the same fault for a
-reservation of another principal and for one that does not exist, so that the fault does not reveal which ids are in
-use.
+Each `find_…_fault` function returns a fault, or None if the request is allowed. `principal` None stands for a request
+that was not signed. Such a request is allowed everything in clusters that accept unsigned requests. A producer gets the
+same fault for an unknown reservation as for one of another principal, so that it cannot find out which ids are in use.
 """
 
 import hashlib
@@ -28,13 +27,13 @@ ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {
     **dict.fromkeys(("register", "leave", "leases"), _HOST),
     **dict.fromkeys(("query", "explain", "conditions"), _READER),
 }
-"""The roles that may use each verb of the queue `reservations`. `leases`, `query`, `explain` and `conditions` only
+"""Verb of the queue `reservations` -> the roles that may use it. `leases`, `query`, `explain` and `conditions` only
 read.
 """
 
 
 def find_role_fault(principal: Principal | None, verb: str) -> Fault | None:
-    """Return a fault unless the role of this principal may use the verb."""
+    """Return a fault if the role of this principal may not use the verb, else None."""
     return _compare_role(principal, ROLES_BY_VERB.get(verb, _OPERATOR))
 
 
@@ -46,8 +45,8 @@ def _compare_role(principal: Principal | None, roles: frozenset[Role]) -> Fault 
 
 
 def find_account_fault(principal: Principal | None, account: str | None) -> Fault | None:
-    """Return a fault unless this principal may submit reservations for the account. No account (None) is always
-    allowed.
+    """Return a fault if this principal may not submit reservations for this quota account, else None. A reservation
+    without an account (None) is always allowed.
     """
     if principal is None or principal.role == "operator" or account is None or account in principal.accounts:
         return None
@@ -56,13 +55,15 @@ def find_account_fault(principal: Principal | None, account: str | None) -> Faul
 
 
 def owns(principal: Principal | None, reservation: Reservation) -> bool:
-    """Return whether this principal may act on the reservation: it submitted it, or the submission was not signed."""
+    """Return whether this principal may act on the reservation: the principal is an operator or submitted the
+    reservation, or the submission was not signed.
+    """
     return principal is None or principal.role == "operator" or reservation.principal in {None, principal.name}
 
 
 def find_owner_fault(principal: Principal | None, name: str, current: Reservation | None) -> Fault | None:
-    """Return a fault unless this principal may act on the reservation `name`. `current` is its row, or None if there is
-    none.
+    """Return a fault if this principal may not act on the reservation `name`, else None. `current`: the row of the
+    reservation, or None if there is none.
     """
     if principal is None or principal.role == "operator" or (current is not None and owns(principal, current)):
         return None
@@ -70,10 +71,10 @@ def find_owner_fault(principal: Principal | None, name: str, current: Reservatio
 
 
 def find_place_fault(principal: Principal | None, current: Reservation, slot: str | None) -> Fault | None:
-    """Return a fault unless this principal may confirm that the reservation runs on the slot.
+    """Return a fault if this principal may not confirm that the reservation runs on the slot, else None.
 
-    A confirmation on a slot where the reservation has no lease takes leases from other reservations. Only an operator
-    may send it.
+    A confirmation on a slot where the reservation has no lease ends leases of other reservations. Only an operator may
+    send one.
     """
     held = {lease.slot for lease in current.leases if lease.state != "claimed"}
     if principal is None or principal.role == "operator" or slot is None or slot in held:
@@ -82,8 +83,8 @@ def find_place_fault(principal: Principal | None, current: Reservation, slot: st
 
 
 def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
-    """Return a fault unless this principal may act for the host of the slot. A host may act for the slot that has its
-    name.
+    """Return a fault if this principal may not act for the host of the slot, else None. A host may act for the slot
+    that has the name of its principal.
     """
     if principal is None or principal.role != "host" or slot == principal.name:
         return None
@@ -91,7 +92,7 @@ def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
 
 
 def is_key_of(key_hash: str, key: str | None) -> bool:
-    """Return whether the SHA-256 of this key, in hexadecimal, equals `key_hash`, which the reservation's submitter
-    sent.
+    """Return whether `key` is the secret key of a reservation: `key_hash`, which the producer submitted, is the SHA-256
+    of the key in hexadecimal.
     """
     return key is not None and hmac.compare_digest(hashlib.sha256(key.encode()).hexdigest(), key_hash)

@@ -1,4 +1,4 @@
-"""Compare two documents of rules and list the keys whose values differ."""
+"""Compare two versions of the rules and list the keys whose values differ."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -9,24 +9,28 @@ from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError, show
 
 _TABLES: Final = (("pools",), ("accounts",), ("scheduler", "system"))
-"""Paths of tables whose entries are tables. An added or removed entry is reported as one change."""
+"""Paths of tables in the rules whose entries are tables, such as pools. An added or removed entry counts
+as one change.
+"""
 _OFFERINGS: Final = "offerings"
 _IDENTITY: Final = ("name", "market", "zone")
 _HIDDEN: Final = "user_data"
-"""Name of a key whose text may be long. Only its length is shown."""
+"""Name of a key whose value may be a long text. Only the length of the text is shown."""
 _ABSENT: Final = object()
 
 Path = tuple[str, ...]
 
 
 class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of the rules whose value differs. None as value: the key is not set and has no default."""
+    """One key of the rules whose value differs between two versions. `before` or `after` None: the key has no value
+    there.
+    """
 
     path: str
     before: Any
     after: Any
     kind: str = "changed"
-    """`changed`; or `added` or `removed` for a whole pool, account, offering or table of a system."""
+    """`changed`, or `added` or `removed` for a whole pool, account, offering or table of a system."""
 
     def __str__(self) -> str:
         if self.kind != "changed":
@@ -35,17 +39,17 @@ class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[RuleChange]:
-    """Return the differences between two documents of rules, in the order of their paths.
+    """Return the differences between two versions of the rules, sorted by path.
 
-    A key that is not set has its default value. Writing a default value out is therefore no difference.
+    A key that is missing has its default value. So a key that is set to its default value is no difference.
     """
     found = _compare((), _complete(before), _complete(after))
     return [_describe(*each) for each in sorted(found, key=lambda each: each[0])]
 
 
 def _complete(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the document with its defaults filled in. A document that this version cannot read is returned
-    unchanged.
+    """Return rules in which missing keys have their default values. Rules that this version of the program cannot read
+    are returned unchanged.
     """
     try:
         return read_rules(dict(document)).model_dump(mode="json")
@@ -66,7 +70,9 @@ def _compare(path: Path, before: Any, after: Any) -> Iterator[tuple[Path, Any, A
 
 
 def _by_name(offerings: Any) -> Any:
-    """Return offerings as a table with name, market and zone as key, so that they can be compared one by one."""
+    """Return a list of offerings as a table with name, market and zone as keys, so that single offerings can be
+    compared. Return any other value unchanged.
+    """
     if not isinstance(offerings, list) or not all(isinstance(each, Mapping) for each in offerings):
         return offerings
     named = {"/".join(str(each[key]) for key in _IDENTITY if each.get(key)): each for each in offerings}

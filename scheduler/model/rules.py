@@ -1,7 +1,8 @@
-"""The rules of the scheduler, the pools and the accounts: the `config` of a scenario, and tables of `leasehold.toml`.
+"""The rules by which plans are made: of the scheduler, the pools, the accounts and the limits. They are the `config` of
+a scenario and the tables of `leasehold.toml` with these names.
 
-Defaults are defined only here. The text under a key is its documentation, which `leasehold config init` and
-docs/reference/configuration.md show.
+Default values are defined only here. The text below a key is its documentation: `leasehold config init` writes it, and
+docs/reference/configuration.md quotes it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,14 +32,14 @@ from scheduler.model.validation import (
 
 
 class Pool(Document):
-    """A group of slots with common rules. All slots of a pool serve one system. Durations are in seconds."""
+    """The rules of a pool: a group of slots that serve one system. Durations are in seconds."""
 
     system: Name
     """System that the slots offer, like `x86_64-linux`. Several pools may serve one system."""
     provider: Literal["ec2", "static"] = "ec2"
     """Origin of the machines. `ec2`: Leasehold launches and terminates them; `static`: hosts register themselves."""
     min_slots: Count = 0
-    """Minimum number of slots, kept without any demand."""
+    """Minimum number of slots, which are kept even if no reservation needs them."""
     max_slots: Count | None = None
     """Maximum number of slots; required for an `ec2` pool."""
     target_warm_slots: Count = 0
@@ -48,7 +49,7 @@ class Pool(Document):
     `offerings`.
     """
     launch_for_elastic: bool = False
-    """Whether machines are launched for elastic components alone."""
+    """Whether a machine is launched if only elastic instances need it."""
     default_resources: ResourceMap = {}
     """Resources of a component that requests none."""
     idle_scale_down: Seconds = 300.0
@@ -76,7 +77,7 @@ class Pool(Document):
     quota_hold: Seconds = 60.0
     """Time for which a market is not launched after EC2 refused a launch because of its quota."""
     self_end_after: Seconds = 1800.0
-    """Time without a touch after which a machine whose boot script has the watchdog powers itself off; 0 = off."""
+    """Time after which the boot script's watchdog powers the machine off if its file was not touched; 0 = off."""
     max_uses: Count = 0
     """Number of leases after which a machine is replaced; 0 = no limit."""
     recycle_unclean: bool = False
@@ -103,36 +104,38 @@ class Pool(Document):
     """How a booted machine is probed for readiness."""
 
     def check_fields(self) -> None:
-        """Refuse a pool whose keys contradict each other: its limits on slots, or offerings that are equal."""
+        """Refuse a pool whose keys contradict each other: its limits on slots, or two equal offerings. Raises
+        ExpectedError.
+        """
         if faults := list(_pool_conflicts(self)):
             raise conflicts(faults)
 
     @cached_property
     def counts_leases_only(self) -> bool:
-        """Whether the number of leases is the only limit on what a slot of this pool takes."""
+        """Whether slots of this pool have no resources, so that only the number of leases on a slot is limited."""
         return self.resources is None and not self.offerings
 
     @cached_property
     def lease_limit(self) -> float:
-        """The maximum number of leases on one slot; infinite if only resources limit it."""
+        """The maximum number of leases on one slot of the pool; infinity if only the resources limit it."""
         if self.max_leases_per_slot is not None:
             return self.max_leases_per_slot
         return 1 if self.counts_leases_only else float("inf")
 
     @cached_property
     def is_elastic(self) -> bool:
-        """Whether Leasehold launches and terminates the machines of this pool; false for static hosts."""
+        """Whether Leasehold launches and terminates the machines of this pool; False for pools of static hosts."""
         return self.provider == "ec2"
 
     @cached_property
     def offering_by_key(self) -> dict[str, Offering]:
-        """The offerings of the pool by key, in the configured order."""
+        """Offering key -> offering, in the configured order. `offering_key` makes the keys."""
         return {offering_key(self, offering): offering for offering in self.offerings}
 
 
 def offering_key(pool: Pool, offering: Offering) -> str:
-    """Return the key of an offering: its name if that is unique in the pool, else name/market, else
-    name/market/zone.
+    """Return the key of an offering within its pool: NAME if the name is unique there, else NAME/MARKET, else
+    NAME/MARKET/ZONE.
     """
     alike = [other for other in pool.offerings if other.name == offering.name]
     if len(alike) <= 1:
@@ -153,7 +156,7 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
 
 
 class SchedulerKeys(Document):
-    """How reservations are scheduled. Durations are in seconds."""
+    """The settings that decide how reservations are scheduled, for all systems or for one. Durations are in seconds."""
 
     queue: Literal["fifo", "priority", "size", "dynsize", "quota"] = "fifo"
     """Queue order: `fifo`, `priority` (highest first), `size` or `dynsize` (smallest first), or `quota` (by
@@ -164,13 +167,13 @@ class SchedulerKeys(Document):
     fewest leases.
     """
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
-    """How instances of elastic components are granted and taken back. Reservations without any are not affected."""
+    """How instances of elastic components are granted and taken back; without effect on other reservations."""
     backfill: bool = True
     """Whether later reservations may be placed although an earlier one does not fit."""
     starvation_guard: Seconds = 3600.0
     """Waiting time after which slots that could serve a reservation are kept from later reservations; 0 = off."""
     preemption: bool = True
-    """Whether better work may preempt running work, for queues and elastic settings with preemption."""
+    """Whether a better reservation may preempt a running one, in queues and elastic settings with preemption."""
     preemption_grace: Seconds = 30.0
     """Time that the holder of a preempted lease has to stop; 0 = the lease ends at once."""
     min_run_time: Seconds = 0.0
@@ -184,23 +187,21 @@ class SchedulerKeys(Document):
     max_unconfirmed: Count = 0
     """Number of unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
-    """Time after a restart during which unconfirmed leases wait for machines that have not answered yet."""
+    """Maximum time after a restart for which no unconfirmed lease is taken back while an adopted machine is silent."""
     confirm_timeout: Seconds = 0.0
     """Time after which a lease that its holder has not confirmed is taken back; 0 = off."""
     charge_by: Literal["lease", "dominant_share", "price"] = "lease"
-    """What accounts pay for: `lease` (one for each), `dominant_share` of the slot, or `price` (dollars of the slot)."""
+    """Cost of one second of a lease: `lease` (1 for each), `dominant_share` of the slot, or `price` (dollars)."""
     max_slots: Count = 0
     """Maximum number of slots of all pools together; 0 = no limit."""
     share_cores: bool = True
     """Whether each lease may also use an equal part of the slot's CPUs that no lease has; false = only its own CPUs."""
     dynsize_decay: Amount = 256.0
-    """Under `dynsize`, the size of a waiting reservation (sum of cpus × sum of memory_mib) falls by this each
-    second.
-    """
+    """Amount by which a waiting reservation's size (sum of cpus × sum of memory_mib) falls each second (`dynsize`)."""
 
 
 class Scheduler(SchedulerKeys):
-    """Settings of the scheduler for all pools. Durations are in seconds."""
+    """The scheduler's settings for all pools, with exceptions for single systems. Durations are in seconds."""
 
     system: dict[Name, SchedulerKeys] = {}
     """Settings for the reservations and pools of one system that differ from the common ones:
@@ -209,7 +210,7 @@ class Scheduler(SchedulerKeys):
 
 
 class AccountKeys(Document):
-    """The rules of a quota account. Amounts are in worker-seconds (or in the unit of `charge_by`)."""
+    """The settings of a quota account. Amounts are in worker-seconds (or in the unit of `charge_by`)."""
 
     charge_rate: Levels = NOTHING
     """Amount that the account earns per second at each paid level, best first; missing levels are 0."""
@@ -220,13 +221,13 @@ class AccountKeys(Document):
     per_label_task_limits: CountMap = {}
     """Label name -> maximum number of leases of the account on slots that have the same value of this label."""
     disable_free_tasks: bool = False
-    """Whether reservations without balance wait instead of running at the free level."""
+    """Whether the account's reservations wait, instead of running at the free level, while it has no balance."""
     description: Text = ""
     """Description of the account for people."""
 
 
 class AccountRules(AccountKeys):
-    """A quota account in the rules."""
+    """A quota account as the rules define it: its settings and its initial balance."""
 
     balance: SignedLevels | None = None
     """Initial balance for each paid level; a change of this list sets the balance again; default: 0."""
@@ -254,10 +255,10 @@ class LimitRules(Document):
 
 
 class Rules(Document):
-    """All rules that a plan follows: scheduler, pools, accounts and limits."""
+    """All rules by which plans are made: those of the scheduler, the pools, the accounts and the limits."""
 
     scheduler: Scheduler = Scheduler()
-    """Settings for all pools."""
+    """The scheduler's settings for all pools."""
     pools: dict[Name, Pool] = {}
     """The pools by name. The first pool that serves a system provides the default ttl of its reservations."""
     accounts: dict[Name, AccountRules] = {}
@@ -275,7 +276,9 @@ class Rules(Document):
 
     @cached_property
     def _settings_of_system(self) -> dict[str, SchedulerKeys]:
-        """The settings of each system that has its own: the common settings, overridden by those of the system."""
+        """System -> its settings, for systems that have settings of their own: the common settings, overridden by those
+        of the system.
+        """
         return {
             name: self.scheduler.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
             for name, own in self.scheduler.system.items()
@@ -283,17 +286,17 @@ class Rules(Document):
 
     @cached_property
     def has_quota(self) -> bool:
-        """Whether any queue is `quota`. Only then do accounts earn and pay."""
+        """Whether the queue of any system is `quota`. Only then do accounts earn and pay."""
         return any(keys.queue == "quota" for keys in (self.scheduler, *self._settings_of_system.values()))
 
     @cached_property
     def has_shared_cores(self) -> bool:
-        """Whether any queue shares spare cores among leases."""
+        """Whether `share_cores` is set for any system: then leases share the spare CPUs of their slot."""
         return any(keys.share_cores for keys in (self.scheduler, *self._settings_of_system.values()))
 
     def queue_of(self, pool: str | None, system: str | None) -> str:
-        """Return the name of the queue of a reservation for this pool or system: the system if it has its own settings,
-        else "".
+        """Return the name of the queue in which a reservation for this pool or system waits. The name is the system if
+        the system has settings of its own, else "".
         """
         named = self.pools.get(pool) if pool is not None else None
         name = (named.system if named else system) or ""
@@ -306,7 +309,7 @@ class Rules(Document):
         return self._settings_of_system.get(self.queue_of(pool, system), self.scheduler)
 
     def settings_of_queue(self, queue: str) -> SchedulerKeys:
-        """Return the scheduler settings of a queue that `queue_of` returned."""
+        """Return the scheduler settings of the queue with this name, as `queue_of` returns it."""
         return self._settings_of_system.get(queue, self.scheduler)
 
     def serving_pools(self, pool: str | None, system: str | None) -> tuple[str, ...]:
@@ -319,12 +322,16 @@ class Rules(Document):
 
 
 def read_rules(document: object, prefix: str = "config") -> Rules:
-    """Return the rules in a parsed file or row. Raise InvalidInputError with every key that is wrong."""
+    """Return the rules in `document`, a parsed file or database row. Raises InvalidInputError that lists every wrong
+    key. `prefix`: the path of the document, for the faults.
+    """
     return read_document(Rules, document, prefix)
 
 
 def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a document of rules in which `changes` override `rules`. Tables are merged, lists are replaced."""
+    """Return a copy of the document `rules` with the values of `changes`. Nested tables are merged key by key; lists
+    are replaced.
+    """
     merged = dict(rules)
     for key, value in changes.items():
         known = merged.get(key)
@@ -333,12 +340,14 @@ def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 
 def slot_ids(name: str, pool: Pool) -> Iterable[str]:
-    """Return the ids of the slots of an ec2 pool, `POOL-1` … `POOL-max_slots`. Return none for a static pool, whose
+    """Return the ids of the slots of an EC2 pool: `POOL-1` to `POOL-max_slots`. Return none for a static pool, whose
     slots are created when hosts register.
     """
     return list_slot_ids(name, pool) if pool.is_elastic else ()
 
 
 def list_slot_ids(name: str, pool: Pool) -> list[str]:
-    """Return `POOL-1` … `POOL-max_slots` for any pool. Hosts of a static pool may register under these ids."""
+    """Return the ids `POOL-1` to `POOL-max_slots` for a pool of any kind. Hosts of a static pool may register under
+    these ids.
+    """
     return [f"{name}-{number}" for number in range(1, (pool.max_slots or 0) + 1)]

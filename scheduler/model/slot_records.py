@@ -1,4 +1,4 @@
-"""Slot records: slots in the format of a scenario, used by snapshots and suggested changes."""
+"""Slot records: slots in the format of a scenario file. Snapshots and suggested changes use them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,8 +8,8 @@ from scheduler.model.slots import Slot
 
 
 def describe_slot_record(slot: Slot, leases: Iterable[tuple[str, Lease]]) -> dict[str, Any]:
-    """Return a slot in the format of a scenario, without times. `leases` are pairs (reservation id, lease); those of
-    other epochs are omitted.
+    """Return a slot as a table in the format of a scenario, without times. `leases`: pairs (reservation id, lease);
+    leases of other epochs of the slot are omitted.
     """
     record = {
         "id": slot.id,

@@ -1,5 +1,5 @@
-"""Slots: rows that each hold at most one machine at a time. A slot is reused, and each launch on it starts a
-new epoch.
+"""The rows of slots. A slot has at most one machine at a time. It is reused: each launch on a slot
+begins a new epoch.
 """
 
 from typing import Any, Literal
@@ -11,11 +11,11 @@ from scheduler.model.transitions import SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
 ADOPTED = "adopted"
-"""The `launch_reason` of a machine that this cluster did not launch but found by its tags."""
+"""The `launch_reason` of a slot whose machine this cluster did not launch, but found by its tags."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine as the cloud reports it: a copy of the state of an EC2 instance."""
+    """A machine as the cloud reports it: a copy of the state and the tags of an EC2 instance."""
 
     id: str
     state: Literal["pending", "running", "stopping", "terminated"]
@@ -27,26 +27,28 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool | None = None
     """Result of EC2's status checks; None while it is unknown."""
     interrupted: bool = False
-    """Whether the cloud is ending this machine to take its spot capacity back."""
+    """Whether the cloud is ending this spot machine to take its capacity back."""
     slot: str | None = None
     pool: str | None = None
     launch_id: str | None = None
     offering: str | None = None
     cluster_id: str | None = None
-    """Identity of the cluster that launched the machine. None: an earlier version launched it and stored no
-    identity.
+    """Identity of the cluster that launched the machine. None: an older version of Leasehold launched it without this
+    tag.
     """
     highest_term: int = 0
     highest_token: int = 0
-    """Highest fencing token at the launch. This field and the six before it are read from the machine's tags."""
+    """Highest fencing token when the machine was launched. This field and the six before it are read from the machine's
+    tags.
+    """
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A slot as clients read it. Times are seconds since the epoch; None if the event has not happened.
+    """The row of a slot, as clients read it. Times are seconds since the epoch; None if the event has not happened.
 
     `version` counts the writes that changed more than a time stamp; `marked_at` is the time of the last write of any
-    kind. The copy of a row with the greater (version, marked_at) is the newer one. These two stay the first fields,
-    because the Lua code of the view cache reads them from the start of the JSON.
+    kind. Of two copies of a row, the one with the greater (`version`, `marked_at`) is newer. These two must stay the
+    first fields, because the Lua code of the view cache reads them from the start of the JSON.
     """
 
     version: int = 0
@@ -55,67 +57,71 @@ class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pool: str
     state: SlotState = "empty"
     epoch: int = 0
-    """Number of machines that this slot has had. A lease or a termination is valid for one epoch."""
+    """Number of machines that the slot has had. A lease or a termination belongs to one epoch."""
     since: float = 0.0
     """Time at which the slot entered its present state."""
     idle_since: float | None = None
-    """Time when the last lease of the slot ended, or when the slot became ready; None while it holds a lease."""
+    """Time at which the slot became ready or its last lease ended; None while it has a lease."""
     offering: str | None = None
     """Key of the offering from which the machine was launched: `name`, or `name/market` if the name is not unique."""
     market: Market | None = None
     price: float | None = None
     resources: dict[str, float] | None = None
-    """Resources of the slot. None: only the number of leases is limited."""
+    """Resource name -> amount that the slot has. None: only the number of leases on the slot is limited."""
     labels: dict[str, str] = {}
     cordoned: bool = False
     last_seen: float | None = None
     interrupted_by: float | None = None
     """Time at which the interrupted machine will be gone."""
     drain_reason: str | None = None
-    """Why the slot drains, or why the next tick must drain it (`requested`, `leaving`, `interrupted`, `idle`, …)."""
+    """Why the slot is draining, or why the next tick must drain it: `requested`, `leaving`, `interrupted`, `idle` or
+    another reason.
+    """
     error: str | None = None
-    """Category of the failed launch while the slot is in the state `error`."""
+    """Category of the error of the failed launch, in the state `error`."""
     instance_id: str | None = None
     address: str | None = None
     instance_type: str | None = None
     zone: str | None = None
     machine: str | None = None
-    """Machine id that a static host reported. It is kept while the host is away, so that no other host takes
-    the slot.
+    """Id of the machine, as a static host registered it. The id is kept while the host is away, so that no other host
+    gets the slot.
     """
     uses: int = 0
-    """Number of leases that this machine has had."""
+    """Number of leases that the slot's present machine has had."""
 
 
 class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
-    """A slot as the database and the view hold it."""
+    """The row of a slot as the database and the view hold it, with internal fields."""
 
     interrupted_at: float | None = None
     """Time at which the interruption notice arrived; None without a notice."""
     launch_id: str | None = None
     launch_reason: str | None = None
     launch_request: dict[str, Any] | None = None
-    """The complete launch request to the cloud. It is stored before it is sent, and repeated unchanged."""
+    """The complete launch request to the cloud. It is stored before it is sent, so that a repetition is
+    exactly equal.
+    """
     attempts: int = 0
-    """Number of attempts at the present slow work on the slot (launch or termination)."""
+    """Number of attempts so far at the launch or termination that is under way."""
     not_before: float = 0.0
-    """Earliest time of the next attempt at the present slow work on the slot (launch or termination)."""
+    """Earliest time of the next attempt at the launch or termination that is under way."""
     sent_at: float = 0.0
-    """Time at which a task for the present slow work on the slot (launch or termination) was last sent."""
+    """Time at which a task for the launch or termination that is under way was last sent to its queue."""
     missed: int = 0
-    """How many times in a row the cloud did not know this machine."""
+    """How many checks in a row did not find the slot's machine in the cloud."""
     failed_probes: int = 0
     """Number of probes in a row that failed after the machine was ready."""
     unconfirmed: int = 0
-    """Number of leases in a row on this machine that their holders did not confirm."""
+    """Number of leases in a row on this machine that no holder confirmed."""
     stranger: str | None = None
-    """Id of an unknown reservation that was confirmed to run on the slot. The slot takes no lease until it is reported
-    as `idle`.
+    """Id of a reservation that is unknown here and was reported to run on the slot (`confirm`). The slot takes no
+    leases until it is reported as idle.
     """
     noted_at: float | None = None
-    """Time of the newest report about the slot (`confirm`, `idle`). Older reports are ignored."""
+    """Time of the newest report about what runs on the slot (`confirm`, `idle`). Older reports are ignored."""
     heartbeat: int = 0
-    """Counter of the host's newest signed heartbeat. A heartbeat with a lower or equal counter is a copy and is
+    """Counter of the host's newest signed heartbeat. A heartbeat with the same or a lower counter is a copy, and is
     ignored.
     """
 
@@ -124,17 +130,18 @@ _DIGITS = "0123456789"
 
 
 def slot_order(slot_id: str) -> tuple[str, int, str]:
-    """Return the sort key of a slot within its pool: by number (`linux-2` before `linux-10`), or by id without a
-    number.
+    """Return a key that sorts the slots of a pool by their number: `linux-2` before `linux-10`. An id without a number
+    is sorted as text.
     """
     name = slot_id.rstrip(_DIGITS)
     return (name, int(slot_id[len(name) :]), slot_id) if len(name) < len(slot_id) else (slot_id, -1, slot_id)
 
 
 def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: Any) -> tuple[Slot, Event]:
-    """Return the slot after a change of state, and the event of the change. `reason` in `changes` goes into the event.
+    """Return the slot after a change of its state, and the event about the change.
 
-    Raise IllegalMoveError for a change that SLOT_MOVES does not permit for this cause.
+    `changes` are new values of fields. Two keys are special: `reason` goes into the event; `event` replaces the event's
+    name. Raises IllegalMoveError if SLOT_MOVES does not permit the change for this cause.
     """
     check_move(SLOT_MOVES, "slot", slot.id, (slot.state, to), cause)
     name, reason = changes.pop("event", f"slot_{to}"), changes.pop("reason", None)
@@ -144,11 +151,11 @@ def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: An
 
 
 def without_machine(slot: Slot) -> dict[str, Any]:
-    """Return the field changes that clear everything about the machine of a slot, except for its epoch and its host's
-    id.
+    """Return the field values that remove everything about its machine from a slot. The slot keeps its epoch and the id
+    of its host.
 
-    A slot that was never launched belongs to a static host, which may come back. Its resources and labels are kept, so
-    that reservations that it could serve do not wait with `never_fits`.
+    The slot of a static host (one that was never launched) also keeps its resources and labels, because the host may
+    come back. So reservations that it could serve do not wait with `never_fits`.
     """
     is_host = slot.launch_id is None
     return {

@@ -20,7 +20,7 @@ report of EC2 or a host.
 
 
 def write_page() -> str:
-    """Return the page of states and legal moves as Markdown."""
+    """Return the text of docs/reference/states.md: the states and legal moves of slots, reservations and leases."""
     tables = (("Slots", SLOT_MOVES), ("Reservations", RESERVATION_MOVES), ("Leases", LEASE_MOVES))
     parts = [INTRODUCTION, *("\n".join(_write_table(name, edges)) for name, edges in tables)]
     return "\n".join(parts)

@@ -1,7 +1,7 @@
-"""The legal changes of state of slots, reservations and leases, as tables. No other module defines them.
+"""The legal changes of state of slots, reservations and leases, as tables. No other module defines legal changes.
 
-Each entry is an edge (from, to) with the causes that may make this change: `tick` (a decision of a plan), `holder` (a
-producer or the holder of a lease), `operator` (a person) and `cloud` (a report of EC2 or a host).
+A table maps a change (from, to) to the causes that may make it, each with the reason. Causes are `tick` (a decision of
+a plan), `holder` (a producer or the holder of a lease), `operator` (a person) and `cloud` (a report of EC2 or a host).
 docs/reference/states.md is generated from these tables.
 """
 
@@ -32,15 +32,15 @@ PHASES: Final[tuple[Phase, ...]] = (
 )
 
 IN_FLIGHT: Final = frozenset[SlotState]({"launching", "booting", "binding"})
-"""States of a slot on its way to `ready`."""
+"""States of a slot whose machine is expected to become ready."""
 INACTIVE: Final = frozenset[SlotState]({"empty", "error"})
-"""States of a slot that does not count towards `max_slots`."""
+"""States in which a slot does not count towards `max_slots`."""
 WITH_MACHINE: Final = frozenset[SlotState]({"booting", "binding", "ready", "draining"})
-"""States of a slot in which a machine is assumed to run."""
+"""States in which a slot is assumed to have a running machine."""
 HOLDING: Final = frozenset[SlotState]({"ready", "draining"})
-"""States of a slot that may have leases."""
+"""States in which a slot may have leases."""
 ENDED: Final = frozenset[Phase]({"released", "cancelled", "expired", "failed"})
-"""Phases in which a reservation has ended. Only a `failed` reservation may still be restarted."""
+"""Phases of a reservation that has ended. Only a `failed` reservation may still be restarted."""
 
 Edges = dict[tuple[str, str], dict[Cause, str]]
 
@@ -147,7 +147,7 @@ LEASE_MOVES: Final[Edges] = {
 
 
 class IllegalMoveError(Exception):
-    """Raised for a change of state that no table allows. This is an error of the program, never of its input."""
+    """Raised for a change of state that no table allows. The cause is an error in the program, never a wrong input."""
 
     def __init__(self, kind: str, name: str, source: str, target: str, cause: str) -> None:
         self.kind, self.name, self.source, self.target, self.cause = kind, name, source, target, cause
@@ -155,6 +155,8 @@ class IllegalMoveError(Exception):
 
 
 def check_move(edges: Edges, kind: str, name: str, move: tuple[str, str], cause: Cause) -> None:
-    """Raise IllegalMoveError unless `edges` permits this change of state for this cause."""
+    """Raise IllegalMoveError unless the table `edges` permits the change `move` (from, to) for this cause. `kind` and
+    `name` describe the row in the error.
+    """
     if cause not in edges.get(move, {}):
         raise IllegalMoveError(kind, name, *move, cause)

@@ -1,4 +1,4 @@
-"""The field types of documents: names, amounts, durations and labels, each with its check.
+"""The types of fields in input documents (names, amounts, durations, labels), each with the check of its values.
 
 A check takes a value and returns it in its normal form, or raises the error that `expected(...)` makes.
 """
@@ -40,7 +40,7 @@ _KEY_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether the value is a finite number. True and False are not numbers."""
+    """Return whether the value is a finite number. True and False do not count as numbers."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -83,7 +83,9 @@ def _port(value: object) -> int:
 
 
 def parse_duration(value: object) -> float:
-    """Return a duration in seconds. The value is a number >= 0, or a text like "30s", "15m", "1h30m"."""
+    """Return a duration in seconds. The value is a number >= 0 or a text like "30s", "15m" or "1h30m". Raises
+    ExpectedError for any other value.
+    """
     if isinstance(value, str):
         parts = _DURATION.findall(value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
@@ -101,7 +103,9 @@ def _signed(value: object) -> float:
 
 
 def _five(value: object, check: Callable[[object], float], what: str) -> list[float]:
-    """Return a list of five checked numbers; missing ones are 0. `what` describes the numbers for the error message."""
+    """Return a list of five checked numbers, one for each paid level; missing numbers are 0. `what` describes the
+    numbers in the error message.
+    """
     if not isinstance(value, list | tuple) or len(value) > _LEVELS or not all(is_number(each) for each in value):
         raise expected(f"a list of at most {_LEVELS} {what}")
     return [*map(check, value), *([0.0] * (_LEVELS - len(value)))]
@@ -140,9 +144,9 @@ def _key_hash(value: object) -> str:
 
 
 def check_unicode(text: str, **context: object) -> str:
-    """Return the text unchanged. Raise the error of a check if UTF-8 or a database cannot store it.
+    """Return the text unchanged. Raises ExpectedError if UTF-8 or a database cannot store the text.
 
-    The error message shows `got` of the context in place of the text.
+    The error message shows `got` in `context` in place of the text.
     """
     if not _is_storable(text):
         raise expected("a text of whole characters, without NUL", **context)
@@ -159,8 +163,8 @@ def _is_storable(text: str) -> bool:
 
 
 def _few(value: object) -> object:
-    """Refuse a table with too many entries. This check runs first, so that a huge table gives one fault instead of one
-    per entry.
+    """Return the value, but refuse a table with too many entries. This check runs before the entries are checked, so
+    that a huge table gives one fault instead of one for each entry.
     """
     if isinstance(value, dict) and len(value) > MOST_ENTRIES:
         raise expected(f"at most {MOST_ENTRIES} entries")
@@ -180,7 +184,7 @@ SignedLevels = Annotated[tuple[float, float, float, float, float], Before(_signe
 """A list of numbers, which may be negative, one for each paid level of an account, best first. Missing levels are 0."""
 Text = Annotated[str, Before(_text)]
 Key = Annotated[str, Before(_key)]
-"""A secret key. An error about it does not show its content."""
+"""A secret key. Error messages never show the key."""
 KeyHash = Annotated[str, Before(_key_hash)]
 ResourceMap = Annotated[dict[Name, Amount], Before(_few)]
 CountMap = Annotated[dict[Name, Count], Before(_few)]

@@ -1,8 +1,8 @@
-"""Admission: limits on the size of a reservation and on the number of pending ones (`[limits]` of the rules).
+"""Admission: limits on the size of a reservation and on the number of pending reservations (`[limits]` of the rules).
 
-A refusal is always based on an exact count. Counting rows is slow, so a process avoids it as follows. Transactions
-insert reservations one after the other and number them by `sequence`. The last count plus the number of reservations
-inserted since then is an upper bound. Rows are counted again only when that bound exceeds the limit.
+A reservation is refused only after an exact count, but counting rows is slow, so a process avoids most counts.
+Reservations are inserted one transaction after the other and numbered by `sequence`. So the last count plus the number
+of reservations inserted since then is an upper bound. Rows are counted again only if this bound exceeds the limit.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,29 +23,31 @@ from scheduler.policy.queueing.feasibility import find_misfits
 from scheduler.ports import Pending, Store, Transaction
 
 FULL_SECONDS: Final = 1.0
-"""Seconds for which a count of pending reservations that led to a refusal is used again."""
+"""Seconds for which a count of pending reservations is used again after it led to a refusal."""
 MOST_KNOWN: Final = 10_000
-"""Maximum number of principals and accounts whose counts of pending reservations one process keeps."""
+"""The most principals and accounts for which one process keeps a count of pending reservations."""
 
 
 class Payer(msgspec.Struct, frozen=True):
-    """A principal (sender of requests) or a quota account to which a limit on pending reservations applies."""
+    """A principal (sender of requests) or a quota account: one to which limits on pending reservations apply."""
 
     kind: str
-    """What the limit applies to: `principal` or `account`."""
+    """`principal` or `account`."""
     name: str | None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" if self.name is not None else "all unsigned requests"
 
     def limits(self, limits: LimitRules) -> Pending:
-        """Return the limits on pending reservations and instances of this principal or account; 0 = no limit."""
+        """Return how many pending reservations and instances the rules allow this principal or account;
+        0 = no limit.
+        """
         if self.kind == "principal":
             return Pending(limits.pending_per_principal, limits.instances_per_principal)
         return Pending(limits.pending_per_account, limits.instances_per_account)
 
     def count(self, transaction: Transaction) -> Pending:
-        """Count in the database the pending reservations and instances of this principal or account."""
+        """Count the pending reservations of this principal or account, and their instances, in the database."""
         if self.kind == "principal":
             return transaction.count_pending_of_principal(self.name)
         return transaction.count_pending_of_account(self.name or "")
@@ -53,24 +55,24 @@ class Payer(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Count:
-    """An exact count of the pending reservations of a principal or account, and what this process inserted for it since
-    then.
+    """An exact count of the pending reservations of a principal or account, and the reservations that this process has
+    inserted for it since then.
     """
 
     pending: Pending
     sequence: int
-    """The number (`sequence`) of the newest reservation at the time of the count."""
+    """The number (`sequence`) of the newest reservation when the pending ones were counted."""
     counted_at: float
-    """When the pending reservations were counted, by the monotonic clock of this process."""
+    """Time of the count, by the monotonic clock of this process."""
     own: int = 0
     own_instances: int = 0
 
     def bound(self, sequence: int) -> Pending:
-        """Return an upper bound of the pending reservations when the newest reservation in the database has the number
-        `sequence`.
+        """Return an upper bound of the pending reservations and instances when `sequence` is the number of the newest
+        reservation.
 
-        Each reservation that another process inserted since the count is taken for one of this principal or account,
-        with the maximum number of instances.
+        Reservations that other processes have inserted since the count may belong to this principal or account. So each
+        of them is counted, with the maximum number of instances.
         """
         inserted = sequence - self.sequence
         others = inserted - self.own
@@ -80,8 +82,8 @@ class _Count:
 
 @dataclass
 class Admission:
-    """Decides whether new reservations exceed limits on pending ones, by counts that a process keeps between
-    requests.
+    """Decides whether new reservations would exceed limits on pending ones. It keeps counts from one request to the
+    next.
     """
 
     _counts: dict[Payer, _Count] = field(default_factory=dict)
@@ -89,9 +91,9 @@ class Admission:
     def admit(
         self, transaction: Transaction, limits: LimitRules, rows: Sequence[Reservation]
     ) -> dict[str, InvalidInputError]:
-        """Return, by id, the error for each new reservation that would exceed a limit on pending reservations.
-
-        Reservations that are stored already are never refused. Call it before this transaction locks any row.
+        """Return, by id, the error for each new reservation in `rows` that would exceed a limit on pending
+        reservations. Reservations that are stored already are never refused. Call it before the transaction locks any
+        row.
         """
         asked: dict[Payer, list[Reservation]] = {}
         for row in rows:
@@ -108,7 +110,9 @@ class Admission:
         return self._refuse(limits, [row for row in rows if row.id not in known], tight)
 
     def note(self, rows: Iterable[object]) -> None:
-        """Add reservations that this process inserted to the kept counts. Call it after their commit."""
+        """Add the reservations among `rows`, which this process has inserted, to the kept counts. Call it after their
+        commit.
+        """
         for row in (each for each in rows if isinstance(each, Reservation)):
             for payer in _payers_of(row):
                 if (count := self._counts.get(payer)) is not None and row.sequence > count.sequence:
@@ -136,8 +140,8 @@ class Admission:
     def _refuse(
         self, limits: LimitRules, rows: Iterable[Reservation], tight: Sequence[Payer]
     ) -> dict[str, InvalidInputError]:
-        """Admit new reservations one by one, as far as the limits of the principals and accounts in `tight` allow.
-        Return, by id, the errors of the refused ones.
+        """Admit new reservations one by one, while the limits of the principals and accounts in `tight` allow it.
+        Return, by id, the errors of those that are refused.
         """
         pending = {payer: self._counts[payer].pending for payer in tight}
         refused: dict[str, InvalidInputError] = {}
@@ -170,8 +174,8 @@ def _fits(limits: Pending, pending: Pending, wanted: Pending) -> bool:
 
 
 def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pending) -> Fault | None:
-    """Return the fault if `wanted` more pending reservations of a principal or account would exceed one of its limits,
-    else None.
+    """Return the fault if a principal or account with `pending` reservations would exceed one of its limits by `wanted`
+    more ones, else None.
     """
     most = payer.limits(limits)
     if not _fits(Pending(most.reservations), pending, wanted):
@@ -186,8 +190,8 @@ def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pend
 
 
 def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
-    """Return the fault if a submitted reservation exceeds a limit on instances, components or labels of a single
-    reservation, else None.
+    """Return the fault if a submitted reservation has too many instances, components or labels for a single one, else
+    None.
     """
     components = word.components
     instances = sum(each.count for each in components)
@@ -204,23 +208,23 @@ def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
 
 
 KNOWN_SECONDS: Final = 10.0
-"""Maximum age in seconds of known slots that may show that a request fits. That a request fits nowhere is always
-decided on slots read now.
+"""The most seconds for which known slots may show that a request fits. Whether a request fits nowhere is decided on
+slots that are read now.
 """
 
 
 @dataclass
 class KnownSlots:
-    """One slot of each kind, as this process read the slots last. This is enough to decide whether a slot could hold a
-    request.
+    """One slot of each kind, as this process has read them last. One slot of a kind is enough to decide whether any
+    slot could hold a request.
     """
 
     slots: Sequence[Slot] = ()
     read_at: float | None = None
 
     def read(self, store: Store) -> None:
-        """Read the slots from the database again. Of slots that are equal in pool, offering, resources and labels, keep
-        one.
+        """Read the slots from the database again. Of slots with equal pool, offering, resources and labels, only one is
+        kept.
         """
         self.read_at = monotonic()
         self.slots = list({_kind_of(slot): slot for slot in store.find_slots()}.values())
@@ -236,10 +240,11 @@ def _kind_of(slot: Slot) -> tuple[object, ...]:
 
 
 def foresee_misfits(store: Store, known: KnownSlots, rules: Rules, rows: Iterable[Reservation]) -> dict[str, Reason]:
-    """Return, by id, the waiting code and sentence for each new reservation that no slot or offering could ever hold.
+    """Return, by id, the waiting code and sentence for each new reservation that no slot or offering could hold, even
+    an empty one.
 
-    Known slots are used first, if they are young. Slots are read from the database only if a reservation fits none of
-    these and no offering.
+    The known slots are tried first if they are young. The slots are read from the database only if a reservation fits
+    no known slot and no offering.
     """
     asked = list(rows)
     found = find_misfits(asked, known.slots if known.is_young() else (), rules)

@@ -1,6 +1,4 @@
-"""Apply rules: store a document as the rules in force, and create, change or delete the slots and accounts that it
-lists.
-"""
+"""Apply rules: store a document as the rules in force, and change the slots and accounts in the database to fit it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
@@ -36,11 +34,13 @@ from scheduler.policy.plan import plan
 from scheduler.ports import Store, Transaction
 
 RULES_CHANGED = "rules_changed"
-"""Name of the event of new rules. It has their `version`, and the `source` that applied them if it is known."""
+"""Name of the event that the rules changed. It has their `version`, and the `source` that applied them
+if it is known.
+"""
 
 
 class RulesChangedError(Exception):
-    """The rules in force are not those that a change of the rules was decided on. Nothing was written."""
+    """Raised when other rules have been put in force since a change of the rules was decided. Nothing was written."""
 
 
 @repeated_if_overtaken
@@ -53,12 +53,12 @@ def apply_rules(
     source: str | None = None,
     expected: int | None = None,
 ) -> tuple[int, bool]:
-    """Check a document of rules, store it as the rules in force, and make its pools' slots and its accounts.
+    """Check a document of rules, store it as the rules in force, and create, change or delete the slots and accounts
+    that it concerns. Return (version, whether anything changed).
 
-    Returns (version, whether anything changed). Applying the same document again changes nothing.
-
-    `source`: what applies the rules, for the history. `expected`: the version of the rules that this change was decided
-    on. Raises InvalidInputError, RulesChangedError or ForeignClusterError; then nothing was written.
+    Applying the same document again changes nothing. `source`: what applies the rules, for the history. `expected`: the
+    version of the rules in force when the change was decided. Raises InvalidInputError, RulesChangedError or
+    ForeignClusterError; then nothing was written.
     """
     rules = read_rules(dict(document), prefix)
     check_membership(ports)
@@ -83,10 +83,10 @@ def apply_rules(
 
 
 def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
-    """Give each ec2 pool the slots `POOL-1` … `POOL-max_slots` of the new rules.
+    """Give each EC2 pool the slots `POOL-1` to `POOL-max_slots` of the new rules.
 
-    Empty slots with a higher number, and empty slots of pools that the rules no longer list, are deleted. If such a
-    slot is not empty, it is kept. Slots of static pools are made by their hosts and are not changed.
+    Slots with a higher number, and slots of pools that the rules no longer list, are deleted if they are empty and kept
+    otherwise. Slots of static pools are created by their hosts, and are not changed here.
     """
     wanted = {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
     present = {slot.id: slot for slot in slots}
@@ -100,11 +100,11 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
 
 
 def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
-    """Change the quota accounts to what the accounts' tables in the new rules give.
+    """Change the quota accounts to what their tables in the new rules contain.
 
-    An account whose table is new or changed gets its settings, and its balance if the table's balance is new or
-    changed. An account whose table was removed is forgotten. A setting that an operator changed by a command stays
-    while its table is unchanged. When quota scheduling is switched on, charging begins now.
+    An account whose table is new or changed gets its settings, and its balance if the balance in the table is new or
+    changed. An account whose table was removed is forgotten. If an operator changed a setting by a command, it stays
+    until the table changes. When quota scheduling is switched on, charging begins now.
     """
     work.accounts.update((account.id, account) for account in accounts)
     if rules.has_quota and not before.has_quota:
@@ -126,21 +126,20 @@ _HOPELESS: Final = frozenset({"never_fits", "no_pool"})
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot that would lose its machine because of new rules.
-
-    `action`: the slot drains (its leases continue until they end), or its machine is terminated.
+    """A slot that would lose its machine because of new rules. `action`: the slot would drain (its leases continue
+    until they end), or its machine would be terminated.
     """
 
     slot: str
     action: str
     reason: str
     reservations: tuple[str, ...] = ()
-    """The reservations that hold a lease on the slot that would lose its machine."""
+    """Ids of the reservations that have a lease on the slot."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation that would lose leases because of new rules. `action` is the name of the decision of the next
-    tick.
+    """A reservation that would lose leases because of new rules. `action`: the name of the decision with which the next
+    tick would end them.
     """
 
     reservation: str
@@ -149,7 +148,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota account that would lose balance because of new rules. `after` None: the account would be forgotten."""
+    """A quota account that would lose balance because of new rules. `after`: its balance then; None: it would be
+    forgotten.
+    """
 
     account: str
     before: Levels
@@ -157,7 +158,7 @@ class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unservable(msgspec.Struct, frozen=True, kw_only=True):
-    """A pending reservation that no slot or offering could hold under new rules, even an empty one."""
+    """A pending reservation that no slot or offering could hold under the new rules, even an empty one."""
 
     reservation: str
     code: str
@@ -165,28 +166,30 @@ class Unservable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a document would change in the rules, and what the next tick would do because of the changes."""
+    """What new rules would change, and what the next tick would do because of them. Nothing was written."""
 
     version: int
-    """The version of the rules that are in force now."""
+    """The version of the rules that are in force."""
     changed: bool
-    """Whether the document differs from the rules in force. A default that is written out counts as a difference."""
+    """Whether the new document differs from the rules in force. Setting a key to its default value counts as a
+    difference.
+    """
     changes: tuple[RuleChange, ...] = ()
     departures: tuple[Departure, ...] = ()
     endings: tuple[Ending, ...] = ()
     accounts: tuple[AccountLoss, ...] = ()
     unservable: tuple[Unservable, ...] = ()
     launches: dict[str, int] = {}
-    """Number of additional machines that the next tick would launch because of the new rules, by pool."""
+    """Pool -> number of machines that the next tick would launch in addition, because of the new rules."""
 
     @property
     def takes_away(self) -> bool:
-        """Return whether the new rules would let machines go, end leases or take balance from accounts."""
+        """Return whether the new rules would end machines or leases, or take balance from accounts."""
         return bool(self.departures or self.endings or self.accounts)
 
 
 def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Preview:
-    """Return what would happen if this document became the rules in force. Locks and writes nothing. Raises
+    """Return what would happen if this document became the rules in force. Nothing is locked or written. Raises
     InvalidInputError for an invalid document.
     """
     rules, stored = read_rules(dict(document), prefix), store.load_rules()
@@ -210,7 +213,9 @@ def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = ""
 
 
 class _Rehearsal:
-    """Stands in for a transaction in a unit of work that only stages changes, without loading or writing rows."""
+    """A stand-in for the transaction of a unit of work. With it, changes are only collected: no rows are loaded or
+    written.
+    """
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -254,7 +259,7 @@ def _list_departures(view: View, before: Plan, after: Plan) -> tuple[Departure, 
 
 
 def _endings_of(planned: Plan) -> dict[str, Ending]:
-    """Return, by reservation, the first decision of a plan that ends the reservation or one of its leases."""
+    """Return, by reservation id, the first decision of a plan that ends the reservation or one of its leases."""
     found: dict[str, Ending] = {}
     for decision in planned.decisions:
         match decision:

@@ -1,4 +1,4 @@
-"""Ending leases: the effects when a reservation ends, returns to the queue, or loses some of its elastic instances."""
+"""Ending leases: what changes when a reservation ends, returns to the queue, or loses some of its elastic instances."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 UNCLAIMED = "reservation_unclaimed"
-"""Name of the event of a pending reservation whose claims on slots were dropped. Its phase does not change."""
+"""Name of the event that a pending reservation lost its claims (slots promised to it). Its phase does not change."""
 REVOKED = "reservation_revoked"
-"""Name of the event of an elastic instance whose lease was taken back or got a deadline. The reservation's phase does
+"""Name of the event that an elastic instance lost its lease or got a deadline for it. The phase of the reservation does
 not change.
 """
 
@@ -31,10 +31,10 @@ def end_reservation(
     clean: bool = True,
     **changes: Any,
 ) -> Reservation:
-    """Move a reservation to an ended phase: end its leases and update their slots. The reservation keeps its last
-    token.
+    """Move a reservation to a phase in which it has ended, end its leases and update their slots. Return the new row.
+    The reservation keeps its last token.
 
-    `clean`: whether the holder cleaned up its slots. Only the phase `released` can mean this.
+    `clean`: whether the holder cleaned up its slots; this has an effect only for the phase `released`.
     """
     ended = work.move_reservation(
         _without_declined_instances(current),
@@ -50,8 +50,8 @@ def end_reservation(
 
 
 def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
-    """Return a reservation to its old position in the queue: end its leases, and begin its expiry again by the rule for
-    pending reservations.
+    """Return a reservation to the queue at its old position, end its leases and update their slots. Return the new row.
+    Its ttl starts again, by the rule for pending reservations.
     """
     changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = work.move_reservation(
@@ -73,8 +73,8 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
 def revoke(
     work: UnitOfWork, current: Reservation, reason: str, by: float, leases: Iterable[Lease], **changes: Any
 ) -> None:
-    """Move a reservation to `revoking`, with all its leases: its holder has until `by` to end them. `leases`: the
-    leases to store, with what they cost.
+    """Move a reservation to the phase `revoking`: its holder must give all leases back until the time `by`. `leases`:
+    the reservation's leases with their cost up to now.
     """
     revoking = tuple(msgspec.structs.replace(lease, state="revoking", revoke_by=by) for lease in leases)
     work.move_reservation(
@@ -83,8 +83,8 @@ def revoke(
 
 
 def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
-    """Delete the claims of a pending reservation (slots promised to it). What was paid for the claims is not
-    refunded.
+    """Delete the claims of a pending reservation (slots promised to it). Return the new row. What its account has paid
+    for the claims is not paid back.
     """
     dropped = msgspec.structs.replace(current, leases=())
     work.put(dropped)
@@ -99,8 +99,9 @@ def held_of(current: Reservation) -> list[Lease]:
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """Return the reservation, without what its holder declined if it is leased or revoking: this does not apply to the
-    next lease.
+    """Return a leased or revoking reservation without its list of declined instances, because the list does not apply
+    to the next lease. Return any other reservation unchanged: its list contains slots, which its next lease must not
+    use.
     """
     return msgspec.structs.replace(current, declined=()) if current.phase in {"leased", "revoking"} else current
 
@@ -108,8 +109,8 @@ def _without_declined_instances(current: Reservation) -> Reservation:
 def end_instance(
     work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, reason: str, *, clean: bool, **changes: Any
 ) -> Reservation:
-    """End the lease of one elastic instance and update its slot. The reservation keeps its other leases. `clean`: the
-    holder cleaned up.
+    """End the lease of one elastic instance and update its slot. Return the new row of the reservation, which keeps its
+    other leases. `clean`: whether the holder cleaned up the slot.
     """
     others = tuple(each for each in current.leases if each.component != lease.component)
     left = msgspec.structs.replace(current, leases=others, **changes)
@@ -122,7 +123,9 @@ def end_instance(
 
 
 class Parting(NamedTuple):
-    """An elastic lease that is taken back: at once (`revoke_by` None), or by the end of the holder's grace period."""
+    """A lease of an elastic instance that is taken back: at once (`revoke_by` None), or at the end of a
+    grace period.
+    """
 
     lease: Lease
     reason: str
@@ -132,10 +135,11 @@ class Parting(NamedTuple):
 def take_back_instances(
     work: UnitOfWork, rules: Rules, current: Reservation, partings: Sequence[Parting], died: Iterable[str] = ()
 ) -> None:
-    """Take back elastic leases of one reservation, at once or with a deadline. `died`: components whose restarts are
-    counted.
+    """Take elastic leases of one reservation back, at once or with a deadline. `died`: the instances that died, whose
+    restarts are counted.
 
-    The reservation is changed once for all of these leases: copying 10,000 leases for each one would take minutes.
+    The row of the reservation is changed once for all of these leases. Copying 10,000 leases for each of them would
+    take minutes.
     """
     by_component = {each.lease.component: each for each in partings}
     left = []
@@ -158,17 +162,15 @@ def take_back_instances(
 
 
 def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
-    """Return the reservation with one restart more for each component in `died`, whose instance died and will be
-    restarted.
-    """
+    """Return the reservation with one more restart counted for each instance in `died`."""
     counts = Counter(current.component_restarts)
     counts.update(died)
     return msgspec.structs.replace(current, component_restarts=dict(counts) or None)
 
 
 def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
-    """Move a reservation to `failed` because instances of the components `died` were lost. Count their restarts if the
-    restart policy will restart it.
+    """Move a reservation to `failed` because its instances `died` were lost. Their restarts are counted if the restart
+    policy will restart the reservation.
     """
     told = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):
@@ -177,7 +179,9 @@ def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str
 
 
 def tell_instance(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:
-    """Stage the event of one elastic lease that was given, revoked or ended."""
+    """Stage the event that the lease of one elastic instance was granted, revoked or ended. `name`: the name of the
+    event.
+    """
     detail: dict[str, Any] = {"component": lease.component, "slot": lease.slot, "reason": reason}
     if lease.revoke_by is not None:
         detail["deadline"] = lease.revoke_by
@@ -185,8 +189,8 @@ def tell_instance(work: UnitOfWork, name: str, reservation: str, lease: Lease, r
 
 
 def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: bool) -> None:
-    """Update the slots of a reservation whose leases ended. Unless `clean`, slots of pools with the rule
-    `recycle_unclean` are drained.
+    """Update the slots of a reservation whose leases have ended. Unless `clean`, those in pools with the rule
+    `recycle_unclean` will be drained.
     """
     work.free_slots(current)
     for lease in () if clean else held_of(current):
@@ -202,7 +206,9 @@ def _note_unclean(work: UnitOfWork, rules: Rules, lease: Lease) -> None:
 
 
 def note_confirmed(work: UnitOfWork, current: Reservation) -> None:
-    """Reset the counts of unconfirmed leases on the slots of a reservation, because its holder confirmed the leases."""
+    """Set the counts of unconfirmed leases on the slots of a reservation to 0, because its holder
+    confirmed the leases.
+    """
     for lease in held_of(current):
         slot = work.slots.get(lease.slot)
         if slot is not None and slot.epoch == lease.epoch and slot.unconfirmed:
@@ -210,8 +216,8 @@ def note_confirmed(work: UnitOfWork, current: Reservation) -> None:
 
 
 def note_unconfirmed(work: UnitOfWork, current: Reservation) -> None:
-    """Add one to the count of unconfirmed leases of each slot of a reservation, because its essential leases were not
-    confirmed in time.
+    """Increase the count of unconfirmed leases of each slot of a reservation by one, because its essential leases were
+    not confirmed in time.
     """
     for lease in current.leases:
         slot = work.slots.get(lease.slot)

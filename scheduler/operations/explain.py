@@ -1,7 +1,7 @@
 """Explain why a reservation waits and which smallest change would end the wait; describe conditions of slots and pools.
 
-These operations plan on their own copy of one consistent read. They lock nothing, write nothing and stop searching
-after a few seconds, so no tick waits for them.
+These operations read all rows at one moment and plan on that copy. They lock nothing, write nothing and stop searching
+after some seconds, so that no tick waits for them.
 """
 
 from collections.abc import Callable
@@ -20,21 +20,21 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 SEARCH_SECONDS: Final = 1.5
-"""Seconds after which a search for the smallest change that ends a wait begins no further plan. This is shorter than a
-client's timeout.
+"""Seconds after which a search for the smallest change tries no further change. This is less than the timeout of a
+client.
 """
 
 
 def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
-    """Return why a reservation is where it is, by the rows and rules as they are now. {} for an unknown reservation.
+    """Return the state of a reservation and why it waits, by the present rows and rules. Return {} for an unknown
+    reservation.
 
-    `waiting`: waiting code and detail.
-    `position` and `of`: the reservation's place in the queue, and the length of the queue.
-    `served`: whether the next tick places the reservation.
-    `change`: see `describe_change`. None: the next tick places it, or no single change and no pair tried would help.
-    `account`: the balance of the reservation's account and when it can pay again; None where accounts do not count.
-    `is_complete`: whether every kind of change was tried in time.
-    `pools`: what holds back launches in the pools that may serve the reservation.
+    `waiting`: waiting code and sentence. `position`, `of`: the place of the reservation in the queue, and the length of
+    the queue. `served`: whether the next tick places the reservation. `change`: the smallest change that would end the
+    wait (see `describe_change`); None if the next tick places the reservation, or if no change was found.
+    `is_complete`: whether every kind of change was tried in time. `account`: a sentence about the balance of its
+    account and when the account can pay again; None where accounts do not count. `pools`: what pauses launches in the
+    pools that may serve the reservation.
     """
     deadline = monotonic() + patience
     now, rules, row = ports.store.now(), ports.rules(), _find(ports, name)
@@ -60,8 +60,8 @@ def _describe(row: Reservation, now: float) -> dict[str, Any]:
 def explain_wait(
     view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
-    """Explain why a reservation that is pending in this view waits: the part of the answer of `explain` for pending
-    reservations. `has_time`: whether to go on searching.
+    """Return why a pending reservation waits: the part of the answer of `explain` that concerns pending reservations.
+    `has_time`: a function that returns whether the search for a change may go on.
     """
     cache = PlanCache()
     with PausedGC():
@@ -92,10 +92,10 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
 
 
 def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:
-    """Return texts about the conditions (such as cordoned or launches held back) of all slots and pools, or of one
-    pool.
+    """Return the conditions of all slots and pools, or of those of one pool, as texts for people: for example that a
+    slot is cordoned, or that launches are paused.
 
-    `slots` and `pools` have the texts by id. Slots and pools without a condition are missing.
+    The result has `slots` and `pools`, each a table of id -> texts. Those without a condition are missing.
     """
     now, rules = ports.store.now(), ports.rules()
     view = View(each for each in ports.store.read_rows() if not isinstance(each, Reservation))

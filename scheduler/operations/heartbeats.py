@@ -1,8 +1,8 @@
 """Decide which heartbeats of static hosts count. See docs/reference/protocol.md, "Hosts".
 
-A signed heartbeat has the key of the principal that has the slot's name and the role `host`, and a counter that
-increases. The slot's row keeps the highest counter. A heartbeat that arrives later with an old counter was copied and
-does not count.
+A signed heartbeat is signed with the key of the principal that has the name of the slot and the role `host`. It has a
+counter that increases, and the row of the slot has the highest counter so far. A heartbeat with an old counter is a
+copy and does not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,16 @@ from scheduler.ports import Heard, Meter, Store, StoredPrincipal
 
 AccessMode = Literal["open", "warn", "signed"]
 SAME_BEAT_SECONDS = 0.25
-"""Two readings of one heartbeat give slightly different times of arrival. If they differ by more than this number of
-seconds, they are two heartbeats.
+"""Two readings of one heartbeat give slightly different times of arrival. If the times differ by more seconds than
+this, there were two heartbeats.
 """
 REFUSED = "leasehold_heartbeats_refused_total"
 
 
 @dataclass
 class HostKeys:
-    """The keys of the hosts' principals, as this process read them last. `mode`: if it is `signed`, unsigned heartbeats
-    do not count.
+    """The keys of the principals of hosts, as this process has read them last. `mode`: `signed` means that unsigned
+    heartbeats do not count.
     """
 
     mode: AccessMode = "open"
@@ -37,7 +37,7 @@ class HostKeys:
     principals: Mapping[str, StoredPrincipal] = field(default_factory=dict)
 
     def refresh(self, store: Store) -> None:
-        """Read the hosts' principals from the database again if they have changed."""
+        """Read the principals of hosts from the database again, if any principal has changed."""
         state = store.read_cluster()
         if (state.identity, state.principals_version) != (self.cluster, self.version):
             hosts = (row for row in store.find_principals() if row.role == "host")
@@ -45,15 +45,15 @@ class HostKeys:
         self.at, self.cluster, self.version = state.now, state.identity, state.principals_version
 
     def is_genuine(self, slot: str, beat: Heartbeat) -> bool:
-        """Return whether the principal with the name of this slot signed the heartbeat."""
+        """Return whether this heartbeat of the slot is signed by the principal that has the name of the slot."""
         row = self.principals.get(slot)
         keys = [] if row is None else row.list_keys(self.at)
         return any(is_heartbeat_of(read_key(key), self.cluster, slot, beat) for key in keys)
 
 
 def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence[Slot], heard: Heard) -> Heard:
-    """Return `heard` without the heartbeats that do not count (unsigned, wrong signature, copied). Count each of these
-    in the metrics, by the reason.
+    """Return `heard` without the heartbeats that do not count, because they are unsigned, wrongly signed or copied.
+    These are counted in the metrics by reason.
     """
     if heard.signed:
         keys.refresh(store)
@@ -75,8 +75,8 @@ def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence
 
 
 def _find_reason(keys: HostKeys, slot: Slot, beat: Heartbeat | None, at: float) -> str | None:
-    """Return why the slot's heartbeat, which arrived at `at`, does not count: `unsigned`, `signature` or `copy`. None:
-    it counts.
+    """Return why the heartbeat of a slot, which arrived at the time `at`, does not count: `unsigned`, `signature` or
+    `copy`. Return None if it counts.
     """
     if beat is None or beat.counter is None:
         return "unsigned" if keys.mode == "signed" else None

@@ -1,4 +1,6 @@
-"""Checks that database, Redis and machines belong to one cluster, and that the database has its newest state."""
+"""Checks that database, Redis and EC2 machines belong to one cluster, and that the database is not an older state of
+it.
+"""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,8 +24,8 @@ CHECK_SECONDS: Final = 1.0
 
 
 class MembershipCheck:
-    """Checks, at most once in CHECK_SECONDS, that a process's database and Redis belong to one cluster. A failed check
-    is repeated at the next call.
+    """Checks that the database and the Redis of a process belong to one cluster, at most once in CHECK_SECONDS. A
+    failed check is repeated at the next call.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -31,7 +33,7 @@ class MembershipCheck:
         self._checked_at: float | None = None
 
     def ensure(self, ports: Ports) -> None:
-        """Check that database and Redis belong to one cluster, unless a check succeeded a moment ago.
+        """Check that database and Redis belong to one cluster, unless a check has just succeeded.
 
         Raises ForeignClusterError if they do not, DatabaseWentBackError if the database is older than Redis, and
         StoreUnavailableError if the database cannot be reached.
@@ -39,8 +41,8 @@ class MembershipCheck:
         self.compare(ports.store, ports.record)
 
     def compare(self, store: Store, record: ClusterRecord | None) -> None:
-        """Do what `ensure` does, in a process that has no Ports (such as the metrics process): check that database and
-        Redis belong to one cluster.
+        """Check that database and Redis belong to one cluster, unless a check has just succeeded. For processes without
+        Ports, such as the metrics process. Raises the errors of `ensure`.
         """
         if self._checked_at is not None and 0 <= self._clock() - self._checked_at < CHECK_SECONDS:
             return
@@ -50,18 +52,19 @@ class MembershipCheck:
 
 
 def check_membership(ports: Ports) -> ClusterRow:
-    """Check that database and Redis belong to one cluster, and return the database's row of the cluster.
+    """Check that database and Redis belong to one cluster. Return the database's row about the cluster. An empty Redis
+    gets the identity of the cluster.
 
-    An empty Redis gets the cluster's identity. Redis is read first, because the numbers in Redis were committed to the
-    database before. If Redis cannot be reached, only the database is read. Raises ForeignClusterError if Redis belongs
-    to another cluster, and DatabaseWentBackError if the database is older than Redis.
+    Redis is read first, because its numbers were committed to the database before they were written to Redis. If Redis
+    cannot be reached, only the database is read. Raises ForeignClusterError if Redis belongs to another cluster, and
+    DatabaseWentBackError if the database is older than Redis.
     """
     return compare_membership(ports.store, ports.record)
 
 
 def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow:
-    """Check that `store` and `record` (the cluster record in Redis) belong to one cluster, as `check_membership` does
-    for processes with Ports.
+    """Check that `store` and `record` (the cluster record in Redis) belong to one cluster. Return the database's row
+    about the cluster. Raises ForeignClusterError or DatabaseWentBackError.
     """
     if record is None:
         return store.read_cluster()
@@ -85,9 +88,8 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
 
 
 def keep_record(ports: Ports, row: ClusterRow) -> None:
-    """Write the cluster's identity and its highest term and token to Redis.
-
-    Raises ForeignClusterError if another cluster has written its identity there first.
+    """Write the cluster's identity and its highest term and fencing token to Redis. Raises ForeignClusterError if Redis
+    has the identity of another cluster.
     """
     if ports.record is not None:
         _keep(ports.record, row)
@@ -106,8 +108,8 @@ def _refuse_foreign(row: ClusterRow, identity: str) -> None:
 
 
 def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Machine], list[Machine]]:
-    """Split EC2 machines into those of this cluster, including machines without an identity tag, and those of other
-    clusters.
+    """Divide EC2 machines into those of this cluster and those of other clusters. Machines without an identity tag
+    count as this cluster's.
     """
     ours: list[Machine] = []
     foreign: list[Machine] = []
@@ -117,7 +119,7 @@ def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Mach
 
 
 def refuse_foreign_machines(machines: Iterable[Machine], identity: str) -> None:
-    """Raise ForeignMachineError if `machines`, the found EC2 machines of other clusters, is not empty."""
+    """Raise ForeignMachineError if `machines`, the EC2 machines of other clusters, is not empty."""
     first = next(iter(machines), None)
     if first is not None:
         raise ForeignMachineError(

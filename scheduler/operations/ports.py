@@ -1,5 +1,5 @@
-"""The ports (adapters of database, Redis, EC2 …) that every operation gets, and the announcement of a committed
-change.
+"""The set of ports (adapters of database, Redis, EC2 and queues) that every operation gets, and the announcement of a
+committed change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ _NOTICED = frozenset(
         *("reservation_moved", "reservation_granted", "reservation_revoked", CORES),
     }
 )
-"""Names of the events after which a notice is published on the channel of the reservation."""
+"""Names of the events after which a notice is published on the channel of their reservation."""
 
 TO_LEASE: Final = "leasehold_time_to_lease_seconds"
 TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leasehold_time_to_ready_seconds"}
@@ -49,13 +49,13 @@ SPENT: Final = "leasehold_account_spent_total"
 PREEMPTIONS: Final = "leasehold_preemptions_total"
 PREEMPTED: Final = "leasehold_preempted_total"
 LOST: Final = frozenset({"gone", "lost"})
-"""Reasons with which a slot becomes empty because its machine disappeared."""
+"""The reasons in the events of a slot that became empty because its machine disappeared."""
 
 
 @dataclass
 class Ports:
-    """The adapters (database, Redis, EC2, queues) that operations use. They are created in one place and passed to
-    every operation.
+    """The adapters (database, Redis, EC2, queues) that operations use. They are created once and passed to every
+    operation.
     """
 
     store: Store
@@ -68,9 +68,9 @@ class Ports:
     fleet: Fleet
     probe: Probe
     new_id: Callable[[], str]
-    """Function that returns a new unique id, used for launches."""
+    """Function that returns a new unique id for a launch."""
     record: ClusterRecord | None = None
-    """The cluster's identity and highest numbers in Redis; None in a simulation, which has one process and no Redis."""
+    """The port to the cluster's record in Redis; None in a simulation, which has one process and no Redis."""
     rules_cache: StoredRules | None = None
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     host_keys: HostKeys = field(default_factory=HostKeys)
@@ -78,13 +78,11 @@ class Ports:
     is_observed: bool = True
     """Whether anything reads notices, hints to hosts and metrics. False in a simulation, which makes none of them."""
     is_bounded: bool = True
-    """Whether a tick limits the work that it does for one principal. False in a simulation, which plans everything in
-    each tick.
-    """
+    """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
     def rules(self, version: int | None = None) -> Rules:
-        """Return the rules in force. They are read from the database only when their version has changed. `version`:
-        the present version, if the caller has read it.
+        """Return the rules in force. They are read from the database only if their version has changed. `version`: the
+        present version, if the caller has just read it.
         """
         present = self.store.rules_version() if version is None else version
         if self.rules_cache is None or self.rules_cache.version != present:
@@ -98,10 +96,10 @@ class Ports:
 
 def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     """Announce a committed change: publish its rows to the view, then send slow work, notices and callbacks. `kick`:
-    request a tick last.
+    also request a tick, last.
 
-    The process may die at any point: the periodic tick repairs the view, `recover` sends slow work (launches,
-    terminations) and callbacks again, and notices and requested ticks are only hints.
+    The process may die at any point of this. The periodic tick repairs the view, and `recover` sends slow work
+    (launches, terminations) and callbacks again. Notices and requested ticks are only hints.
     """
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
     if changes:
@@ -122,7 +120,7 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
 
 
 def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
-    """Send the launches and terminations that a committed change requested to their queues."""
+    """Send the launches and terminations that a committed change requested, as tasks to their queues."""
     slots = {row.id: row for row in change_set.rows if isinstance(row, Slot)}
     moved = {event.slot: event.name for event in change_set.events if event.slot}
     if not moved:
@@ -134,10 +132,10 @@ def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
-    """Publish a notice for each reservation whose phase or leases a committed change changed.
+    """Publish a notice for each reservation whose phase or leases a committed change has changed.
 
-    A reservation gets one notice, about its last event. A new limit of cpus counts as the last event only if nothing
-    else happened to the reservation.
+    A reservation gets one notice, about its last event. A new limit of CPUs counts only if nothing else happened to the
+    reservation.
     """
     noticed = [event for event in change_set.events if event.name in _NOTICED]
     noticed.sort(key=lambda event: event.name != CORES)
@@ -150,12 +148,14 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
-    """Publish a hint to the hosts of these slots that they should ask for their leases."""
+    """Send a hint to the hosts of these slots, so that they ask for their leases."""
     ports.notifier.push({slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots})
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
-    """Send callbacks, and delete those that the broker accepted. The periodic task `recover` sends the rest again."""
+    """Send callbacks to the producers' queues, and delete those that the broker accepted from the outbox. The periodic
+    task `recover` sends the rest again.
+    """
     taken = []
     for each in outgoing:
         try:
@@ -169,7 +169,9 @@ def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
 
 
 def _count_boots(meter: Meter, change_set: ChangeSet) -> None:
-    """Count in the metrics the boots that a committed change ended, and machines that disappeared. Source: Arvados."""
+    """Count in the metrics the boots of machines that a committed change ended, and the machines that disappeared.
+    Source: Arvados.
+    """
     for event in change_set.events:
         slot = change_set.slots.get(event.slot or "")
         state = str(event.detail.get("from", ""))
@@ -182,8 +184,8 @@ def _count_boots(meter: Meter, change_set: ChangeSet) -> None:
 
 
 def _outcome_of(event: Event, state: str) -> str | None:
-    """Return the outcome of a boot, for the metrics, if the event ended one; else None. `state`: the slot's state
-    before the event.
+    """Return the outcome for the metrics if the event ended the boot of a machine, else None. `state`: the state of the
+    slot before the event.
     """
     if state not in BOOTING:
         return None
@@ -199,10 +201,9 @@ def _outcome_of(event: Event, state: str) -> str | None:
 
 
 def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
-    """Record durations that a committed change ended in the metrics.
-
-    They are the time from submission to the first lease (source: Orchard), and the times from EC2's answer to a launch
-    until the machine runs and until it serves (source: Arvados).
+    """Record in the metrics the durations that ended with a committed change. They are the time from submission to the
+    first lease (source: Orchard), and the times from EC2's answer to a launch until the machine runs and until it
+    serves (source: Arvados).
     """
     waits = [each for event in change_set.events if isinstance(each := event.detail.get("waited"), float)]
     if waits:
@@ -215,8 +216,8 @@ def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
 
 
 def _count_spending(meter: Meter, change_set: ChangeSet) -> None:
-    """Count in the metrics what accounts paid for leases, and for each preemption the account that gained and the
-    account that lost.
+    """Count in the metrics what accounts paid for leases. For each preemption also count which account gained a slot
+    and which account lost it.
     """
     for account, spent in change_set.spent.items():
         for level in PAID:

@@ -1,5 +1,5 @@
-"""Add, rotate the keys of, and remove principals (senders of messages, each with a role and a key). Each change appends
-an event.
+"""Commands about principals (senders of messages, each with a role and a key): add one, replace its key, remove it.
+Each change appends an event.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction
 
 GRACE_SECONDS: Final = 3600.0
-"""Default number of seconds for which a principal's previous key is still accepted after a rotation."""
+"""Seconds for which the previous key of a principal is still accepted after its key was replaced; the default."""
 
 
 class NewPrincipal(Document):
-    """The fields of a new principal (a sender of messages). Only a producer may have accounts."""
+    """The schema of a new principal: its name, role and accounts. Only a producer may have accounts."""
 
     name: Name
     role: Literal["producer", "operator", "host", "reader"]
@@ -47,9 +47,8 @@ def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
 
 @repeated_if_overtaken
 def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECONDS) -> StoredPrincipal:
-    """Give a principal a new random key. The previous key is accepted for another `grace_seconds`.
-
-    Raises InvalidInputError if no principal has this name.
+    """Replace the key of a principal by a new random key. Return the principal. The previous key is accepted for
+    another `grace_seconds`. Raises InvalidInputError if there is no principal with this name.
     """
     with store.transaction() as transaction:
         current = _find(transaction.load_principals(), name)
@@ -64,9 +63,8 @@ def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECON
 
 @repeated_if_overtaken
 def remove_principal(store: Store, name: str) -> StoredPrincipal:
-    """Delete a principal. From then on messages with its signature are refused.
-
-    Raises InvalidInputError for an unknown name, and for the principal of the cluster's own processes.
+    """Delete a principal and return it. From then on messages with its signature are refused. Raises InvalidInputError
+    for an unknown name, and for the principal of the cluster's own processes.
     """
     if name == WORKER:
         raise InvalidInputError([Fault("name", "a principal other than that of the workers", show(name))])

@@ -1,6 +1,7 @@
-"""Restore: after a backup of the database was put in place, raise terms and tokens, and correct what the backup lacks.
+"""Restore: after a backup of the database was put in place, increase terms and fencing tokens, and correct what the
+backup does not know.
 
-The steps may be interrupted anywhere and repeated: terms and tokens are raised once more, and all other facts are
+The steps may be interrupted anywhere and repeated: terms and tokens are increased once more, and everything else is
 compared again.
 """
 
@@ -23,42 +24,41 @@ from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
 JUMP: Final = 10**10
-"""Increase of leader's terms and fencing tokens in a restore: more than can have been used since the highest known
-ones.
+"""By how much a restore increases the leader's term and the fencing token: more than can have been used since the
+highest known ones.
 """
 NUMBERS_A_SECOND: Final = 10**4
-"""After a restore, terms and tokens are at least this number times the seconds since the epoch.
-
-So two restores of one backup never use the same numbers, even if no record of the first restore is left.
+"""After a restore, terms and tokens are at least this number times the seconds since the epoch. So two restores of one
+backup never use the same numbers, even if no trace of the first one is left.
 """
 MOST_TRUSTED: Final = 2**52
-"""Terms and tokens above this number in machines' tags and in Redis are ignored: no cluster can have used them."""
+"""Terms and tokens above this number, in tags of machines and in Redis, are ignored: no cluster can have used them."""
 MOST_NUMBER: Final = 2**53
 """Terms and tokens stay below this number, because JSON readers of other languages store numbers as floats."""
 RESTORED: Final = "restored"
-"""Name of the event of a restore, and the reason of reservations that the restore changed."""
+"""Name of the event that a backup was restored, and the reason of reservations that the restore changed."""
 CHUNK: Final = 500
-"""Number of reservations that a restore handles in one transaction."""
+"""The most reservations that a restore changes in one transaction."""
 
 Progress = Callable[[str], object]
 
 
 class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation that Redis has and the restored database lacks."""
+    """A reservation that Redis has and the restored database does not have."""
 
     id: str
     phase: str
-    """The phase of the reservation in Redis, the last one known."""
+    """The last phase of the reservation that Redis knows."""
     account: str | None
     principal: str | None
     token: int
     slots: list[str]
-    """The slots of the reservation's leases according to Redis."""
+    """Ids of the slots on which the reservation had leases, according to Redis."""
     outcome: Literal["cancelled", "resubmitted"]
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the restore of a backup: which reservations ended or returned to the queue."""
+    """The result of a restore: the reservations and machines that it changed."""
 
     identity: str
     restores: int
@@ -66,24 +66,22 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     lost: list[LostReservation]
     ended: list[str]
-    """Ids of reservations that were active in the database, although they had ended according to Redis. They were
-    ended.
-    """
+    """Ids of reservations that were active in the database and had ended according to Redis. They have been ended."""
     requeued: list[str]
     """Ids of reservations whose lease in the database had been replaced by a later one. They are pending again."""
     notified: list[str]
-    """Ids of reservations whose channel got a notice that their lease is over."""
+    """Ids of reservations whose holders got a notice that their lease is over."""
     machines: Reconciled | None
-    """What was done with EC2 machines that differ from the database. None: EC2 could not be reached, or has machines of
+    """What was done with EC2 machines that did not fit the database. None: EC2 could not be reached, or has machines of
     another cluster.
     """
     cloud_fault: str | None
-    """Why EC2 could not be reached, or which other cluster's machines were found. None: no fault."""
+    """Why EC2 could not be reached, or which other cluster's machines were found; None if neither happened."""
 
 
 def find_jump(known: Iterable[int], now: float) -> int:
-    """Return a term or token above all `known` ones and all that can have been used. Raises ValueError if no number
-    below MOST_NUMBER is left.
+    """Return a term or token above all `known` ones and above all that can have been used since. Raises ValueError if
+    no number below MOST_NUMBER is left.
     """
     target = max(max(number for number in (0, *known) if number < MOST_TRUSTED) + JUMP, int(now) * NUMBERS_A_SECOND)
     if target >= MOST_NUMBER:
@@ -92,7 +90,9 @@ def find_jump(known: Iterable[int], now: float) -> int:
 
 
 def list_machines(ports: Ports) -> tuple[list[Machine], str | None]:
-    """Return the EC2 machines with the cluster's tags, and the error text if they cannot be listed, else None."""
+    """Return the EC2 machines with the cluster's tags, and None. If they cannot be listed, return [] and the text of
+    the error.
+    """
     try:
         return list(ports.fleet.sweep()), None
     except CloudError as error:
@@ -107,10 +107,11 @@ def restore(
     resubmit: bool = False,
     progress: Progress = lambda _: None,
 ) -> Restored:
-    """Make a database usable that was restored from a backup. See docs/how-to/operations.md, "Backup and restore".
+    """Make a database usable after a backup was put in place. See docs/how-to/operations.md, "Backup and restore".
 
-    `remembered` and `kept`: the cluster record and the reservations that Redis has. `resubmit`: reservations that only
-    Redis has, and that have no leases there, become pending again; otherwise all of them are cancelled.
+    `remembered`, `kept`: the cluster record and the reservations in Redis. `resubmit`: reservations that only Redis
+    has, and that have no leases there, become pending again; otherwise all reservations that only Redis has are
+    cancelled. `progress` is called with a sentence after each step.
     """
     machines, fault = list_machines(ports)
     progress(f"EC2 cannot be reached: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
@@ -157,9 +158,9 @@ def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> 
 
 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
-    """Insert the reservations that Redis has and the database lacks, as pending or as cancelled.
+    """Insert the reservations that Redis has and the database does not have, as pending or as cancelled. Return them.
 
-    So their holders and the processes that wait for them get an answer, and their tokens stay known.
+    So everything that waits for one of them gets an answer, and their tokens stay known.
     """
     alive = sorted((row for row in kept.values() if not is_over(row)), key=lambda row: row.sequence)
     found: list[LostReservation] = []
@@ -214,9 +215,8 @@ def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
 
 
 def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
-    """Correct the active reservations of the database of which Redis has a later state.
-
-    Returns the ids of the reservations that were ended, returned to the queue, and notified that their lease is over.
+    """Correct the active reservations of the database of which Redis has a later state. Return three lists of ids:
+    reservations that were ended, returned to the queue, and whose holders were notified that their lease is over.
     """
     ended: list[str] = []
     requeued: list[str] = []
@@ -265,10 +265,10 @@ def _settle_one(
 
 
 def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None, str | None]:
-    """Empty the slots whose EC2 machines are gone, and adopt or terminate the machines that no slot has, whatever their
-    age.
+    """Empty the slots whose EC2 machines are gone. Adopt or terminate the machines that no slot has, whatever their
+    age. Return what was done, and the error if there was one.
 
-    `fault`: why EC2 cannot be reached, if it cannot; then nothing is done.
+    `fault`: why EC2 cannot be reached; then nothing is done.
     """
     if fault is not None:
         return None, fault

@@ -1,6 +1,6 @@
-"""The unit of work: the rows that one transaction reads and changes.
+"""The unit of work: the rows that one transaction reads and the changes to them.
 
-Every change of state goes through it, is checked against the tables of legal moves, and appends an event. Nothing is
+Each change of state is made here: it is checked against the tables of legal moves, and it appends an event. Nothing is
 written before `flush`.
 """
 
@@ -26,20 +26,20 @@ from scheduler.ports import ConflictError, OutboxMessage, Transaction
 
 @dataclass
 class ChangeSet:
-    """What a transaction changed: the present rows, deleted rows, events, and callbacks to send."""
+    """What a transaction changed: the new rows, the deleted rows, the events, and the callbacks to send."""
 
     rows: list[Row] = field(default_factory=list)
     gone: list[Gone] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     outgoing: list[OutboxMessage] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
-    """All slots that the transaction loaded, changed or not, by id."""
+    """By id: all slots that the transaction loaded, changed or not."""
     hosts: list[Slot] = field(default_factory=list)
-    """The slots of static hosts that changed, by more than time marks such as `last_seen`."""
+    """The changed slots of static hosts. Changes of time marks such as `last_seen` do not count."""
     spent: dict[str, Levels] = field(default_factory=dict)
-    """By account and level: what accounts paid in this transaction for the use of leases."""
+    """Account id -> what the account paid in this transaction for the use of leases, by level."""
     is_change: bool = False
-    """Whether the transaction wrote more than time marks such as `last_seen`: then a tick should run."""
+    """Whether the transaction wrote more than time marks such as `last_seen`. Then a tick should run."""
 
     @property
     def turned_slots(self) -> bool:
@@ -48,15 +48,18 @@ class ChangeSet:
 
 
 class UnitOfWork:
-    """The current rows of one transaction and the changes to them. The plan's copies of rows are never used here."""
+    """The rows of one transaction, as read in it, and the changes to them. The copies of rows in a plan are never used
+    here.
+    """
 
     def __init__(
         self, transaction: Transaction, cause: Cause, term: int | None = None, principal: Principal | None = None
     ) -> None:
-        """Begin a unit of work in this transaction, without rows. `cause`: the cause that the events name.
+        """Begin a unit of work in this transaction, without rows.
 
-        `term`: the leader's term, which the events get so that their order can be checked. `principal`: the sender of
-        the request that is carried out, which the events name; None: the request was not signed, or there is none.
+        `cause`: the cause that events get. `term`: the leader's term, which events get so that their order can be
+        checked. `principal`: the sender of the request that is carried out, whose name events get; None: there is no
+        signed request.
         """
         self.principal = principal
         self.transaction, self.cause, self._term = transaction, cause, term
@@ -66,14 +69,16 @@ class UnitOfWork:
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
         self.altered: set[str] = set()
-        """Slots whose resources or labels changed since the plan was made, because their hosts registered again."""
+        """Ids of slots whose resources or labels changed since the plan was made, because their hosts
+        registered again.
+        """
         self.spent: dict[str, Levels] = {}
-        """What accounts paid in this transaction for the use of leases, by account."""
+        """Account id -> what the account paid in this transaction for the use of leases, by level."""
         self.submitted = 0
         """The `sequence` of the newest reservation, set by `count_submitted`; 0 before."""
         self._leases = LeasesBySlot()
         self._read_slots: set[str] = set()
-        """Ids of the slots of which all leases were read from the database."""
+        """Ids of the slots whose leases were all read from the database."""
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
         self._deleted: list[Row] = []
@@ -89,15 +94,15 @@ class UnitOfWork:
         payers: bool = False,
         holders: bool = False,
     ) -> None:
-        """Lock and read rows by id: these reservations with the slots of their leases, these slots, and these accounts.
+        """Lock and read rows by id: these reservations, the slots of their leases, these slots, and these accounts.
+        Also read all leases on the slots.
 
-        Also reads all leases on these slots. `parts`: reservations of which only the leases on `slots` change; leases
-        on their other slots are read on demand. `payers`: load the accounts of all these reservations; default: only
-        accounts of reservations with charged leases. `holders`: load the reservations that have leases on `slots`, too.
+        `parts`: reservations of which only the leases on `slots` change; leases on their other slots are read on
+        demand. `payers`: load the accounts of all these reservations (default: only of reservations with charged
+        leases). `holders`: also load the reservations that have leases on `slots`.
 
-        Call it once in a transaction: reservations are locked before slots, and slots before accounts (see
-        Transaction). The slot of a lease cannot change before it is locked, because its reservation is locked. Raises
-        ConflictError if a lease was given on one of `slots` while the rows were read.
+        Call it once in a transaction, because all transactions lock reservations before slots, and slots before
+        accounts. Raises ConflictError if another transaction gave a lease on one of `slots` meanwhile.
         """
         slots = list(slots)
         if holders:
@@ -132,29 +137,29 @@ class UnitOfWork:
         self._read_slots.update(slots)
 
     def _find_leases(self, slot: str) -> Mapping[tuple[str, str], Lease]:
-        """Return all leases that name this slot, in any of its epochs (launches), by (reservation, component)."""
+        """Return all leases on this slot, in any of its epochs, by (reservation id, component)."""
         if slot in self.slots and slot not in self._read_slots:
             self._read_leases([slot])
         return self._leases.list_all(slot)
 
     def _list_leases(self, slots: Sequence[str]) -> list[tuple[str, Lease]]:
-        """Read from the database, without locks, (reservation, lease) of every lease on these slots."""
+        """Read every lease on these slots from the database, without locks. Return pairs (reservation id, lease)."""
         return [each for leases in self.transaction.load_leases(slots).values() for each in leases] if slots else []
 
     def count_submitted(self) -> None:
-        """Set `submitted` to the newest reservation's number; no reservation is submitted until this transaction ends.
-        Call it first in the transaction.
+        """Set `submitted` to the number of the newest reservation. No other transaction can submit reservations until
+        this one ends. Call it first in the transaction.
         """
         self.submitted = self.transaction.last_sequence()
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the present row of the account that pays for this reservation; None if no account pays or it is not
+        """Return the loaded row of the account that pays for this reservation; None if no account pays or it is not
         loaded.
         """
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def leases_on(self, slot: Slot) -> dict[tuple[str, str], Lease]:
-        """Return the leases on a slot's present machine (in its present epoch), by (reservation, component)."""
+        """Return the leases on the present machine (epoch) of a slot, by (reservation id, component)."""
         found = self._find_leases(slot.id)
         return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
 
@@ -164,16 +169,18 @@ class UnitOfWork:
         return self._leases.sum_on(slot)
 
     def last_epoch(self, slot: str) -> int:
-        """Return the highest epoch of a slot (number of its launches) that a lease names; 0 if there is none."""
+        """Return the highest epoch in which a lease on this slot was given; 0 if there is no such lease."""
         return max((lease.epoch for lease in self._find_leases(slot).values()), default=0)
 
     def is_there(self, lease: Lease) -> bool:
-        """Return whether the slot of a lease still has the machine that was leased, in a state that can hold leases."""
+        """Return whether the slot of a lease still has the leased machine, in a state in which slots can
+        have leases.
+        """
         slot = self.slots.get(lease.slot)
         return slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
 
     def put(self, row: Row) -> None:
-        """Stage a changed row, to be written by `flush` with a higher version."""
+        """Stage a changed row. `flush` writes it with a higher version."""
         match row:
             case Slot():
                 self.slots[row.id] = row
@@ -189,7 +196,9 @@ class UnitOfWork:
             self._marked.pop(key, None)
 
     def mark(self, row: Slot | Reservation) -> None:
-        """Stage a row of which only time marks such as `last_seen` changed, so that its version does not increase."""
+        """Stage a row of which only time marks such as `last_seen` have changed. `flush` writes it with the same
+        version.
+        """
         if (type(row), row.id) in self._changed:
             self.put(row)
             return
@@ -200,30 +209,34 @@ class UnitOfWork:
         self._marked[type(row), row.id] = row
 
     def delete(self, row: Row) -> None:
-        """Stage the deletion of a row, to be carried out by `flush`."""
+        """Stage the deletion of a row. `flush` deletes it."""
         if isinstance(row, Slot):
             self.slots.pop(row.id, None)
         self._deleted.append(row)
 
     def tell(self, event: Event) -> None:
-        """Stage an event, with the leader's term and the sender of the request if there are any."""
+        """Stage an event. It gets the leader's term and the name of the sender of the request, if there are any."""
         if self._term is not None:
             event = msgspec.structs.replace(event, detail={**event.detail, "term": self._term})
         self._events.append(self.sign(event))
 
     def sign(self, event: Event) -> Event:
-        """Return the event with the name of the sender of the request that is carried out, if there is a sender."""
+        """Return the event with the name of the sender of the request that is carried out; unchanged if there is no
+        sender.
+        """
         return event if self.principal is None else msgspec.structs.replace(event, principal=self.sender)
 
     @property
     def sender(self) -> str | None:
-        """Return the name of the principal that sent the request; None if it was not signed, or there is none."""
+        """The name of the principal that sent the request; None if there is no request or it was not signed."""
         return None if self.principal is None else self.principal.name
 
     def move_slot(self, slot: Slot, to: SlotState, *, cause: Cause | None = None, **changes: Any) -> Slot:
-        """Change a slot's state by a legal move; stage row and event. A slot that becomes empty loses its machine.
+        """Change the state of a slot; stage its row and the event. Return the new row. A slot that becomes empty loses
+        its machine.
 
-        `cause`: of the event; default: that of the unit of work. Raises IllegalMoveError if the move is forbidden.
+        `cause`: the cause of the event (default: that of the unit of work). Raises IllegalMoveError if the move is
+        forbidden.
         """
         if to == "empty":
             changes = {**without_machine(slot), **changes}
@@ -233,16 +246,16 @@ class UnitOfWork:
         return moved
 
     def move_reservation(self, reservation: Reservation, to: Phase, **changes: Any) -> Reservation:
-        """Change a reservation's phase; stage row and event. Raises IllegalMoveError if the move is forbidden."""
+        """Change the phase of a reservation; stage its row and the event. Return the new row. Raises IllegalMoveError
+        if the move is forbidden.
+        """
         moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)  # promise: table-of-moves
         self.put(moved)
         self.tell(event)
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:
-        """Increase the versions of the slots of a reservation that lost its leases. A slot without other leases is idle
-        from now on.
-        """
+        """Stage the slots of a reservation whose leases have ended. A slot without other leases is idle from now on."""
         for slot_id in dict.fromkeys(lease.slot for lease in reservation.leases):
             slot = self.slots.get(slot_id)
             if slot is None:
@@ -254,7 +267,7 @@ class UnitOfWork:
             self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
 
     def free_slot(self, lease: Lease) -> None:
-        """Increase the version of the slot of one lease that ended. A slot without other leases is idle from now on."""
+        """Stage the slot of one lease that has ended. If the slot has no other leases, it is idle from now on."""
         slot = self.slots.get(lease.slot)
         if slot is not None:
             idle = slot.state in HOLDING and not self.leases_on(slot)
@@ -328,15 +341,14 @@ class UnitOfWork:
 
 
 def _shown(lease: Lease) -> tuple[object, ...]:
-    """Return the fields of a lease that the host of its slot can see, to detect changes that the host must learn."""
+    """Return the fields of a lease that the host of its slot gets. The host must be informed if one of them changes."""
     return lease.slot, lease.token, lease.resources, lease.cores, lease.state, lease.revoke_by
 
 
 def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return the notice that is published when an event happened to a reservation.
-
-    It has `event` without its prefix (`leased`, `revoking`, `released` …), phase, reason and deadline. A leased
-    reservation also has its leases with token, slot, instance id, address, type, zone, resources and usable cores.
+    """Return the notice that is published after an event of a reservation: `event` (the event's name without its
+    prefix, such as `leased`), phase, reason and deadline. While the reservation is leased, also its leases with token,
+    slot, instance id, address, type, zone, resources and usable cores.
     """
     return {
         "event": event.name.removeprefix("reservation_"),
@@ -352,8 +364,8 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return a reservation as plain data, without its key's hash. Each lease also has instance id, address, type and
-    zone of its machine, as long as the slot still has this machine.
+    """Return a reservation as JSON values, without the hash of its key. Each lease also has the instance id, address,
+    type and zone of its machine, while the slot still has this machine.
     """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]

@@ -1,7 +1,7 @@
-"""The interfaces between operations and adapters, as Protocols. Their docstrings are the contract for adapters.
+"""The ports: interfaces (Protocols) through which operations use the database, Redis, EC2 and the task queues.
 
-One test suite for each port runs on all adapters that implement it. Times are seconds since the epoch unless a name
-states otherwise.
+The docstrings are the contract that every implementation (adapter) must meet. One test suite for each port runs on all
+of its adapters. Times are seconds since the epoch unless a name states otherwise.
 """
 
 from scheduler.ports.cluster import (

@@ -1,32 +1,42 @@
-"""What the database knows about the whole cluster (identity, leader term, cluster time), and its errors: the database
-is unavailable, belongs to another cluster, or is older than what this cluster has seen.
+"""The facts about the whole cluster that the database stores (identity, leader term, cluster time), and the errors that
+prevent its use: it is unavailable, belongs to another cluster, or is older than what this cluster has seen.
 """
 
 import msgspec
 
 
 class StoreUnavailableError(Exception):
-    """The database cannot be reached, is full or refuses; the message names the cause. Try again later."""
+    """Raised when the database cannot be reached, is full or refuses a statement. The message names the cause; try
+    again later.
+    """
 
 
 class NotPermittedError(StoreUnavailableError):
-    """The database works, but the database user of this process lacks a permission for a statement."""
+    """Raised when the database works, but the database user of this process lacks a permission for a statement."""
 
 
 class ForeignClusterError(StoreUnavailableError):
-    """The database, Redis or machines belong to different clusters; the message names both. Nothing was changed."""
+    """Raised when database, Redis and machines belong to different clusters. The message names both; nothing was
+    changed.
+    """
 
 
 class ForeignMachineError(ForeignClusterError):
-    """EC2 runs machines of another cluster under the same `leasehold:cluster` tag. They are not changed."""
+    """Raised when EC2 runs machines of another cluster with the same `leasehold:cluster` tag. These machines are not
+    changed.
+    """
 
 
 class DatabaseWentBackError(StoreUnavailableError):
-    """The database has an older state than this cluster has seen before, or a restore of a backup is under way."""
+    """Raised when the database has an older state than this cluster has seen before, or while a backup is being
+    restored.
+    """
 
 
 class LeaderTerm(msgspec.Struct, frozen=True):
-    """The leadership of one process. `term` only grows; `ticked_at` is when the last tick was committed (0 = never)."""
+    """One leadership: the number of the term and the process that leads. Each new leader gets a higher term.
+    `ticked_at`: time at which the last tick was committed; 0 = never.
+    """
 
     term: int
     holder: str
@@ -34,7 +44,7 @@ class LeaderTerm(msgspec.Struct, frozen=True):
 
 
 class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The one row about the whole cluster, read in one statement together with cluster time."""
+    """The database's only row about the whole cluster, read together with cluster time by one statement."""
 
     now: float
     """Cluster time in seconds since the epoch."""
@@ -46,13 +56,13 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
     """Number of backups that were restored into this database."""
     principals_version: int
     reference_offset: float = 0.0
-    """Cluster time minus the database's own clock: the sum of this clock's jumps that were corrected."""
+    """Cluster time minus the database's own clock, in seconds. It makes up for the jumps of this clock."""
     leader_term: LeaderTerm = LeaderTerm(0, "")
     rules_version: int = 0
     """Version of the scheduling rules in force; 0 before the first rules."""
 
     def refuse_older(self, term: int, token: int, source: str) -> None:
-        """Raise DatabaseWentBackError if this row has a lower term or token than `source` has seen."""
+        """Raise DatabaseWentBackError if `source` (such as Redis) has seen a higher term or token than this row has."""
         if self.term < term or self.token < token:
             raise DatabaseWentBackError(
                 f"the database of cluster {self.identity} is an older state: it has term {self.term} and token"

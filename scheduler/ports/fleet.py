@@ -1,4 +1,6 @@
-"""The ports to the cloud: the fleet launches and terminates machines, and a feed reports notices about machines."""
+"""The ports to the cloud: `Fleet` launches and terminates machines, `Probe` checks a machine, and `NoticeFeed` delivers
+the cloud's notices about machines.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -12,12 +14,11 @@ Category = Literal["capacity", "quota", "throttled", "transient", "auth", "misco
 
 
 class CloudError(Exception):
-    """The cloud refused a request, or its answer did not arrive. `code` is the cloud's own error code.
+    """Raised when the cloud refused a request, or when no answer arrived. `code` is the cloud's own error code.
 
-    `category` decides what the caller does:
-    capacity, quota, throttled, auth, misconfigured: a definite refusal, nothing was launched.
-    transient, unknown: the request may or may not have been carried out; send exactly the same request again.
-    not_found: the machine does not exist.
+    `category` decides what the caller does. capacity, quota, throttled, auth, misconfigured: the cloud refused, and
+    nothing was launched. transient, unknown: the request may or may not have been carried out; send exactly the same
+    request again. not_found: the machine does not exist.
     """
 
     def __init__(self, category: Category, code: str, message: str) -> None:
@@ -26,62 +27,64 @@ class CloudError(Exception):
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The slot, pool, offering and ids from which the request to launch one machine is built."""
+    """The slot, pool, offering and ids that a request to launch one machine is made of."""
 
     slot: str
     pool: str
     launch_id: str
     generation: int
-    """Increases only after the cloud definitely refused the slot's earlier launch request. Each value gives a new
-    client token.
+    """The slot's epoch. It increases only after the cloud definitely refused the slot's earlier launch request. Each
+    value gives a new client token, so that EC2 takes the request for a new one.
     """
     offering: str | None
     """Key of the offering (instance type, market and price) to launch; None in a pool that lists no offerings."""
     cluster_id: str = ""
-    """Identity of the cluster, for the tags of the machine; "" = not known."""
+    """Identity of the cluster, for a tag of the machine; "" if it is not known."""
     highest: str = ""
-    """The highest leader term and fencing token when the launch request was stored, as `TERM.TOKEN`; "" = not known."""
+    """The highest leader term and fencing token when the launch request was stored, as `TERM.TOKEN`; "" if they are not
+    known.
+    """
 
 
 class Fleet(Protocol):
-    """The machines of the cloud account. Every method except `freeze` calls the cloud and may raise CloudError."""
+    """The port through which operations launch, list, tag and terminate the machines of the cloud account. Every method
+    except `freeze` calls the cloud and may raise CloudError.
+    """
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete launch request for this order as JSON values, without any I/O.
+        """Return the complete launch request for this order as JSON values, without calling the cloud.
 
-        The client token is derived from the launch id and the generation, so the same order and rules give the same
-        request. Raises CloudError (misconfigured) if the pool's rules lack something that a launch needs.
+        Equal orders and rules give equal requests, because the client token is derived from the launch id and the
+        generation. Raises CloudError (misconfigured) if the pool's rules lack something that a launch needs.
         """
 
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Send a launch request that `freeze` returned, and return the machine. The same request again returns the same
-        machine.
+        """Send a launch request that `freeze` returned, and return the launched machine. The same request sent again
+        returns the same machine.
         """
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """Return the machines with these ids. Ids that the cloud does not know (yet, or any more) are missing in the
-        result.
-        """
+        """Return machines by id. Ids that the cloud does not know, or does not know yet, are missing in the result."""
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return the machines whose tag has this launch id, except terminated ones."""
+        """Return the machines whose tag names this launch, except terminated ones."""
 
     def sweep(self) -> Iterator[Machine]:
-        """Yield every machine with the cluster's tags, except terminated ones; the cloud is read page by page."""
+        """Yield every machine with the cluster's tags, except terminated ones. The cloud is read page by page."""
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Write the cluster's identity as a tag on these machines. Ids that the cloud does not know are ignored."""
+        """Tag these machines with the cluster's identity. Ids that the cloud does not know are ignored."""
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate these machines. May be repeated; ids that the cloud does not know are ignored."""
+        """Terminate the machines with these ids. Repeating the call is harmless; unknown ids are ignored."""
 
 
 class Probe(Protocol):
-    """The check whether a launched machine is ready to serve leases."""
+    """The port that checks whether a launched machine is ready to serve leases."""
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """Return whether the machine of this slot passes the readiness probe of its pool. Bounded in time; never
-        raises.
+        """Return whether the machine of this slot passes the readiness probe of its pool. The check has a time limit
+        and never raises an error.
         """
 
 
@@ -89,25 +92,27 @@ INTERRUPTION_SECONDS = 120.0
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice about one machine: the cloud will interrupt it, or its risk of interruption has risen."""
+    """A notice of the cloud about one machine: the machine will be interrupted, or its risk of
+    interruption has risen.
+    """
 
     machine: str
     kind: Literal["interruption", "rebalance"]
     at: float
-    """When the cloud sent the notice, in seconds since the epoch by the cloud's clock."""
+    """Time at which the cloud sent the notice, in seconds since the epoch by the cloud's clock."""
 
     @property
     def gone_at(self) -> float:
-        """Return when an interrupted machine is gone: two minutes after its notice.
-
-        Source: EC2, "Spot interruption notices".
+        """The time at which an interrupted machine will be gone: two minutes after the notice. Source: EC2, "Spot
+        interruption notices".
         """
         return self.at + INTERRUPTION_SECONDS
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of the notice feed: the receipt with which it is deleted, and the notice in it. `notice` is None if
-    the message is of a kind that the scheduler does not handle.
+    """One message of the queue of notices: its notice, and the receipt with which the message is deleted.
+
+    `notice` is None if the scheduler does not handle this kind of message.
     """
 
     receipt: str
@@ -115,15 +120,13 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class NoticeFeed(Protocol):
-    """Interruption and rebalance notices of machines, from a queue that delivers each at least once, in any order.
-
-    Both methods may raise CloudError.
+    """The port that delivers the cloud's notices about machines, from a queue that delivers each notice at least once
+    and in any order. Both methods may raise CloudError.
     """
 
     def receive(self, wait_seconds: float = 0.0) -> list[Message]:
-        """Return up to one batch of messages as soon as one has arrived; [] when none arrived within `wait_seconds`.
-
-        A message that is not deleted is delivered again after a while.
+        """Return a batch of messages as soon as one has arrived; [] if none arrives within `wait_seconds`. A message
+        that is not deleted is delivered again after some time.
         """
 
     def delete(self, receipts: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""Implementations of the Store port, in memory and on SQL."""
+"""Implementations of the Store port, which reads and writes the authoritative rows: in memory and on SQL databases."""

@@ -1,7 +1,8 @@
-"""Backups of a database: written while it is in use, verified when read, and restored in one transaction.
+"""Backups of a database: a backup is written while the database is in use, checked when it is read, and restored in one
+transaction.
 
-A backup of SQLite is a database file, one of PostgreSQL an archive of `pg_dump` (format `custom`). Both can also be
-restored with the database's own tools; then `leasehold restore --in-place` does the rest.
+A backup of SQLite is a database file. A backup of PostgreSQL is an archive of `pg_dump` (format `custom`). Both can
+also be put in place with the database's own tools; afterwards run `leasehold restore --in-place`.
 """
 
 import os
@@ -29,11 +30,13 @@ _NOT_OURS: Final = "expected a file that `leasehold backup` has written"
 
 
 class BackupError(StoreUnavailableError):
-    """A backup cannot be written, read or restored. The message gives the reason in one line."""
+    """Raised when a backup cannot be written, read or restored. The message gives the reason in one line."""
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a backup of a database, as its file contains them."""
+    """The facts about one backup file: its path, kind of database, cluster identity, schema revision and
+    size in bytes.
+    """
 
     path: str
     kind: Kind
@@ -43,9 +46,11 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
-    """Copy the database at `url` into a new file of mode 0600, as of one moment, while it is in use.
+    """Write a backup of the database at `url` to the file `path`, as of one moment, while the database is in use.
+    Return the facts about the backup.
 
-    An existing file is kept unless `overwrite`. A copy that fails leaves no file. Raises BackupError.
+    The file has the mode 0600. An existing file is kept unless `overwrite`. A backup that fails leaves no file. Raises
+    BackupError.
     """
     kind = _find_kind(url)
     if path.exists() and not overwrite:
@@ -70,8 +75,8 @@ def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
 
 
 def read_backup(path: Path) -> Backup:
-    """Return the facts about a backup. Raises BackupError for another file, a damaged one, or one of a
-    newer version.
+    """Check the backup file at `path` and return the facts about it. Raises BackupError if the file is no backup, is
+    damaged, or was written by a newer version of Leasehold.
     """
     with path.open("rb") as file:
         head = file.read(len(_SQLITE))
@@ -95,7 +100,7 @@ def read_backup(path: Path) -> Backup:
 
 
 def put_back(backup: Backup, url: str) -> None:
-    """Replace the contents of the database at `url` by the backup, in one transaction. Raises BackupError."""
+    """Replace the contents of the database at `url` by those of the backup, in one transaction. Raises BackupError."""
     kind = _find_kind(url)
     if kind != backup.kind:
         names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
@@ -126,9 +131,11 @@ def _find_file(url: str) -> Path:
 
 
 def _copy_sqlite(source: Path, target: Path, *, mode: str, journal: str, database: Path) -> None:
-    """Copy all pages of one SQLite database into another in one transaction of the target, so that processes that have
-    the target open see all of it or nothing. `mode`: how the target is opened. `journal`: its journal mode afterwards.
-    `database`: the file that errors name.
+    """Copy all pages of the SQLite database `source` to the database `target` in one transaction, so that processes
+    that use the target see all of them or none.
+
+    `mode`: how the target is opened. `journal`: the journal mode of the target afterwards. `database`: the file that
+    errors name. Raises BackupError.
     """
     try:
         with closing(_open_sqlite(source, "ro")) as read, closing(_open_sqlite(target, mode)) as write:
@@ -155,7 +162,9 @@ def _open_sqlite(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _read_value(path: Path, table: str, column: str) -> str:
-    """Return the value of a column in the only row of a table."""
+    """Return the value of a column from a PostgreSQL backup file, for a table that has one row. Raises BackupError if
+    the file does not contain it.
+    """
     lines = iter(_run(["pg_restore", "--data-only", f"--table={table}", "--file=-", str(path)]).splitlines())
     for line in lines:
         if line.startswith("COPY "):
@@ -167,14 +176,18 @@ def _read_value(path: Path, table: str, column: str) -> str:
 
 
 def _without_password(url: str) -> str:
-    """Return the URL without its password, for the arguments of a program: every user of the host can see these."""
+    """Return the database URL without its password, for the arguments of a program, which every user of the host can
+    see.
+    """
     parsed = make_url(url)
     bare = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query)
     return bare.render_as_string()
 
 
 def _run(command: Sequence[str], url: str | None = None) -> str:
-    """Run a program of PostgreSQL and return its output. Raises BackupError with its first error line."""
+    """Run a program of PostgreSQL and return its output. Raises BackupError with the first line that
+    contains "error".
+    """
     program = shutil.which(command[0])
     if program is None:
         raise BackupError(

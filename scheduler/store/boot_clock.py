@@ -27,7 +27,7 @@ _SET_BASE: Final = update(tables.cluster).where(tables.cluster.c.id == CLUSTER_I
 
 @cache
 def read_boot_id() -> str:
-    """Return an id that changes with every boot of this host; "unknown" on systems that have none."""
+    """Return an id that changes with every boot of this host. Return "unknown" on systems that have no such id."""
     try:
         if sys.platform == "darwin":
             done = subprocess.run(_SYSCTL, capture_output=True, text=True, check=True)  # noqa: S603 - a constant
@@ -38,7 +38,7 @@ def read_boot_id() -> str:
 
 
 class BootClock:
-    """Cluster time of one SQLite database file, as this process reads it."""
+    """The clock that gives this process the cluster time of one SQLite database file."""
 
     def __init__(
         self,
@@ -49,12 +49,14 @@ class BootClock:
         self._boot, self._monotonic, self._wall = boot, monotonic, wall
         self._has_base = False
         self._ahead: float | None = None
-        """Cluster time minus the monotonic clock, as read last."""
+        """Cluster time minus the monotonic clock, in seconds, at the last reading; None before the first."""
 
     def prepare(self, engine: Engine) -> None:
-        """Store a base of cluster time for this boot of the host (its id, a time, and the monotonic clock at that time)
-        if the database has none. This uses a transaction of its own, which a rollback of the caller's does not undo. It
-        does nothing once this process has seen a base.
+        """Store a base of cluster time for this boot of the host, unless the database has one: the id of the boot,
+        cluster time, and the monotonic clock at that time.
+
+        The base is stored in a transaction of its own, so a rollback by the caller does not undo it. Once this process
+        has seen a base, the method does nothing.
         """
         if self._has_base:
             return
@@ -64,10 +66,10 @@ class BootClock:
             self._set_base(engine)
 
     def read(self, stored: StoredCluster) -> float:
-        """Return cluster time.
+        """Return cluster time, computed from the stored base and the monotonic clock.
 
-        If the base belongs to another boot (the file was replaced, or this user has no permission to write), this
-        process continues with its own time.
+        If the base belongs to another boot (the file was replaced, or this user may not write), this process continues
+        with the time that it knows.
         """
         elapsed = self._monotonic()
         if self._fits(stored) and stored.base_time is not None and stored.base_monotonic is not None:
@@ -89,6 +91,6 @@ class BootClock:
         self._has_base = True
 
     def _fits(self, stored: StoredCluster) -> bool:
-        """Return whether the stored base of cluster time was taken in the present boot of the host."""
+        """Return whether the base of cluster time was stored during the present boot of the host."""
         base = stored.base_monotonic
         return stored.boot == self._boot() and base is not None and base <= self._monotonic()

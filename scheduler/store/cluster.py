@@ -1,4 +1,4 @@
-"""The row of the table `cluster`, with the values of other tables that the same statement reads."""
+"""The only row of the table `cluster`, and values of other tables that the same statement reads."""
 
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ _WRITTEN: Final = (
     tables.requests.c.at,
     tables.leader.c.ticked_at,
 )
-"""Columns with the time of a write. Each has an index, or its table has one row."""
+"""The columns with the time at which a row was written. Each has an index, or its table has one row."""
 _NEWEST: Final = select(
     *(func.coalesce(select(func.max(column)).scalar_subquery(), 0.0).label(f"newest_{number}")
       for number, column in enumerate(_WRITTEN))
@@ -30,12 +30,10 @@ _NEWEST: Final = select(
 
 
 class StoredCluster(msgspec.Struct, frozen=True):
-    """The values of the row of the table `cluster`, as read by the statement of `select_cluster`, in the order of its
-    columns.
-    """
+    """The values that the statement of `select_cluster` reads, in the order of its columns."""
 
     reference: float
-    """The database's own clock; 0 if it has none."""
+    """The time of the database's own clock, in seconds; 0 if the database has no clock."""
     identity: str
     clock_offset: float
     clock_changes: int
@@ -51,7 +49,7 @@ class StoredCluster(msgspec.Struct, frozen=True):
     rules_version: int
 
     def at(self, now: float, offset: float) -> ClusterRow:
-        """Return these stored values as a `ClusterRow` of the Store port, at the cluster time `now`."""
+        """Return these values as a ClusterRow, with the cluster time `now` and the reference offset `offset`."""
         return ClusterRow(
             now=now,
             identity=self.identity,
@@ -66,8 +64,8 @@ class StoredCluster(msgspec.Struct, frozen=True):
 
 
 def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]:
-    """Return the SQL statement that reads the row of the table `cluster`. `reference`: the SQL expression for the
-    database's own clock.
+    """Return the SQL statement that reads the row of the table `cluster` as a StoredCluster. `reference`: the SQL
+    expression for the database's own clock.
     """
     columns = [_CLUSTER[name] for name in StoredCluster.__struct_fields__[1:9]]
     own = literal(0.0) if reference is None else reference
@@ -76,8 +74,8 @@ def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]
 
 
 def read_stored(connection: Connection, statement: Select[Any]) -> StoredCluster:
-    """Execute the statement that reads the row of the table `cluster`, and return the row. Raises StoreUnavailableError
-    if the row is missing.
+    """Execute the statement of `select_cluster` and return its row. Raises StoreUnavailableError if the table has no
+    row.
     """
     row = connection.execute(statement).one_or_none()
     if row is None:
@@ -86,5 +84,5 @@ def read_stored(connection: Connection, statement: Select[Any]) -> StoredCluster
 
 
 def find_newest(connection: Connection) -> float:
-    """Return the newest time of a write in any row of the database; 0 in an empty database."""
+    """Return the latest time at which any row of the database was written; 0 in an empty database."""
     return float(max(connection.execute(_NEWEST).one()))

@@ -1,4 +1,4 @@
-"""SQL statements of a transaction that depend neither on the dialect nor on the kind of row."""
+"""SQL statements of transactions that are the same for every kind of database."""
 
 from sqlalchemy import bindparam, case, func, insert, literal_column, select, update
 

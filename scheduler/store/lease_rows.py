@@ -1,4 +1,4 @@
-"""The lease rows of one transaction, which writes only the changed ones.
+"""The stored leases of the reservations in one transaction. Only changed leases are written.
 
 A reservation may have 10,000 leases, and most changes concern a few of them.
 """
@@ -18,7 +18,7 @@ class LeaseRows:
     def __init__(
         self, session: Session, statements: LeaseStatements, write: Callable[[Bulk, Sequence[StoredLease]], None]
     ) -> None:
-        """Start with no leases loaded from the database. `write`: the function that writes lease rows. It raises
+        """Start without any known leases. `write`: a function that writes lease rows by a bulk statement; it raises
         StaleWriteError if a row was not written.
         """
         self._session, self._statements, self._write = session, statements, write
@@ -28,15 +28,15 @@ class LeaseRows:
         """
 
     def note_loaded(self, rows: Iterable[Reservation], last: Mapping[str, int]) -> None:
-        """Remember the leases of `rows`, reservations that were read from the database, so that `write` finds the
-        changed leases. `last`: by reservation id, the position of its last stored lease.
+        """Remember the leases of `rows`, reservations that were read from the database, so that `write` can find what
+        changed. `last`: reservation id -> position of its last stored lease.
         """
         for row in rows:
             self._stored[row.id] = row.leases, last.get(row.id, -1)
 
     def write(self, rows: Sequence[Reservation], *, are_new: bool = False) -> None:
-        """Write the new and changed leases of `rows` (reservations), and delete the leases that a reservation no longer
-        has. `are_new`: the reservations are new, so none of their leases is stored yet.
+        """Write the new and changed leases of `rows` (reservations), and delete leases that a reservation no longer
+        has. `are_new`: the reservations are new and have no stored leases.
         """
         changed: list[StoredLease] = []
         gone: list[StoredLease] = []
@@ -70,15 +70,14 @@ class LeaseRows:
 
 
 def lay_out_leases(rows: Iterable[Reservation]) -> list[StoredLease]:
-    """Return all leases of `rows` (reservations) in the form in which they are stored, numbered from 0 for each
-    reservation.
-    """
+    """Return all leases of `rows` (reservations) as StoredLeases, with positions from 0 for each reservation."""
     return [StoredLease(row.id, position, lease) for row in rows for position, lease in enumerate(row.leases)]
 
 
 def _find_kept(known: Sequence[Lease], leases: Sequence[Lease]) -> int | None:
-    """Return how many leases at the beginning of `leases` are among `known` (the stored leases) and in the same order,
-    if all later ones are new. Return None in any other case: then all leases have to be stored again.
+    """Compare the leases that a reservation has with its stored ones (`known`). Return how many leases at the beginning
+    are stored already, in the same order, if all later ones are new. Return None otherwise: then all have to be stored
+    again.
     """
     positions = {lease.component: at for at, lease in enumerate(known)}
     last, kept = -1, 0

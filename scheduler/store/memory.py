@@ -1,4 +1,6 @@
-"""The Store port in plain dicts, for the simulator and for tests. Rows are frozen, so they are never copied."""
+"""The Store port implemented with plain dicts, for the simulator and for tests. Rows are immutable, so they are never
+copied.
+"""
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -31,9 +33,9 @@ Key = TypeVar("Key")
 
 
 class MemoryStore:
-    """The Store port in memory. `clock`: seconds since the epoch, real or virtual.
+    """The Store port in memory. `clock` returns seconds since the epoch, real or virtual.
 
-    There is one transaction at a time in all threads. A second one waits for the first, as on SQLite.
+    Only one transaction is open at a time, in all threads. A second one waits for the first, as on SQLite.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -43,11 +45,11 @@ class MemoryStore:
 
     @property
     def events(self) -> list[Event]:
-        """Return all committed events, oldest first: the store's own list, which the caller must not change."""
+        """All committed events, oldest first. This is the store's own list, which the caller must not change."""
         return self._world.events
 
     def transaction(self) -> MemoryTransaction:
-        """Begin a transaction, which is committed when the `with` block ends without an error. See Store."""
+        """Begin a transaction. It is committed when the `with` block ends without an error. See Store."""
         return MemoryTransaction(self._world, self._lock, self._clock)
 
     def close(self) -> None:
@@ -58,7 +60,7 @@ class MemoryStore:
         return self._clock()
 
     def read_cluster(self) -> ClusterRow:
-        """Return cluster time and the other values of the cluster row. See Store."""
+        """Return the row about the cluster, with cluster time. See Store."""
         world = self._world
         return ClusterRow(
             now=self._clock(),
@@ -80,12 +82,14 @@ class MemoryStore:
         return self._world.rules
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` versions of the scheduling rules, oldest first, or only `version`. See Store."""
+        """Return the newest `limit` entries in the history of the rules, oldest first, or only one `version`. See
+        Store.
+        """
         found = [each for each in self._world.applied if version in {None, each.version}]
         return found[-limit:]
 
     def find_principals(self) -> list[StoredPrincipal]:
-        """Return every principal (a signing client), sorted by name, without locking. See Store."""
+        """Return every principal (sender of signed messages), sorted by name, without locking. See Store."""
         return [row for _, row in sorted(self._world.principals.items())]
 
     def load_leader_term(self) -> LeaderTerm:
@@ -93,7 +97,9 @@ class MemoryStore:
         return self._world.leader_term
 
     def read_rows(self) -> Iterator[Row]:
-        """Yield every slot, hold and account, and each reservation except those that ended over 10 minutes ago."""
+        """Yield every slot, hold and account, and every reservation except those that ended over 10 minutes ago. See
+        Store.
+        """
         since = self._clock() - RECENT_SECONDS
         yield from [
             row
@@ -102,7 +108,9 @@ class MemoryStore:
         ]
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Return the versions of every slot, hold and account, and of every reservation that has not ended."""
+        """Return the version of every slot, hold and account, and of every reservation that has not
+        ended. See Store.
+        """
         rows = list(self._world.present())
         return (
             RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at)
@@ -111,7 +119,9 @@ class MemoryStore:
         )
 
     def read_versions_since(self, since: float) -> list[RowVersion]:
-        """Return the versions of the rows (of any phase) that were written at or after `since`. See Store."""
+        """Return the versions of all rows that were written at or after `since`, also of ended
+        reservations. See Store.
+        """
         found: list[RowVersion] = []
         # The rows that were written last come first, so no older rows are read.
         for (kind, row_id), stamp in reversed(self._world.written.items()):
@@ -126,7 +136,9 @@ class MemoryStore:
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the reservations that match all given conditions, in order of submission, unlocked. See Store."""
+        """Return the reservations that match all given conditions, in order of submission, without
+        locking. See Store.
+        """
         known = self._world.reservations
         if ids is not None:
             named = (known[row_id] for row_id in set(ids) if row_id in known)
@@ -159,7 +171,7 @@ class MemoryStore:
         return [row for row in self._world.slots.values() if row.instance_id in wanted]
 
     def find_accounts(self) -> list[Account]:
-        """Return every account, forgotten ones too, in the order of their ids, without locking. See Store."""
+        """Return every account, deleted (forgotten) ones too, in the order of their ids, without locking. See Store."""
         return sorted(self._world.accounts.values(), key=lambda account: account.id)
 
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
@@ -170,16 +182,16 @@ class MemoryStore:
         )
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return up to `limit` callbacks in the outbox that were last sent before `sent_before`. See Store."""
+        """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`. See Store."""
         due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]
         return sorted(due, key=lambda row: (row.created_at, row.id))[:limit]
 
     def count_phases(self) -> dict[str, int]:
-        """Return the number of reservations in each phase; phases without any are included as 0. See Store."""
+        """Return the number of reservations in each phase; 0 for a phase without any. See Store."""
         return {phase: len(self._world.phases[phase]) for phase in PHASES}
 
     def read_events(self, which: EventFilter) -> list[Event]:
-        """Return the events that match the filter, in the order in which they were appended. See Store."""
+        """Return the events that match the filter, oldest first. See Store."""
         events = self._world.events
         found = (
             event
@@ -193,7 +205,9 @@ class MemoryStore:
         return chosen[::-1] if which.newest else chosen
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete old events, balances, answers and ended reservations. Return the number of deleted rows. See Store."""
+        """Delete events, balances, answers and ended reservations that are older than the given times. Return the
+        number of deleted rows. See Store.
+        """
         world = self._world
         with self._lock:
             gone = len(world.events)

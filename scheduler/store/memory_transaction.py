@@ -1,5 +1,5 @@
-"""The Transaction port in plain dicts. As in the SQL store, each write is conditional on the version that the row was
-read with.
+"""The Transaction port implemented with plain dicts. As in SQL, a write fails if its row was changed
+after it was read.
 """
 
 import threading
@@ -37,8 +37,8 @@ _LOCK_SECONDS = 5.0
 
 
 class MemoryTransaction(WholeOrNothing):
-    """A transaction of the memory store. It collects writes, and applies all of them when the `with` block ends without
-    an error.
+    """A transaction of the memory store. It collects its writes, and carries all of them out when the `with` block ends
+    without an error.
     """
 
     def __init__(self, world: World, lock: threading.Lock, clock: Callable[[], float]) -> None:
@@ -70,55 +70,55 @@ class MemoryTransaction(WholeOrNothing):
             self._lock.release()
 
     def now(self) -> float:
-        """Return cluster time at the begin of the transaction; virtual time in memory (consistency.md, "Time"). See
-        Transaction.
-        """
+        """Return cluster time at the begin of the transaction; in a simulation, virtual time. See Transaction."""
         return self._now
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """Raises DeposedError unless the stored leader term has the term and the holder of `leader_term`. See
-        Transaction.
-        """
+        """Raise DeposedError unless `leader_term` is the present term and holder. See Transaction."""
         self._compare_terms(self._leader_term, leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
-        """Make `holder` the leader: raise the stored leader term by one. See Transaction."""
+        """Make the process `holder` the leader: increase the stored leader term by one. See Transaction."""
         self._leader_term = LeaderTerm(self._leader_term.term + 1, holder, self._leader_term.ticked_at)
         return self._leader_term
 
     def jump(self, term: int, token: int) -> None:
-        """Set the leader term and the highest fencing token to these values, and count a restore. See Transaction."""
+        """Set the leader term and the highest fencing token to these values after a restore, and count the restore. See
+        Transaction.
+        """
         self._leader_term, self._token = LeaderTerm(term, "", LONG_AGO), token
         self._restores += 1
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """Store `now` as the time of this leader term's last tick. See Transaction."""
+        """Store `now` as the time of the last tick of this leader term. See Transaction."""
         self.check_term(leader_term)
         self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Lock and return the reservations with these ids, with their leases. See Transaction."""
+        """Lock the reservations with these ids and return them by id, with their leases. See Transaction."""
         return cast("dict[str, Reservation]", self._load(Reservation, ids))
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Lock and return the rows of these ids. See Transaction."""
+        """Lock the slots with these ids and return them by id. See Transaction."""
         return cast("dict[str, Slot]", self._load(Slot, ids))
 
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
-        """Lock and return the rows of these ids. See Transaction."""
+        """Lock the launch back-offs (holds) with these ids and return them by id. See Transaction."""
         return cast("dict[str, Hold]", self._load(Hold, ids))
 
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """Lock and return the accounts with these ids, forgotten ones too. See Transaction."""
+        """Lock the accounts with these ids and return them by id, deleted (forgotten) ones too. See Transaction."""
         return cast("dict[str, Account]", self._load(Account, ids))
 
     def load_all_accounts(self) -> list[Account]:
-        """Lock and return every account, forgotten ones too, in the order of their ids. See Transaction."""
+        """Lock and return every account, deleted (forgotten) ones too, sorted by id. See Transaction."""
         names = {*self._world.accounts, *(key[1] for key in self._rows if key[0] is Account)}
         return list(self.load_accounts(sorted(names)).values())
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return per account what its running leases have used from its last charge to `now`. See Transaction."""
+        """Return for each account what its running leases have cost from their last charge to `now`. See
+        Transaction.
+        """
         accounts = {account.id: account for account in self.load_all_accounts()}
         owners = {owner for held in self._world.occupants.values() for owner in held}
         owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
@@ -131,11 +131,13 @@ class MemoryTransaction(WholeOrNothing):
         return found
 
     def last_sequence(self) -> int:
-        """Return the `sequence` of the newest reservation. See Transaction."""
+        """Return the `sequence` (number in the order of submission) of the newest reservation. See Transaction."""
         return self._sequence
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
+        """Count the pending reservations of this principal, or of all unsigned requests if it is None.
+        See Transaction.
+        """
         return self._count_pending(lambda row: row.principal == principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
@@ -148,8 +150,8 @@ class MemoryTransaction(WholeOrNothing):
         return Pending(len(rows), sum(row.instances or 1 for row in rows))
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
-        """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id.
-        See Transaction.
+        """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
+        reservation id. See Transaction.
         """
         written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
         found: dict[str, list[tuple[str, Lease]]] = {}
@@ -176,7 +178,9 @@ class MemoryTransaction(WholeOrNothing):
         return sum(slot.pool == pool and slot.state not in INACTIVE for slot in self.load_all_slots())
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """Store new reservations in this order and return them with their `sequence`, `version` 1 and `marked_at`."""
+        """Store new reservations in this order. Return them with their `sequence`, `version` 1 and `marked_at`. See
+        Transaction.
+        """
         inserted = []
         for row in rows:
             if self._find((Reservation, row.id)) is not None:
@@ -188,7 +192,9 @@ class MemoryTransaction(WholeOrNothing):
         return inserted
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
+        """Write `rows`. Raises StaleWriteError if one of them has changed since this transaction read it. See
+        Transaction.
+        """
         saved: list[Row] = []
         now, kept, replace = self._now, self._rows, msgspec.structs.replace
         for row in rows:
@@ -213,7 +219,9 @@ class MemoryTransaction(WholeOrNothing):
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
+        """Delete `rows`. Raises StaleWriteError if one of them has changed since this transaction read it. See
+        Transaction.
+        """
         gone = []
         for row in rows:
             if self._guard(row) is None:
@@ -230,11 +238,11 @@ class MemoryTransaction(WholeOrNothing):
         return range(first, first + count)
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """Append these events to the stored history of events, in this order. See Transaction."""
+        """Append these events to the stored history, in this order. See Transaction."""
         self._events.extend(events)
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """Return the stored answers to the requests with these ids. See Transaction."""
+        """Return the stored answers to the requests with these ids, by request id. See Transaction."""
         both = {**self._world.answers, **self._answers} if self._answers else self._world.answers
         return {row_id: both[row_id] for row_id in ids if row_id in both}
 
@@ -254,7 +262,7 @@ class MemoryTransaction(WholeOrNothing):
         self._outgoing.update(dict.fromkeys(ids))
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """Lock and return every principal (a signing client), by name. See Transaction."""
+        """Lock and return every principal (sender of signed messages), by name. See Transaction."""
         both = {**self._world.principals, **self._principals}
         return {name: row for name, row in sorted(both.items()) if row is not None}
 
@@ -267,7 +275,7 @@ class MemoryTransaction(WholeOrNothing):
         self._principals.update(dict.fromkeys(names))
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
-        """Store samples of accounts' balances for the history. See Transaction."""
+        """Store samples of account balances for the history. See Transaction."""
         self._balances.extend(samples)
 
     def load_rules(self) -> StoredRules:
@@ -275,7 +283,7 @@ class MemoryTransaction(WholeOrNothing):
         return self._rules
 
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
-        """Put this rules document in force if the version in force is still `version`. See Transaction."""
+        """Store this document as the rules in force, if the version in force is still `version`. See Transaction."""
         if version != self._rules.version:
             raise self._lose(StaleWriteError(f"the rules have version {self._rules.version}, not {version}"))
         stored = dict(document)
@@ -293,8 +301,9 @@ class MemoryTransaction(WholeOrNothing):
         return {row_id: row for row_id, row in found if row is not None}
 
     def _guard(self, row: Row) -> Row | None:
-        """Return the present copy of a row that will be written, or None if the row will be inserted. Raises
-        StaleWriteError if the present copy has another version than the one that `row` was read with.
+        """Return the present copy of a row that will be written, or None if the row will be inserted.
+
+        Raises StaleWriteError if the present copy has another version than `row`.
         """
         current = self._find((type(row), row.id))
         if current is not None and current.version == row.version:

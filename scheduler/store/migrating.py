@@ -1,5 +1,5 @@
-"""Migrates a database to the schema of this program (Alembic, without alembic.ini), and reports its
-present revision.
+"""Migrate a database to the schema that this program needs (by Alembic, without alembic.ini), and report its schema
+revision.
 """
 
 from collections.abc import Iterator
@@ -24,23 +24,25 @@ _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 
 class SchemaState(msgspec.Struct, frozen=True):
-    """The revision of a database (None: none yet) and the newest one that this program knows."""
+    """The schema revision of a database (None: it has no tables of Leasehold), and the newest one that this program
+    knows.
+    """
 
     current: str | None
     head: str | None
 
     @property
     def is_current(self) -> bool:
-        """Return whether the database has the newest revision of the schema, so that there is nothing to migrate."""
+        """Return whether the database has the newest revision of the schema, so that no migration is needed."""
         return self.current == self.head
 
 
 def migrate(url: str) -> list[str]:
-    """Apply all missing revisions, all or none. Return their ids, oldest first.
+    """Apply all missing schema revisions to the database at `url`, all or none. Return their ids, oldest first.
 
-    Makes a missing SQLite file, but not a PostgreSQL database. If two processes migrate at once, the second one
-    waits and finds nothing to do. Raises StoreUnavailableError, also for a database that a newer program migrated,
-    and InvalidInputError for an unknown kind of URL.
+    A missing SQLite file is created; a missing PostgreSQL database is not. If two processes migrate at once, the second
+    waits and then has nothing to do. Raises StoreUnavailableError, also for a database that a newer program has
+    migrated, and InvalidInputError for an unknown kind of URL.
     """
     if url == MEMORY:
         return []
@@ -60,7 +62,10 @@ def migrate(url: str) -> list[str]:
 
 
 def schema_state(url: str) -> SchemaState:
-    """Return the revisions of the database at `url`. Raises as `migrate` does. A missing file is not made."""
+    """Return the schema revision of the database at `url`, and the newest known one. A missing file is not created.
+
+    Raises StoreUnavailableError, and InvalidInputError for an unknown kind of URL.
+    """
     if url == MEMORY:
         return SchemaState(None, None)
     with _connected(url, create=False) as connection:

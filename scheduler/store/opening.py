@@ -1,4 +1,4 @@
-"""Opens the store for the URL in the configuration."""
+"""Opens the store for a database URL from the configuration."""
 
 import time
 from collections.abc import Callable
@@ -23,11 +23,11 @@ _POSTGRESQL: Final = frozenset({"postgresql", "postgresql+psycopg"})
 
 
 def open_store(url: str, clock: Callable[[], float] | None = None) -> Store:
-    """Return the store at `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`,
-    `postgresql://user:password@host/name` or
-    `memory://`. Raises InvalidInputError for any other URL.
+    """Return the store for a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`,
+    `postgresql://user:password@host/name` or `memory://`. It connects on first use. Raises InvalidInputError for any
+    other URL.
 
-    It connects on first use. `clock`: for tests, cluster time in seconds since the epoch; PostgreSQL ignores it.
+    `clock`: for tests, a function that returns cluster time in seconds since the epoch; PostgreSQL ignores it.
     """
     if url == MEMORY:
         return MemoryStore(clock or time.time)
@@ -35,7 +35,9 @@ def open_store(url: str, clock: Callable[[], float] | None = None) -> Store:
 
 
 def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create: bool = False) -> Dialect:
-    """Return the dialect for a database URL. `create`: it will be migrated, so a missing file is made."""
+    """Return the dialect (interface to one kind of database) for a database URL. `create`: create a missing SQLite
+    file, because the database will be migrated. Raises InvalidInputError for an unknown kind of URL.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:

@@ -1,7 +1,7 @@
-"""PostgreSQL for the SQL store: several hosts, many writers at a time, the server's clock as reference.
+"""The Dialect for PostgreSQL: several hosts, many writers at a time, the server's clock as the source of time.
 
-Every statement, every wait for a lock and every pause within a transaction has a time limit, so a process that is
-stopped or disconnected never blocks others for long. Bulk statements bind one array for each column (`unnest`).
+Every statement, every wait for a lock and every pause within a transaction has a time limit, so that a process that is
+stopped or disconnected does not block others for long. A bulk statement binds one array for each column (`unnest`).
 """
 
 import re
@@ -45,11 +45,13 @@ from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
 LIMITS: Final = {"idle_in_transaction_session_timeout": "10s", "lock_timeout": "5s", "statement_timeout": "30s"}
-"""How long a transaction may pause, wait for one lock, and execute one statement, before the server aborts it."""
+"""How long a transaction may pause, wait for one lock, and execute one statement, before the server aborts the
+transaction.
+"""
 _MIGRATING: Final = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "60s", "statement_timeout": "0"}
 LONGEST_SECONDS: Final = 20.0
-"""The most seconds after its begin at which a transaction may start its commit. With the longest pause before the
-commit (10 s) this makes 30 s: less than the 35 s that a search for changed rows reads back.
+"""The most seconds after its begin at which a transaction may begin its commit. With the longest pause before the
+commit (10 s) this makes 30 s, which is less than the 35 s that a search for recently changed rows goes back.
 """
 _CONNECTING: Final = {
     "connect_timeout": "5",
@@ -61,22 +63,22 @@ _CONNECTING: Final = {
     "application_name": "leasehold",
     "client_encoding": "utf8",
 }
-"""Options of a connection, which detect a lost host within half a minute. Without `client_encoding` psycopg returns
+"""Connection options by which a lost host is noticed within half a minute. Without `client_encoding`, psycopg returns
 bytes from a database in the encoding `SQL_ASCII`.
 """
 _POOL: Final = {"pool_size": 5, "max_overflow": 50, "pool_timeout": 10.0, "pool_pre_ping": True}
 
 _EVENTS_LOCK: Final = 0x6C656173_65766E74
 _MIGRATION_LOCK: Final = 0x6C656173_6D696772
-"""The keys of the advisory locks, one for events and one for migrations: the ASCII codes of `leas` and `evnt` or
-`migr`. An advisory lock is valid in one database.
+"""Key of the advisory lock for migrations. This key and that of the lock for events are the ASCII codes of `leas` with
+`migr` or `evnt`. An advisory lock is valid in one database.
 """
 
 _CLUSTER: Final = select_cluster(literal_column("extract(epoch FROM clock_timestamp())::float8", Double))
 _ADVISORY: Final = text("SELECT pg_advisory_xact_lock(:key)")
 _ENCODING: Final = text("SELECT current_setting('server_encoding')")
 _ENCODINGS: Final = ("UTF8", "SQL_ASCII")
-"""Encodings of a PostgreSQL database that can store every text."""
+"""The encodings of a PostgreSQL database that can store every text."""
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 _MIGRATE: Final = "run `leasehold migrate`"
@@ -97,15 +99,15 @@ _CAUSES: Final = (
 _CONFLICTS: Final = frozenset({"40P01", "40001"})
 _UNIQUE: Final = "23505"
 _OF_TABLES: Final = frozenset({"42P01", "42703", "23502"})
-"""The SQLSTATEs that show a schema of another version: a table or a column is missing, or a new column has no value."""
+"""SQLSTATE codes which show that the tables do not fit this program: a table or column is missing, or a new column has
+no value.
+"""
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
 class PostgresDialect:
-    """The Dialect of one database on a PostgreSQL server. `clock`: for tests, cluster time in place of the server's
-    clock.
-
-    `migrates`: statements have no time limit, as a migration needs.
+    """The Dialect for one database on a PostgreSQL server. `clock`: for tests, cluster time in place of the server's
+    clock. `migrates`: statements have no time limit, because a migration may take long.
     """
 
     longest_seconds: Final = LONGEST_SECONDS
@@ -118,7 +120,7 @@ class PostgresDialect:
         self._reference = ReferenceClock(_CLUSTER)
 
     def create_engine(self) -> Engine:
-        """Return a new engine for this process. Raises StoreUnavailableError if psycopg is not installed."""
+        """Return a new SQLAlchemy engine for this process. Raises StoreUnavailableError if psycopg is not installed."""
         try:
             return create_engine(self._url, **_POOL)
         except ImportError as error:
@@ -126,34 +128,36 @@ class PostgresDialect:
             raise StoreUnavailableError(f"{self._shown}: {missing} ({_first_line(error)})") from error
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
-        """Return the execution options (of SQLAlchemy) of a connection for one transaction. See Dialect."""
+        """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
         return {} if writes else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     def given(self, fields: Sequence[Field]) -> FromClause:
-        """Return a table expression of SQL with these columns in this order, whose rows are the structs that
-        `bind_rows` binds. Nested values are JSON text. See Dialect.
+        """Return an SQL table expression with these columns, whose rows are the structs that are passed with
+        `bind_rows`. Nested values are JSON text. See Dialect.
         """
         arrays = [_array(_bound(each), _type_of(each)) for each, _ in fields]
         columns = [column(each.name, _type_of(each)) for each, _ in fields]
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
     def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
-        """Return the bind parameters that pass `rows` (structs) to a statement that was built on `given(fields)`. See
+        """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields)`. See
         Dialect.
         """
         return {_bound(each): _write_array(_take(path, rows), _find_writer(each)) for each, path in fields}
 
     def ids(self) -> Select[tuple[str]]:
-        """Return an SQL select of the ids that `bind_ids` binds, one row each, for `IN (...)`. See Dialect."""
+        """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
+        Dialect.
+        """
         return select(func.unnest(_array("ids", Text())))
 
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
-        """Return the bind parameters that pass `ids` to a statement that was built on `ids()`. See Dialect."""
+        """Return the bind parameters that pass `ids` to a statement that was built with `ids()`. See Dialect."""
         return {"ids": _write_array(ids, _quote)}
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows with the same
-        primary key. No key may occur twice. See Dialect.
+        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the
+        same primary key. See Dialect.
         """
         columns = [each for each, _ in fields]
         statement = insert(table).from_select(list(columns), select(self.given(fields)))
@@ -164,24 +168,24 @@ class PostgresDialect:
         """Do nothing: a PostgreSQL server has a clock of its own. See Dialect."""
 
     def read_cluster(self, connection: Connection) -> ClusterRow:
-        """Return cluster time and the other values of the cluster row, by one statement. See Dialect."""
+        """Return the row about the cluster with cluster time, by one statement. See Dialect."""
         if self._clock is None:
             return self._reference.read(connection)
         stored = read_stored(connection, _CLUSTER)
         return stored.at(self._clock(), stored.clock_offset)
 
     def queue_for_events(self, connection: Connection) -> None:
-        """Wait until no other transaction that has numbered events is open, so that event numbers are committed in
-        ascending order. See Dialect.
+        """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
+        order. See Dialect.
         """
         connection.execute(_ADVISORY, {"key": _EVENTS_LOCK})
 
     def queue_for_migration(self, connection: Connection) -> None:
-        """Wait until no other transaction migrates. See Dialect."""
+        """Wait until no other process migrates the database. See Dialect."""
         connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
 
     def check_text(self, connection: Connection) -> None:
-        """Raises StoreUnavailableError if the encoding of the database cannot store every text. See Dialect."""
+        """Raise StoreUnavailableError if the encoding of the database cannot store every text. See Dialect."""
         found = connection.execute(_ENCODING).scalar_one()
         if found not in _ENCODINGS:
             raise StoreUnavailableError(
@@ -190,8 +194,8 @@ class PostgresDialect:
             )
 
     def explain(self, error: SQLAlchemyError) -> Exception:
-        """Return the error of the Store port for a driver's error, with a message of one line and without a password.
-        See Dialect.
+        """Return the error of the Store port that stands for a database driver's error. Its message is one line without
+        passwords. See Dialect.
         """
         state = _state_of(error)
         if state == _UNIQUE:
@@ -219,8 +223,8 @@ class PostgresDialect:
 
 
 def _complete(url: URL, limits: Mapping[str, str]) -> URL:
-    """Return the database URL with the time limits `limits` and the connection options of this module. Options in the
-    URL itself take precedence.
+    """Return the database URL with these time limits and the connection options of this module. Options in the URL
+    itself have precedence.
     """
     ours = " ".join(f"-c {name}={value}" for name, value in limits.items())
     theirs = url.query.get("options", "")
@@ -229,8 +233,8 @@ def _complete(url: URL, limits: Mapping[str, str]) -> URL:
 
 
 def _bound(each: Column[Any]) -> str:
-    """Return the name of the bind parameter for the values of a column. SQLAlchemy reserves the column's own name for
-    the value to be set.
+    """Return the name of the bind parameter for the values of a column. It differs from the column's name, which
+    SQLAlchemy reserves for the value to be set.
     """
     return f"given_{each.name}"
 
@@ -243,8 +247,8 @@ def _type_of(each: Column[Any]) -> TypeEngine[Any]:
 
 
 def _array(name: str, kind: TypeEngine[Any]) -> Cast[Any]:
-    """Return the SQL expression of an array of this type that is bound under `name` as text, because psycopg is several
-    times slower with lists.
+    """Return the SQL expression of an array of this type that is bound under `name`. It is bound as one text, because
+    psycopg is several times slower with lists.
     """
     return cast(bindparam(name, type_=Text), ARRAY(kind))
 
@@ -254,7 +258,7 @@ def _write_array(values: Iterable[Any], write: Callable[[Any], str]) -> str:
 
 
 def _find_writer(each: Column[Any]) -> Callable[[Any], str]:
-    """Return the function that writes a value of this column as an element of PostgreSQL's text form of an array."""
+    """Return a function that converts a value of this column to an element in PostgreSQL's text form of an array."""
     if each.info.get("json"):
         return lambda value: _quote(_ENCODE(value).decode())
     if isinstance(each.type, Boolean):
@@ -270,7 +274,7 @@ def _quote(value: str) -> str:
 
 
 def _take(path: Sequence[int | str], rows: Sequence[msgspec.Struct]) -> Iterable[Any]:
-    """Return, for each of `rows` (structs of one type), the value at the end of `path`: the position of a field, then
+    """For each of `rows` (structs of one type), return the value at the end of `path`: the position of a field, then
     names of nested fields.
     """
     position, *deeper = path
@@ -279,7 +283,9 @@ def _take(path: Sequence[int | str], rows: Sequence[msgspec.Struct]) -> Iterable
 
 
 def _state_of(error: SQLAlchemyError) -> str:
-    """Return the SQLSTATE of the error: five characters, or "" for an error of SQLAlchemy or the driver."""
+    """Return the SQLSTATE code of a database error, five characters. Return "" for an error of SQLAlchemy or of the
+    driver.
+    """
     if not isinstance(error, DBAPIError):
         return ""
     return getattr(error.orig, "sqlstate", None) or ("08" if error.connection_invalidated else "")

@@ -1,4 +1,4 @@
-"""Reads of the SQL store that are used both inside and outside transactions."""
+"""Functions that read from an SQL database, both inside and outside transactions that write."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,14 +30,14 @@ _ID = [column.name for column in RESERVATIONS.columns].index("id")
 
 
 def read_rules_version(session: Session) -> int:
-    """Return the newest version of the scheduling rules; 0 if no rules were ever applied."""
+    """Return the version of the scheduling rules in force; 0 if no rules were ever applied."""
     ((version,),) = session.fetch(_RULES_VERSION)
     return int(version)
 
 
 def load_leader_term(session: Session, *, lock: bool = False) -> LeaderTerm:
-    """Return the term, holder and time of the last tick of the present leadership. `lock`: lock the row of the leader
-    until the transaction ends.
+    """Return the term and holder of the present leadership, with the time of its last tick. `lock`: lock the row until
+    the transaction ends.
     """
     for row in session.fetch(_LEADER_TERM_LOCKED if lock else _LEADER_TERM):
         return LeaderTerm(*row)
@@ -45,17 +45,16 @@ def load_leader_term(session: Session, *, lock: bool = False) -> LeaderTerm:
 
 
 def read_principals(session: Session) -> list[StoredPrincipal]:
-    """Return every principal (a signing client), in the order of the names."""
+    """Return every principal (sender of signed messages), sorted by name."""
     return PRINCIPALS.read_all(session.fetch(_PRINCIPALS))
 
 
 def read_reservations(
     session: Session, statements: Statements, rows: Sequence[Record], last: dict[str, int] | None = None
 ) -> Iterator[Reservation]:
-    """Yield the reservation of each of `rows` (a result with the columns `RESERVATIONS.columns`) with its leases, in
-    the order of `rows`.
-
-    `last` is filled with the position of the last lease of each reservation that has one, by reservation id.
+    """Yield a reservation with its leases for each of `rows`, in the same order. `rows` are the result of a query for
+    `RESERVATIONS.columns`. The function adds to `last`, by reservation id, the position of the last lease of each
+    reservation that has one.
     """
     leases: dict[str, list[Lease]] = {}
     for *values, position, owner in session.fetch_for(statements.leases.load, (row[_ID] for row in rows)):
@@ -67,7 +66,9 @@ def read_reservations(
 
 
 class RulesReader:
-    """Reads the scheduling rules in force. A rules document is only parsed if it differs from the one read before."""
+    """Reads the scheduling rules in force. A document is parsed only if its text differs from the one that was read
+    last.
+    """
 
     def __init__(self) -> None:
         self._last = ("", NO_RULES)
@@ -75,8 +76,7 @@ class RulesReader:
     def load(self, session: Session) -> StoredRules:
         """Return the scheduling rules in force.
 
-        The text of the rules is compared with the text read before, not only the version: after a rollback the same
-        version may come with another text.
+        Texts are compared, and not only versions, because after a rollback the same version may have another text.
         """
         for version, text in session.fetch(_RULES):
             known_text, known = self._last

@@ -1,8 +1,8 @@
 """Cluster time on PostgreSQL: the server's clock plus an offset that is stored in the database.
 
-Every process compares the server's clock with its own monotonic clock. A difference of more than a second is a jump
-of the server's clock. The process that sees it first corrects the stored offset, once, by compare-and-set. The
-others then read the corrected offset. So a jump changes the offset, and cluster time continues.
+Each process compares the server's clock with its own monotonic clock. A difference of more than a second means that the
+server's clock has jumped. The process that notices the jump first corrects the stored offset, once, by compare-and-set.
+The other processes then read the corrected offset, so cluster time continues without a jump.
 """
 
 import threading
@@ -19,10 +19,13 @@ from scheduler.store import tables
 from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored
 
 MOST_DRIFT: Final = 0.0005
-"""Seconds per second by which two clocks may drift apart without a jump: the highest rate at which NTP slews."""
+"""By how many seconds per second two clocks may drift apart without a jump: the highest rate at which NTP adjusts a
+clock.
+"""
 SURE_SECONDS: Final = 5.0
-"""A process that starts while the server's clock is behind what was written waits this long for a correction by a
-process that started earlier, and then corrects the offset itself."""
+"""How long a new process waits before it corrects the stored offset itself, if the server's clock is behind the times
+that were written. A process that started earlier may correct it first.
+"""
 
 _CLUSTER = tables.cluster.c
 _CORRECT: Final = (
@@ -33,7 +36,9 @@ _CORRECT: Final = (
 
 
 class _Known(NamedTuple):
-    """An earlier reading of cluster time: it was `now` when the monotonic clock was between `before` and `after`."""
+    """An earlier reading of cluster time: it was `now` at a moment when the monotonic clock was between `before` and
+    `after`.
+    """
 
     now: float
     before: float
@@ -41,26 +46,25 @@ class _Known(NamedTuple):
     changes: int
     restores: int
     sure_from: float
-    """Monotonic time from which on this process may correct the stored offset."""
+    """Time of the monotonic clock from which on this process may correct the stored offset."""
 
     def carry(self, before: float, after: float) -> float:
-        """Return cluster time between two readings of the monotonic clock, computed from an earlier reading by this
-        process' clock alone.
+        """Return the present cluster time as this process expects it: the earlier reading plus the time that has passed
+        since by the monotonic clock. `before` and `after`: the monotonic clock before and after the present reading.
         """
         return self.now + (before + after - self.before - self.after) / 2
 
     def has_jumped(self, now: float, before: float, after: float) -> bool:
-        """Return whether a time `now` that was read between these two readings is only possible if the server's clock
-        jumped.
+        """Return whether the server's clock must have jumped since the earlier reading, because the time `now` is too
+        far from what this process expects. `before` and `after`: the monotonic clock before and after `now` was read.
         """
         tolerance = LARGEST_STEP + MOST_DRIFT * (after - self.before)
         return not self.now + before - self.after - tolerance <= now <= self.now + after - self.before + tolerance
 
 
 class ReferenceClock:
-    """The clock of one PostgreSQL database in this process. Thread-safe.
-
-    `select`: a statement made by `select_cluster` with the server's clock.
+    """The clock that gives this process the cluster time of one PostgreSQL database. Thread-safe. `select`: the
+    statement of `select_cluster` with the server's clock.
     """
 
     def __init__(self, select: Select[Any], monotonic: Callable[[], float] = read_monotonic) -> None:
@@ -69,8 +73,8 @@ class ReferenceClock:
         self._known: _Known | None = None
 
     def read(self, connection: Connection) -> ClusterRow:
-        """Return cluster time and the row of the table `cluster`. After a jump of the server's clock, correct the
-        stored offset through another connection.
+        """Return the row about the cluster with cluster time. If the server's clock has jumped, correct the stored
+        offset through another connection.
         """
         stored, before, after = self._ask(connection)
         if self._has_jumped(stored, before, after):
@@ -94,8 +98,8 @@ class ReferenceClock:
         return known.has_jumped(now, before, after)
 
     def _adopt(self, stored: StoredCluster, before: float, after: float) -> ClusterRow:
-        """Use the stored cluster time from now on. A difference within the tolerance never makes the time of this
-        process go back.
+        """Use the stored offset from now on, and return the row with cluster time. The time of this process never goes
+        back by a difference that is within the tolerance.
         """
         now = stored.reference + stored.clock_offset
         with self._guard:
@@ -120,10 +124,10 @@ class ReferenceClock:
         return stored.at(now, now - stored.reference)
 
     def _write(self, engine: Engine, stored: StoredCluster, now: float) -> ClusterRow:
-        """Correct the offset so that cluster time was `now` when `stored` was read, then use the stored offset.
+        """Correct the stored offset so that cluster time was `now` when `stored` was read, then use the stored offset.
 
-        Nothing is corrected if another process did it first, or if rows are newer than `now`: then this process'
-        time is behind because its host was paused.
+        The offset stays if another process has corrected it meanwhile, or if rows in the database are newer than `now`.
+        In the second case the time of this process is late, because its host was paused.
         """
         with engine.connect() as connection, connection.begin():
             if find_newest(connection) <= now + LARGEST_STEP:

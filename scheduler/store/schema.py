@@ -1,5 +1,5 @@
-"""Compares the schema of a database with the schema that this program needs, without Alembic, so cheaply that every
-failed statement can do it.
+"""Compares the schema of a database with the schema that this program needs. It works without Alembic and is cheap, so
+it can run after every failed statement.
 """
 
 from functools import cache
@@ -18,20 +18,22 @@ _REVISION: Final = text(f"SELECT version_num FROM {_TABLE}")  # noqa: S608 - a c
 
 
 class SchemaError(StoreUnavailableError):
-    """The tables of the database do not fit this program. The message names whether they are older or newer, and the
-    remedy.
+    """Raised when the tables of the database do not fit this program. The message names whether they are older or
+    newer, and what to do.
     """
 
 
 @cache
 def list_revisions() -> tuple[str, ...]:
-    """Return the schema revisions that this program knows, oldest first. It needs a database at the last one."""
+    """Return the schema revisions that this program knows, oldest first. The program needs a database at
+    the last one.
+    """
     return tuple(sorted(path.name.partition("_")[0] for path in _VERSIONS.glob("[0-9]*_*.py")))
 
 
 def judge_revision(current: str | None) -> str | None:
-    """Return what is wrong with a database at the schema revision `current` (None: it has no tables) and the remedy.
-    Return None if nothing is wrong.
+    """Return a text about what is wrong with a database at the schema revision `current` (None: it has no tables) and
+    what to do. Return None if nothing is wrong.
     """
     known = list_revisions()
     if current is None:
@@ -50,8 +52,8 @@ def judge_revision(current: str | None) -> str | None:
 
 
 def find_fault(url: str) -> str | None:
-    """Return why the tables of the database at `url` do not fit this program, and the remedy; None if they fit or the
-    database cannot be reached. Raises InvalidInputError for an unknown kind of URL.
+    """Return a text about why the tables of the database at `url` do not fit this program and what to do. Return None
+    if they fit, or if the database cannot be reached. Raises InvalidInputError for an unknown kind of URL.
     """
     # Imported here, because the modules of the dialects import this one.
     from scheduler.store.opening import MEMORY, choose_dialect  # noqa: PLC0415
@@ -60,8 +62,8 @@ def find_fault(url: str) -> str | None:
 
 
 def find_schema_fault(dialect: Dialect) -> str | None:
-    """Return why the tables of the database of `dialect` do not fit this program, and the remedy; None if they fit or
-    the database cannot be reached.
+    """Return a text about why the tables of this dialect's database do not fit this program and what to do. Return None
+    if they fit, or if the database cannot be reached.
     """
     engine = dialect.create_engine()
     try:

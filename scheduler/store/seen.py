@@ -1,5 +1,5 @@
-"""The highest numbers that one process has read from the database. Lower numbers show that the database is in an older
-state.
+"""The highest leader term and fencing token that this process has read from the database. A lower number later shows
+that the database is in an older state.
 """
 
 import threading
@@ -9,8 +9,8 @@ from scheduler.store.session import Session
 
 
 class HighestSeen:
-    """The highest leader term and fencing token that this process has read from its database, and the identity of its
-    cluster.
+    """What this process has read from its database so far: the highest leader term and fencing token, and the identity
+    of the cluster.
     """
 
     def __init__(self) -> None:
@@ -19,11 +19,11 @@ class HighestSeen:
         self._term = self._token = 0
 
     def read(self, session: Session) -> ClusterRow:
-        """Return the cluster row. Raises DatabaseWentBackError if its leader term or fencing token is lower than one
-        that this process has read, and ForeignClusterError if the row belongs to another cluster.
+        """Read the row about the cluster and return it.
 
-        The row is compared with the numbers known before the statement began, because another thread may read newer
-        ones meanwhile.
+        Raises DatabaseWentBackError if its leader term or fencing token is lower than this process has read before, and
+        ForeignClusterError if it belongs to another cluster. The row is compared with the numbers that were known
+        before the statement began, because another thread may read higher ones meanwhile.
         """
         with self._guard:
             identity, term, token = self._identity, self._term, self._token

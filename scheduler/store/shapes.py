@@ -1,4 +1,6 @@
-"""How a frozen struct is stored in a table: which columns hold its fields, and how it is read from them."""
+"""How an immutable struct is stored as a row of a table: which columns hold its fields, and how it is
+made from a row.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -20,17 +22,17 @@ Record = Row[*tuple[Any, ...]]
 """One row of an SQL result."""
 
 MOST_ALIKE: Final = 10_000
-"""The most decoded JSON values that are cached for one column, so that equal values are decoded once and share their
-memory.
-"""
+"""The most decoded JSON values that are cached for one column. Equal values are decoded once and share their memory."""
 
 AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
 
 class Shape(Generic[AnyStruct]):
-    """How one kind of struct is stored as rows of its table. `columns`: the columns that are read, in the order that
-    `read` expects. Every field is in the column of its name, except the fields `besides`, which are stored in other
-    tables. `written`: the struct that is written, if it is not the one that is read.
+    """How one kind of struct is stored as rows of a table.
+
+    `columns`: the columns to read, in the order that `read` expects. A field is stored in the column of its name,
+    except the fields in `besides`, which are stored in other tables. `written`: the struct that is written, if it
+    differs from the one that is read.
     """
 
     def __init__(
@@ -54,8 +56,8 @@ class Shape(Generic[AnyStruct]):
         )
 
     def fields(self, columns: Iterable[Column[Any]]) -> list[Field]:
-        """Return each of `columns` with the path to its value in a struct that is written: the position of a field,
-        then names of nested fields.
+        """Return each of `columns` with the path to its value in a written struct: the position of a field, then names
+        of nested fields.
         """
         found = []
         for column in columns:
@@ -64,8 +66,8 @@ class Shape(Generic[AnyStruct]):
         return found
 
     def read(self, values: Sequence[Any], **besides: object) -> AnyStruct:
-        """Return the struct made of the `values` of one row, which are in the order of `columns`. `besides`: the values
-        of the fields that other tables hold.
+        """Return the struct made of the `values` of one row, which are in the order of `columns`. `besides`: values of
+        fields that other tables hold, by field name.
         """
         fields: dict[str, Any] = dict(zip(self._fields, values, strict=False))
         for field, reader in self._readers:
@@ -75,7 +77,7 @@ class Shape(Generic[AnyStruct]):
         return self._struct(**fields, **besides)
 
     def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
-        """Return the structs of all rows of a query's result, in its order."""
+        """Return the struct of each row, in the order of the rows."""
         return [self.read(row) for row in rows]
 
 
@@ -87,7 +89,9 @@ def _find_reader(column: Column[Any], annotation: Any) -> Callable[[Any], Any] |
 
 
 class StoredLease(msgspec.Struct, frozen=True):
-    """A lease as it is stored, with its reservation and its position among that reservation's leases."""
+    """A lease as a row of the table of leases: with its reservation and its position among the leases of the
+    reservation.
+    """
 
     reservation: str
     position: int

@@ -1,5 +1,5 @@
-"""Rules that all implementations of the Store port share: time marks, lost writes, and the constants of restores and of
-the view.
+"""Rules that all implementations of the Store port share: what a time mark is, what happens after a lost write, and
+constants of restores and of the view.
 """
 
 from typing import Final, TypeVar
@@ -14,28 +14,31 @@ from scheduler.ports import DeposedError, LeaderTerm, StaleWriteError
 Lost = TypeVar("Lost", StaleWriteError, DeposedError)
 
 LONG_AGO: Final = 1.0
-"""A time (in seconds since the epoch) before any real one: a restore stores it as the time of the last tick."""
+"""A time in seconds since the epoch that is earlier than any real one. A restore stores it as the time of the last
+tick.
+"""
 VERSIONS_A_RESTORE: Final = 10**6
-"""A restore increases the version of the table of principals by this much: more than the table has changed since any
-backup.
+"""By how much a restore increases the version of the table of principals: more than the table can have changed since
+the backup.
 """
 RECENT_SECONDS: Final = 600.0
-"""Seconds for which an ended reservation stays in the view, the copy of the rows in Redis (docs/reference/protocol.md,
-"Rows").
+"""Seconds for which an ended reservation stays in the view, the copy of the rows in Redis. See
+docs/reference/protocol.md, "Rows".
 """
 
 
 class WholeOrNothing:
-    """The base class of every transaction of a store. After a lost write the transaction cannot be committed, even if
-    the caller has caught the error.
+    """The base class of the transactions of all stores. After a failed write the transaction cannot be committed, even
+    if the caller has caught the error.
     """
 
     _lost: StaleWriteError | DeposedError | None = None
 
     def check_whole(self) -> None:
-        """Called before a commit: raises the StaleWriteError or DeposedError of a failed write of this transaction
-        again, even if the caller has caught it. Otherwise the transaction's other writes would be committed without the
-        failed one.
+        """Raise the StaleWriteError or DeposedError of a failed write of this transaction again, even if the caller has
+        caught it. Called before a commit.
+
+        Otherwise the transaction's other writes would be committed without the failed one.
         """
         if self._lost is not None:
             raise self._lost
@@ -45,14 +48,16 @@ class WholeOrNothing:
         return error
 
     def _compare_terms(self, current: LeaderTerm, mine: LeaderTerm) -> None:
-        """Raise DeposedError unless the leader term of the caller is the present one."""
+        """Raise DeposedError unless `mine`, the leader term of the caller, equals `current`, the stored one."""
         if (current.term, current.holder) != (mine.term, mine.holder):
             raise self._lose(DeposedError(f"term {mine.term} is over: it is {current.term} now"))
 
 
 def take_marks(current: Row, wanted: Row, now: float) -> Row:
-    """Return the row `current` with the time marks of `wanted`, and with `marked_at` = now. Time marks are the fields
-    that may be written without increasing a row's version. Holds and accounts have only `marked_at`.
+    """Return the row `current` with the time marks of the row `wanted`, and with `marked_at` = now.
+
+    Time marks are the fields that may be written without increasing the version of the row. Holds and accounts have
+    only `marked_at`.
     """
     match current, wanted:
         case Slot(), Slot():
@@ -79,8 +84,8 @@ def take_marks(current: Row, wanted: Row, now: float) -> Row:
 
 
 def _mark_leases(current: Reservation, wanted: Reservation) -> tuple[Lease, ...]:
-    """Return the leases of `current`, each with the `confirmed_at` of the lease of `wanted` with the same component and
-    fencing token, if there is one.
+    """Return the leases of `current`. Each gets the `confirmed_at` of the lease of `wanted` that has the same component
+    and fencing token, if there is one.
     """
     confirmed = {(lease.component, lease.token): lease.confirmed_at for lease in wanted.leases}
     return tuple(

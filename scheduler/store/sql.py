@@ -1,4 +1,4 @@
-"""The Store port on SQL: reads without locks, and transactions."""
+"""The Store port on SQL databases: reads without locks, and the begin and end of transactions."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,8 +98,8 @@ _STAMPS_SINCE: Final[Mapping[Kind, Select[Any]]] = {
     ).where(_RESERVATION.marked_at >= _SINCE),
 }
 BITE_ROWS: Final = 10 * CHUNK_ROWS
-"""The most rows of a table with small rows that one transaction of `prune` deletes: few enough that other transactions
-never wait long.
+"""The most rows that one transaction of `prune` deletes from a table with small rows. Other transactions never wait
+long for it.
 """
 _ENDED = (
     select(_RESERVATION.id)
@@ -118,7 +118,7 @@ _DUE = (
 
 
 class SqlStore:
-    """The Store port on the database of `dialect`. Each process has its own connections, opened on first use."""
+    """The Store port on the database of `dialect`. Each process has connections of its own, which open on first use."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -126,13 +126,13 @@ class SqlStore:
         self._rules = RulesReader()
         self._seen = HighestSeen()
         self._engines: dict[int, Engine] = {}
-        """The database engine of each process, by process id. After a fork the parent's engine stays open in the child,
-        because the parent uses its connections.
+        """Process id -> the database engine of the process. After a fork the parent's engine stays open in the child,
+        because the parent still uses its connections.
         """
 
     @property
     def engine(self) -> Engine:
-        """Return this process's engine: one for all its threads, even if several ask for it first at the same time."""
+        """The database engine of this process. All its threads share one engine."""
         process = os.getpid()
         engine = self._engines.get(process)
         if engine is None:
@@ -148,7 +148,7 @@ class SqlStore:
 
     @contextmanager
     def transaction(self) -> Iterator[SqlTransaction]:
-        """Begin a transaction, which is committed when the `with` block ends without an error. See Store."""
+        """Begin a transaction. It is committed when the `with` block ends without an error. See Store."""
         with open_session(self.engine, self._dialect, writes=True) as session:
             began = monotonic()
             transaction = SqlTransaction(session, self._statements, self._rules, self._seen.read(session).now)
@@ -163,7 +163,7 @@ class SqlStore:
         return self.read_cluster().now
 
     def read_cluster(self) -> ClusterRow:
-        """Return cluster time and the other values of the cluster row. See Store."""
+        """Return the row about the cluster, with cluster time. See Store."""
         with self._reading() as session:
             return self._seen.read(session)
 
@@ -178,7 +178,9 @@ class SqlStore:
             return self._rules.load(session)
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` versions of the scheduling rules, oldest first, or only `version`. See Store."""
+        """Return the newest `limit` entries in the history of the rules, oldest first, or only one `version`. See
+        Store.
+        """
         with self._reading() as session:
             found = select(_RULES.version, _RULES.applied_at, _RULES.document)
             if version is not None:
@@ -187,7 +189,7 @@ class SqlStore:
             return [AppliedRules(number, at, msgspec.json.decode(text)) for number, at, text in reversed(newest)]
 
     def find_principals(self) -> list[StoredPrincipal]:
-        """Return every principal (a signing client), sorted by name, without locking. See Store."""
+        """Return every principal (sender of signed messages), sorted by name, without locking. See Store."""
         with self._reading() as session:
             return read_principals(session)
 
@@ -197,7 +199,9 @@ class SqlStore:
             return load_leader_term(session)
 
     def read_rows(self) -> Iterator[Row]:
-        """Yield every slot, hold and account, and each reservation except those that ended over 10 minutes ago."""
+        """Yield every slot, hold and account, and every reservation except those that ended over 10 minutes ago. See
+        Store.
+        """
         with self._reading() as session:
             ended_after = session.read_cluster().now - RECENT_SECONDS
             for chunk in session.stream(_ALL_SLOTS):
@@ -210,7 +214,7 @@ class SqlStore:
                 yield from read_reservations(session, self._statements, chunk)
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Return the versions of every slot, hold and account, and of every reservation that has not ended."""
+        """Yield the version of every slot, hold and account, and of every reservation that has not ended. See Store."""
         with self._reading() as session:
             for kind, statement in _STAMPS.items():
                 for chunk in session.stream(statement):
@@ -218,7 +222,9 @@ class SqlStore:
                         yield RowVersion(kind, *row)
 
     def read_versions_since(self, since: float) -> list[RowVersion]:
-        """Return the versions of the rows (of any phase) that were written at or after `since`. See Store."""
+        """Return the versions of all rows that were written at or after `since`, also of ended
+        reservations. See Store.
+        """
         with self._reading() as session:
             return [
                 RowVersion(kind, *row)
@@ -229,7 +235,9 @@ class SqlStore:
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the reservations that match all given conditions, in order of submission, unlocked. See Store."""
+        """Return the reservations that match all given conditions, in order of submission, without
+        locking. See Store.
+        """
         with self._reading() as session:
             if ids is not None:
                 found = list(session.fetch_for(self._statements.reservations.find, ids))
@@ -266,7 +274,7 @@ class SqlStore:
             return SLOTS.read_all(list(session.fetch_for(self._statements.slots.find_by_machine, machines)))
 
     def find_accounts(self) -> list[Account]:
-        """Return every account, forgotten ones too, in the order of their ids, without locking. See Store."""
+        """Return every account, deleted (forgotten) ones too, in the order of their ids, without locking. See Store."""
         with self._reading() as session:
             return ACCOUNTS.read_all(session.fetch(_ALL_ACCOUNTS.order_by(tables.accounts.c.id)))
 
@@ -276,18 +284,18 @@ class SqlStore:
             return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return up to `limit` callbacks in the outbox that were last sent before `sent_before`. See Store."""
+        """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`. See Store."""
         with self._reading() as session:
             return OUTGOING.read_all(session.fetch(_DUE, sent_before=sent_before, limit=limit))
 
     def count_phases(self) -> dict[str, int]:
-        """Return the number of reservations in each phase; phases without any are included as 0. See Store."""
+        """Return the number of reservations in each phase; 0 for a phase without any. See Store."""
         with self._reading() as session:
             counted = dict(tuple(row) for row in session.fetch(_PHASES))
             return {phase: counted.get(phase, 0) for phase in PHASES}
 
     def read_events(self, which: EventFilter) -> list[Event]:
-        """Return the events that match the filter, in the order in which they were appended. See Store."""
+        """Return the events that match the filter, oldest first. See Store."""
         wanted = {"reservation": which.reservation, "slot": which.slot, "name": which.name}
         same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
         order = _EVENT.number.desc() if which.newest else _EVENT.number
@@ -297,7 +305,9 @@ class SqlStore:
             return found[::-1] if which.newest else found
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete old events, balances, answers and ended reservations. Return the number of deleted rows. See Store."""
+        """Delete events, balances, answers and ended reservations that are older than the given times. Return the
+        number of deleted rows. See Store.
+        """
         total = self._prune_before(tables.events, events_before)
         total += self._prune_before(tables.balances, events_before)
         total += self._prune_before(tables.requests, requests_before)
@@ -310,7 +320,7 @@ class SqlStore:
                 return total
 
     def _prune_before(self, table: Table, before: float) -> int:
-        """Delete the rows of `table` whose `at` is earlier than `before`. Return the number of deleted rows."""
+        """Delete the rows of `table` whose time `at` is before `before`. Return the number of deleted rows."""
         key = tuple(table.primary_key.columns)
         bite = select(*key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
         statement = delete(table).where(tuple_(*key).in_(bite.with_for_update(skip_locked=True)))

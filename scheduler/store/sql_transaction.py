@@ -1,4 +1,4 @@
-"""The Transaction port on SQL. Each write is conditional on the version that the row was read with."""
+"""The Transaction port on SQL databases. A write fails if its row was changed after it was read."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -40,26 +40,26 @@ from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 from scheduler.store.statements import RowStatements, Statements
 
 MOST_TOKENS: Final = 1000
-"""The most fencing tokens that a transaction reserves by one statement, unless one call asks for more."""
+"""The most fencing tokens that one statement reserves, unless a call of `next_tokens` asks for more."""
 
 
 class SqlTransaction(WholeOrNothing):
-    """One transaction of a SqlStore, usable until the `with` block of `SqlStore.transaction()` ends."""
+    """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, now: float) -> None:
-        """Use the open transaction of `session`. `now`: cluster time at the begin of the transaction."""
+        """Use the open transaction of `session`. `now`: cluster time when the transaction began."""
         self._session, self._statements, self._rules = session, statements, rules
         self._now = now
         self._events: list[Event] = []
         self._tokens = range(0)
-        """Fencing tokens that this transaction has reserved and not used yet."""
+        """Fencing tokens that this transaction has reserved and not returned yet."""
         self._block = 0
-        """The least number of tokens that the next statement reserves."""
+        """The least number of tokens that the next statement will reserve."""
         self._leases = LeaseRows(session, statements.leases, self._write)
 
     def finish(self) -> None:
-        """Write the collected events as the last statement of a transaction: transactions number events one after the
-        other, and each blocks the next one until its commit.
+        """Write the collected events. Called as the last statement of the transaction, because from here to its commit
+        it blocks every other transaction that has events.
         """
         self.check_whole()
         if self._events:
@@ -67,35 +67,35 @@ class SqlTransaction(WholeOrNothing):
             self._session.write(self._statements.append_events, self._events)
 
     def now(self) -> float:
-        """Return cluster time at the begin of the transaction; virtual time in memory (consistency.md, "Time"). See
-        Transaction.
-        """
+        """Return cluster time at the begin of the transaction. See Transaction."""
         return self._now
 
     def check_term(self, leader_term: LeaderTerm) -> None:
-        """Lock the row of the leader term. Raises DeposedError unless the row has the term and the holder of
-        `leader_term`. See Transaction.
+        """Lock the row of the leader term. Raises DeposedError unless `leader_term` is the present term and holder. See
+        Transaction.
         """
         self._compare_terms(load_leader_term(self._session, lock=True), leader_term)
 
     def take_term(self, holder: str) -> LeaderTerm:
-        """Make `holder` the leader: raise the stored leader term by one. See Transaction."""
+        """Make the process `holder` the leader: increase the stored leader term by one. See Transaction."""
         (row,) = self._session.fetch(fixed.TAKE_TERM, me=holder)
         return LeaderTerm(*row)
 
     def jump(self, term: int, token: int) -> None:
-        """Set the leader term and the highest fencing token to these values, and count a restore. See Transaction."""
+        """Set the leader term and the highest fencing token to these values after a restore, and count the restore. See
+        Transaction.
+        """
         self._session.change(fixed.JUMP_TERM, to=term, long_ago=LONG_AGO)
         self._session.change(fixed.JUMP_TOKEN, to=token)
         self._session.change(fixed.COUNT_RESTORE)
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """Store `now` as the time of this leader term's last tick. See Transaction."""
+        """Store `now` as the time of the last tick of this leader term. See Transaction."""
         if self._session.change(fixed.NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
             raise self._lose(DeposedError(f"term {leader_term.term} is over"))
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Lock and return the reservations with these ids, with their leases. See Transaction."""
+        """Lock the reservations with these ids and return them by id, with their leases. See Transaction."""
         rows = list(self._session.fetch_for(self._statements.reservations.load, ids))
         last: dict[str, int] = {}
         found = {row.id: row for row in read_reservations(self._session, self._statements, rows, last)}
@@ -103,24 +103,26 @@ class SqlTransaction(WholeOrNothing):
         return found
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Lock and return the rows of these ids. See Transaction."""
+        """Lock the slots with these ids and return them by id. See Transaction."""
         return {row.id: row for row in map(SLOTS.read, self._session.fetch_for(self._statements.slots.load, ids))}
 
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
-        """Lock and return the rows of these ids. See Transaction."""
+        """Lock the launch back-offs (holds) with these ids and return them by id. See Transaction."""
         return {row.id: row for row in map(HOLDS.read, self._session.fetch_for(self._statements.holds.load, ids))}
 
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """Lock and return the accounts with these ids, forgotten ones too. See Transaction."""
+        """Lock the accounts with these ids and return them by id, deleted (forgotten) ones too. See Transaction."""
         rows = self._session.fetch_for(self._statements.accounts.load, ids)
         return {row.id: row for row in map(ACCOUNTS.read, rows)}
 
     def load_all_accounts(self) -> list[Account]:
-        """Lock and return every account, forgotten ones too, in the order of their ids. See Transaction."""
+        """Lock and return every account, deleted (forgotten) ones too, sorted by id. See Transaction."""
         return ACCOUNTS.read_all(self._session.fetch(fixed.ALL_ACCOUNTS))
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return per account what its running leases have used from its last charge to `now`. See Transaction."""
+        """Return for each account what its running leases have cost from their last charge to `now`. See
+        Transaction.
+        """
         found: dict[str, Levels] = {}
         for account, level, used in self._session.fetch(fixed.RUNNING, now=now):
             sums = at_level(level, used)
@@ -128,11 +130,13 @@ class SqlTransaction(WholeOrNothing):
         return found
 
     def last_sequence(self) -> int:
-        """Return the `sequence` of the newest reservation. See Transaction."""
+        """Return the `sequence` (number in the order of submission) of the newest reservation. See Transaction."""
         return self._count("sequence", 0).start - 1
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
+        """Count the pending reservations of this principal, or of all unsigned requests if it is None.
+        See Transaction.
+        """
         if principal is None:
             return self._count_pending(fixed.PENDING_UNSIGNED)
         return self._count_pending(fixed.PENDING_OF_PRINCIPAL, name=principal)
@@ -146,8 +150,8 @@ class SqlTransaction(WholeOrNothing):
         return Pending(int(count), int(instances))
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
-        """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id.
-        See Transaction.
+        """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
+        reservation id. See Transaction.
         """
         found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in slots}
         for *values, owner in self._session.fetch_for(self._statements.leases.on_slots, found):
@@ -165,7 +169,9 @@ class SqlTransaction(WholeOrNothing):
         return int(count)
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """Store new reservations in this order and return them with their `sequence`, `version` 1 and `marked_at`."""
+        """Store new reservations in this order. Return them with their `sequence`, `version` 1 and `marked_at`. See
+        Transaction.
+        """
         # Lock the counter before reading known ids: no other transaction can insert until this one ends.
         self._count("sequence", 0)
         known = {
@@ -186,7 +192,9 @@ class SqlTransaction(WholeOrNothing):
         return stored
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
+        """Write `rows`. Raises StaleWriteError if one of them has changed since this transaction read it. See
+        Transaction.
+        """
         first = 1
         if any(row.version == 0 for row in rows):
             # A new row gets a higher version than any deleted row, because the view keeps tombstones.
@@ -227,7 +235,9 @@ class SqlTransaction(WholeOrNothing):
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete `rows`. Raises StaleWriteError if one of them has changed since it was read. See Transaction."""
+        """Delete `rows`. Raises StaleWriteError if one of them has changed since this transaction read it. See
+        Transaction.
+        """
         gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
         if gone:
             # Lock this before the rows are deleted: a transaction that inserts one of the ids again waits here, and
@@ -250,11 +260,11 @@ class SqlTransaction(WholeOrNothing):
         return taken
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """Append these events to the stored history of events, in this order. See Transaction."""
+        """Append these events to the stored history, in this order. See Transaction."""
         self._events += events
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """Return the stored answers to the requests with these ids. See Transaction."""
+        """Return the stored answers to the requests with these ids, by request id. See Transaction."""
         rows = self._session.fetch_for(self._statements.find_answers, ids)
         return {answered.id: answered for answered in map(ANSWERS.read, rows)}
 
@@ -272,7 +282,7 @@ class SqlTransaction(WholeOrNothing):
         self._session.change_for(self._statements.delete_outgoing, ids)
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """Lock and return every principal (a signing client), by name. See Transaction."""
+        """Lock and return every principal (sender of signed messages), by name. See Transaction."""
         self._session.fetch(fixed.LOCK_PRINCIPALS)
         return {row.name: row for row in read_principals(self._session)}
 
@@ -287,7 +297,7 @@ class SqlTransaction(WholeOrNothing):
         self._session.change_for(self._statements.delete_principals, names)
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
-        """Store samples of accounts' balances for the history. See Transaction."""
+        """Store samples of account balances for the history. See Transaction."""
         by_key = {(sample.account, sample.at): sample for sample in samples}
         self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
 
@@ -296,7 +306,7 @@ class SqlTransaction(WholeOrNothing):
         return self._rules.load(self._session)
 
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
-        """Put this rules document in force if the version in force is still `version`. See Transaction."""
+        """Store this document as the rules in force, if the version in force is still `version`. See Transaction."""
         read_rules(dict(document))
         current = read_rules_version(self._session)
         if current != version:
@@ -309,7 +319,9 @@ class SqlTransaction(WholeOrNothing):
         return version + 1
 
     def _count(self, counter: str, count: int) -> range:
-        """Return the next `count` numbers of a counter of the database."""
+        """Take the next `count` numbers from a counter in the database, and return them. No other transaction gets
+        these numbers.
+        """
         ((last,),) = self._session.fetch(fixed.COUNT, counter=counter, count=count)
         return range(last - count + 1, last + 1)
 
@@ -328,8 +340,8 @@ class SqlTransaction(WholeOrNothing):
         return rows[kind]
 
     def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
-        """Write changed rows of one kind. Raises StaleWriteError if the stored version of a row differs, so that it was
-        not written.
+        """Execute the bulk statement on changed rows of one kind. Raises StaleWriteError if a row was not written,
+        because its stored version has changed.
         """
         try:
             written = self._session.write(bulk, rows)
@@ -341,7 +353,9 @@ class SqlTransaction(WholeOrNothing):
 
 
 def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
-    """Return the rows grouped by kind (slots, reservations ...), in the order in which all transactions lock them."""
+    """Return the rows grouped by type (slots, reservations and so on), in the order in which all transactions lock the
+    types.
+    """
     found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: [], Account: []}
     for row in rows:
         found[type(row)].append(row)

@@ -1,4 +1,4 @@
-"""SQLite for the SQL store: one file in WAL mode, every commit synced to disk, one writer at a time."""
+"""The Dialect for SQLite: one file in WAL mode, every commit synced to the disk, one writer at a time."""
 
 import math
 import os
@@ -39,7 +39,9 @@ from scheduler.store.dialect import Field
 from scheduler.store.schema import SchemaError
 
 BUSY_SECONDS: Final = 10.0
-"""The most seconds for which a transaction that writes waits for the lock of another one. Transactions are shorter."""
+"""The most seconds for which a transaction that writes waits for another writer. Every transaction is shorter than
+this.
+"""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -66,10 +68,10 @@ _CAUSES: Final = (
 
 
 class SqliteDialect:
-    """The Dialect of one SQLite database file. `clock`: for tests, cluster time in place of the boot clock
+    """The Dialect for one SQLite database file. `clock`: for tests, cluster time in place of the boot clock
     (boot_clock.py).
 
-    `create`: make the file if it is missing. Only migrations do that, so a mistyped path never makes an empty database.
+    `create`: create a missing file. Only migrations do this, so that a mistyped path never makes an empty database.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] | None = None, *, create: bool = False) -> None:
@@ -79,23 +81,23 @@ class SqliteDialect:
         self._mode = _CREATES if create else "rw"
 
     longest_seconds: Final = math.inf
-    """No limit: a process that is stopped within its transaction keeps the write lock, so no other process writes
+    """No limit. A process that is stopped within a transaction keeps the write lock, so no other process can write
     before its commit.
     """
 
     def create_engine(self) -> Engine:
-        """Return a new engine for this process. See Dialect."""
+        """Return a new SQLAlchemy engine for this process. See Dialect."""
         engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool, pool_size=5, max_overflow=50)
         event.listen(engine, "begin", _begin)
         return engine
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
-        """Return the execution options (of SQLAlchemy) of a connection for one transaction. See Dialect."""
+        """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
         return {"writes": writes}
 
     def given(self, fields: Sequence[Field]) -> FromClause:
-        """Return a table expression of SQL with these columns in this order, whose rows are the structs that
-        `bind_rows` binds. Nested values are JSON text. See Dialect.
+        """Return an SQL table expression with these columns, whose rows are the structs that are passed with
+        `bind_rows`. Nested values are JSON text. See Dialect.
         """
         items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
         # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
@@ -110,8 +112,8 @@ class SqliteDialect:
         return select(*values).subquery("given")
 
     def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
-        """Return the bind parameters that pass `rows` (structs) to a statement that was built on `given(fields)`. They
-        are one JSON array of arrays, which have only the fields that the statement takes. See Dialect.
+        """Return the bind parameter that passes `rows` (structs) to a statement that was built with `given(fields)`: a
+        JSON array with an array of the fields' values for each row. See Dialect.
         """
         names = [type(rows[0]).__struct_fields__[place] for place in _find_places(fields)] if rows else [""]
         take = attrgetter(*names)
@@ -119,17 +121,19 @@ class SqliteDialect:
         return {"rows": msgspec.json.encode(taken).decode()}
 
     def ids(self) -> Select[tuple[str]]:
-        """Return an SQL select of the ids that `bind_ids` binds, one row each, for `IN (...)`. See Dialect."""
+        """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
+        Dialect.
+        """
         ids = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids")
         return select(ids.c.value)
 
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
-        """Return the bind parameters that pass `ids` to a statement that was built on `ids()`. See Dialect."""
+        """Return the bind parameters that pass `ids` to a statement that was built with `ids()`. See Dialect."""
         return {"ids": msgspec.json.encode(ids).decode()}
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows with the same
-        primary key. No key may occur twice. See Dialect.
+        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the
+        same primary key. See Dialect.
         """
         given, columns = self.given(fields), [column for column, _ in fields]
         # Without a WHERE before it, SQLite parses the ON of ON CONFLICT as that of a join.
@@ -138,14 +142,12 @@ class SqliteDialect:
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
 
     def prepare_clock(self, engine: Engine) -> None:
-        """Store a base of cluster time, from which later times are computed, if the database has no valid one. See
-        Dialect.
-        """
+        """Make sure that the database has a valid base from which cluster time is computed. See Dialect."""
         if self._clock is None:
             self._boot.prepare(engine)
 
     def read_cluster(self, connection: Connection) -> ClusterRow:
-        """Return cluster time and the other values of the cluster row, by one statement. See Dialect."""
+        """Return the row about the cluster with cluster time, by one statement. See Dialect."""
         stored = read_stored(connection, SELECT)
         return stored.at(self._boot.read(stored) if self._clock is None else self._clock(), stored.clock_offset)
 
@@ -159,8 +161,8 @@ class SqliteDialect:
         """Do nothing: SQLite stores every text. See Dialect."""
 
     def explain(self, error: SQLAlchemyError) -> Exception:
-        """Return the error of the Store port for a driver's error, with a message of one line and without a password.
-        See Dialect.
+        """Return the error of the Store port that stands for a database driver's error. Its message is one line without
+        passwords. See Dialect.
         """
         if isinstance(error, IntegrityError) and _name_of(error) != _NOT_NULL:
             return StaleWriteError(f"a row exists already: {error.orig}")
@@ -172,7 +174,7 @@ class SqliteDialect:
         return NotPermittedError(line) if self._may_only_read(error) else StoreUnavailableError(line)
 
     def _may_only_read(self, error: SQLAlchemyError) -> bool:
-        """Return whether a write failed because this user lacks the permission to write, and not because the file
+        """Return whether a write failed because this user has no permission to write the file. Return False if the file
         system is read-only.
         """
         if not _name_of(error).startswith("SQLITE_READONLY") or os.access(self.path, os.W_OK):
@@ -216,7 +218,7 @@ class SqliteDialect:
 
 
 def _name_of(error: SQLAlchemyError) -> str:
-    """Return SQLite's name of the error; "" for an error of the driver or of SQLAlchemy."""
+    """Return SQLite's name of a database error. Return "" for an error of the driver or of SQLAlchemy."""
     return getattr(getattr(error, "orig", None), "sqlite_errorname", "")
 
 
@@ -227,23 +229,27 @@ def _name_of(error: SQLAlchemyError) -> str:
     reraise=True,
 )
 def _set_up(connection: sqlite3.Connection) -> None:
-    """Set the pragmas of a new connection. Retried while the file is locked: of two processes that switch a new file to
-    WAL at once, SQLite refuses one immediately.
+    """Set the pragmas of a new connection.
+
+    It is tried again while the file is locked. If two processes switch a new file to WAL mode at once, SQLite refuses
+    one of them immediately.
     """
     for pragma in _PRAGMAS:
         connection.execute(pragma)
 
 
 def _begin(connection: Connection) -> None:
-    """Begin a transaction. One that will write takes the write lock at once, because SQLite refuses a write after a
-    read if another transaction has written meanwhile.
+    """Begin a transaction. If it will write, take the write lock at once: SQLite refuses a write after a read if
+    another transaction has written in between.
     """
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _find_places(fields: Sequence[Field]) -> list[int]:
-    """Return the positions in a struct of all the values that the paths of `fields` begin with, ascending."""
+    """Return, ascending, the positions in a struct of the values that `fields` need. A path of a field begins with a
+    position.
+    """
     return sorted({int(path[0]) for _, path in fields})
 
 

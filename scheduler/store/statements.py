@@ -1,4 +1,6 @@
-"""Every bulk statement of the SQL store, built once for each dialect. They bind rows, ids or single values."""
+"""The bulk statements of the SQL store: they read or write any number of rows at once. They are built once for each
+dialect.
+"""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -40,7 +42,7 @@ _MARKS = {
 
 
 class Statements:
-    """All statements for one dialect: for rows, leases, events, answers, callbacks, balances and principals."""
+    """All bulk statements for one dialect: those for rows of each kind, and those below for other tables."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.slots = RowStatements(dialect, SLOTS)
@@ -52,59 +54,59 @@ class Statements:
 
     @cached_property
     def append_events(self) -> Bulk:
-        """Insert events into the history; the database numbers them."""
+        """The statement that inserts events into the history. The database numbers them."""
         columns = [column for column in tables.events.c if column.name != "number"]
         return _insert(self._dialect, EVENTS, columns)
 
     @cached_property
     def insert_answers(self) -> Bulk:
-        """Insert answers to requests."""
+        """The statement that inserts answers to requests."""
         return _insert(self._dialect, ANSWERS, tables.requests.c)
 
     @cached_property
     def find_answers(self) -> Select[Any]:
-        """Select the answers to the requests of these ids."""
+        """The statement that selects the answers to the requests with the given ids."""
         return select(*ANSWERS.columns).where(tables.requests.c.id.in_(self._dialect.ids()))
 
     @cached_property
     def put_outgoing(self) -> Bulk:
-        """Insert or overwrite callbacks in the outbox."""
+        """The statement that inserts callbacks into the outbox, or overwrites them."""
         fields = tuple(OUTGOING.fields(tables.outgoing.c))
         return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
 
     @cached_property
     def put_balances(self) -> Bulk:
-        """Insert or overwrite balance samples."""
+        """The statement that inserts samples of account balances, or overwrites them."""
         fields = tuple(BALANCES.fields(tables.balances.c))
         return Bulk(self._dialect.replace(tables.balances, fields), fields)
 
     @cached_property
     def put_principals(self) -> Bulk:
-        """Insert or overwrite principals."""
+        """The statement that inserts principals, or overwrites them."""
         fields = tuple(PRINCIPALS.fields(tables.principals.c))
         return Bulk(self._dialect.replace(tables.principals, fields), fields)
 
     @cached_property
     def delete_principals(self) -> Delete:
-        """Delete the principals of these names."""
+        """The statement that deletes the principals with the given names."""
         return delete(tables.principals).where(tables.principals.c.name.in_(self._dialect.ids()))
 
     @cached_property
     def delete_outgoing(self) -> Delete:
-        """Delete the callbacks of these ids."""
+        """The statement that deletes the callbacks with the given ids from the outbox."""
         return delete(tables.outgoing).where(tables.outgoing.c.id.in_(self._dialect.ids()))
 
     @cached_property
     def known_reservations(self) -> Select[Any]:
-        """Lock and select those of these ids that exist, in order, so that none is pruned before the
-        transaction ends.
+        """The statement that locks and selects, in order, those of the given reservation ids that exist. A locked row
+        cannot be pruned before the transaction ends.
         """
         table = tables.reservations.c
         return select(table.id).where(table.id.in_(self._dialect.ids())).order_by(table.id).with_for_update()
 
 
 class RowStatements:
-    """The statements for one kind of rows: slots, reservations, holds or accounts."""
+    """The statements for one kind of rows: slots, reservations, launch back-offs (holds) or accounts."""
 
     def __init__(self, dialect: Dialect, shape: Shape[Any]) -> None:
         self._dialect, self._shape, self._table = dialect, shape, shape.table
@@ -114,42 +116,42 @@ class RowStatements:
 
     @cached_property
     def insert(self) -> Bulk:
-        """Insert rows of this kind."""
+        """The statement that inserts rows of this kind."""
         columns = [column for column in self._table.c if not column.computed]
         return _insert(self._dialect, self._shape, columns)
 
     @cached_property
     def update(self) -> Bulk:
-        """Write the rows, each over the row of its id whose version is one lower."""
+        """The statement that overwrites each given row's stored row, if the stored version is one lower."""
         changing = [c for c in self._table.c if c is not self._id and not (c.computed or c.info.get("fixed"))]
         return self._update(changing, raised=1)
 
     @cached_property
     def mark(self) -> Bulk:
-        """Write the time marks of the rows, each over the row of its id with the same version."""
+        """The statement that overwrites the time marks of each given row's stored row, if it has the same version."""
         return self._update(self._marks, raised=0)
 
     @cached_property
     def load(self) -> Select[Any]:
-        """Lock and select the rows of these ids in the order of their ids."""
+        """The statement that locks and selects the rows with the given ids, sorted by id."""
         found = select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
         return found.order_by(self._id).with_for_update()
 
     @cached_property
     def find(self) -> Select[Any]:
-        """Select the rows with these ids from the table of this kind of rows, without locking them."""
+        """The statement that selects the rows with the given ids without locking them."""
         return select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
 
     @cached_property
     def find_by_machine(self) -> Select[Any]:
-        """Select the slots whose machine is one of `:ids`, without locking. No index: a fleet has few slots, and
-        notices are rare.
+        """The statement that selects, without locking, the slots whose machine is one of `:ids`. The column needs no
+        index, because a fleet has few slots and the statement is rarely used.
         """
         return select(*self._shape.columns).where(self._table.c.instance_id.in_(self._dialect.ids()))
 
     @cached_property
     def delete(self) -> Bulk:
-        """Delete the rows with these ids and versions."""
+        """The statement that deletes rows by id and version."""
         fields = tuple(self._shape.fields([self._id, self._version]))
         given = self._dialect.given(fields)
         same = tuple_(self._id, self._version).in_(select(given.c.id, given.c.version))
@@ -157,7 +159,7 @@ class RowStatements:
 
     @cached_property
     def forget(self) -> Delete:
-        """Delete the rows of these ids, whatever their versions."""
+        """The statement that deletes the rows with the given ids, whatever their versions."""
         return delete(self._table).where(self._id.in_(self._dialect.ids()))
 
     def _update(self, columns: Sequence[Column[Any]], raised: int) -> Bulk:
@@ -171,19 +173,21 @@ class RowStatements:
 
 
 class LeaseStatements:
-    """The statements for leases, which are written with their reservation, and found by it or by their slot."""
+    """The statements for leases. A lease is written together with its reservation, and found by its reservation or its
+    slot.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect, self._shape, self._table = dialect, LEASES, tables.leases
 
     @cached_property
     def insert(self) -> Bulk:
-        """Insert leases, given as StoredLeases."""
+        """The statement that inserts leases (StoredLeases)."""
         return _insert(self._dialect, self._shape, self._table.c)
 
     @cached_property
     def update(self) -> Bulk:
-        """Write the rows (StoredLeases) over the leases of the same reservation and component; positions stay."""
+        """The statement that overwrites the stored lease of the same reservation and component. Its position stays."""
         table = self._table.c
         key = [table.reservation, table.component]
         changing = [column for column in table if column is not table.position]
@@ -194,7 +198,7 @@ class LeaseStatements:
 
     @cached_property
     def delete(self) -> Bulk:
-        """Delete the leases of the same reservations and components as the rows (StoredLeases)."""
+        """The statement that deletes the stored leases of the given reservations and components (StoredLeases)."""
         key = [self._table.c.reservation, self._table.c.component]
         fields = tuple(self._shape.fields(key))
         given = self._dialect.given(fields)
@@ -203,7 +207,9 @@ class LeaseStatements:
 
     @cached_property
     def confirm(self) -> Bulk:
-        """Write `confirmed_at` of the rows (StoredLeases) over the leases of the same component and token."""
+        """The statement that writes `confirmed_at` of the given leases (StoredLeases) over stored leases of the same
+        component and token.
+        """
         table = self._table.c
         key = [table.reservation, table.component, table.token]
         fields = tuple(self._shape.fields([*key, table.confirmed_at]))
@@ -213,13 +219,13 @@ class LeaseStatements:
 
     @cached_property
     def forget(self) -> Delete:
-        """Delete all leases of the reservations of these ids."""
+        """The statement that deletes all leases of the reservations with the given ids."""
         return delete(self._table).where(self._table.c.reservation.in_(self._dialect.ids()))
 
     @cached_property
     def load(self) -> Select[Any]:
-        """Select (lease's columns..., position, reservation) of the reservations of these ids, in the
-        order of leases.
+        """The statement that selects the leases of the reservations with the given ids, in the order of the leases:
+        columns of the lease, then position and reservation.
         """
         table = self._table.c
         found = select(*LEASES.columns, table.position, table.reservation).where(
@@ -229,7 +235,9 @@ class LeaseStatements:
 
     @cached_property
     def on_slots(self) -> Select[Any]:
-        """Select (lease's columns..., reservation) of every lease on the slots of these ids."""
+        """The statement that selects every lease on the slots with the given ids: columns of the lease, then
+        reservation.
+        """
         table = self._table.c
         found = select(*LEASES.columns, table.reservation).where(table.slot.in_(self._dialect.ids()))
         return found.order_by(table.reservation, table.position)

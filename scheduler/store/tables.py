@@ -1,7 +1,7 @@
-"""The schema: columns for values that are searched or shown, JSON text for nested parts.
+"""The schema of the SQL database: columns for values that are searched or shown, JSON text for nested values.
 
-A column has the name of the field that it holds. If the field is nested, `info["path"]` has the path to it. A column
-whose value never changes after the insert has `info["fixed"]`.
+A column has the name of the field that it holds. `info["path"]` of a column is the path to a nested field.
+`info["fixed"]` marks a column whose value never changes after the insert.
 """
 
 from typing import Any, Final
@@ -29,10 +29,10 @@ metadata: Final = MetaData()
 _ENDED_PHASES: Final = ", ".join(repr(phase) for phase in sorted(ENDED))
 
 _TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
-"""Compared byte by byte: the same order in every database, which is that of a list sorted in Python."""
+"""The type of texts that are compared byte by byte. So every database sorts them in the same order as Python does."""
 
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows by a column only if its type is INTEGER."""
+"""The type of whole numbers. On SQLite it is INTEGER, because SQLite numbers rows only by a column of this type."""
 
 
 def _text(name: str, *, null: bool = False, **info: object) -> Column[Any]:
@@ -40,7 +40,9 @@ def _text(name: str, *, null: bool = False, **info: object) -> Column[Any]:
 
 
 def _json(name: str, *, null: bool = False, **info: object) -> Column[Any]:
-    """A column of JSON text. `info["json"]`: the reader decodes it. `info["alike"]`: many rows have the same value."""
+    """Return a column of JSON text. `info["json"]`: the text is decoded when it is read. `info["alike"]`: many rows
+    have the same value.
+    """
     return Column(name, _TEXT, nullable=null, info={"json": True, **info})
 
 
@@ -57,7 +59,7 @@ def _flag(name: str, **info: object) -> Column[Any]:
 
 
 def _request_text(name: str, *, null: bool = True) -> Column[Any]:
-    """A field of a reservation's request that is searched or shown."""
+    """Return a column for a field of a reservation's request that is searched or shown."""
     return _text(name, null=null, path=("request", name), fixed=True)
 
 
@@ -347,7 +349,7 @@ cluster: Final = Table(
     # Increased with every change of the table `principals`.
     _whole("principals_version"),
 )
-"""The values of the whole cluster, in one row (id 1), so that one statement reads all of them."""
+"""The table of the values that concern the whole cluster: one row (id 1), which one statement reads."""
 
 principals: Final = Table(
     "principals",
@@ -360,4 +362,6 @@ principals: Final = Table(
     _text("previous_key", null=True),
     _real("previous_until", null=True),
 )
-"""The principals that may send messages. `previous_key` is also accepted until `previous_until` (cluster time)."""
+"""The table of the principals that may send messages. `previous_key` is also accepted until `previous_until` (cluster
+time).
+"""

@@ -1,4 +1,6 @@
-"""Tests whether a database accepts writes, because one that answers may refuse every write (its disk may be full)."""
+"""Tests whether a database accepts writes. A database that answers reads may refuse every write, for example because
+its disk is full.
+"""
 
 import secrets
 from typing import Final
@@ -11,18 +13,17 @@ from scheduler.store.opening import MEMORY, choose_dialect
 from scheduler.store.session import open_session
 
 PROBE_CHARACTERS: Final = 64 * 1024
-"""Length of the text that the test writes: more than the free pages of a file hold, so that the database has to
+"""Length of the text that the test writes. It exceeds the free pages of a database file, so that the database has to
 allocate space on the disk.
 """
 
 
 def try_write(url: str) -> None:
-    """Test whether the database at `url` accepts writes: commit a row in the table of stored answers, then delete it.
-    The schema and other rows do not change.
+    """Test whether the database at `url` accepts writes: commit one row in the table of stored answers, then delete it.
 
-    A write that is rolled back would prove nothing, since SQLite keeps it in memory. If the deletion fails, `prune`
-    deletes the row with other old answers. Raises StoreUnavailableError if the write fails, or NotPermittedError if
-    this database user may only read.
+    The schema and other rows do not change. A rolled back write would prove nothing, because SQLite keeps it in memory.
+    If the deletion fails, `prune` deletes the row together with other old answers. Raises StoreUnavailableError if the
+    write fails, and NotPermittedError if this database user may only read.
     """
     if url == MEMORY:
         return

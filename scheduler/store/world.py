@@ -1,4 +1,4 @@
-"""The committed contents of the memory store: plain dicts, and indexes that make reads cheap."""
+"""The committed contents of the memory store: plain dicts of rows, and indexes that make reads fast."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -59,7 +59,7 @@ class World:
         self.principals_version = 0
         self.restores = self.sequence = self.token = self.event_number = self.buried = 0
         self.written: dict[Key, float] = {}
-        """The time of the last write of each row, in the order of the writes. The times never decrease."""
+        """Key of a row -> time of its last write, in the order of the writes. The times never decrease."""
         self._stamp = float("-inf")
 
     def put(self, row: Row) -> None:
@@ -85,7 +85,7 @@ class World:
         self.written.pop(key, None)
 
     def present(self) -> Iterator[Row]:
-        """Yield every slot, hold, account and reservation; reservations of every phase."""
+        """Yield every slot, launch back-off (hold), account and reservation. Ended reservations are included."""
         yield from self.slots.values()
         yield from self.holds.values()
         yield from self.accounts.values()

@@ -1,1 +1,3 @@
-"""Adapters in Redis and in memory: the view (a copy of the database's rows), leader lock, notifier, meter and more."""
+"""Implementations, in Redis and in memory, of the ports to Redis: the view (a copy of the database's rows), the leader
+lock, the notifier, the meter and others.
+"""

@@ -1,4 +1,6 @@
-"""The encoding of changed rows for the view in Redis: JSON, together with the values that the Lua scripts need."""
+"""How changed rows are encoded for the view in Redis: as JSON, together with the values that the Lua
+scripts compare.
+"""
 
 from collections.abc import Iterable
 
@@ -17,22 +19,22 @@ _LISTS: dict[str, msgspec.json.Decoder[list[Change]]] = {
 
 
 def pack_changes(changes: Iterable[Change]) -> bytes:
-    """Return changed rows as the argument of publish.lua: a single MessagePack value, which Redis reads faster than
+    """Return changed rows as the argument of publish.lua: one MessagePack value, which Redis reads faster than
     thousands of arguments.
     """
     return _PACKER.encode([_describe(change) for change in changes])
 
 
 def decode_row(kind: Kind, body: bytes) -> Row:
-    """Return a row of this kind from its JSON. Raises msgspec.DecodeError if another version of the program wrote JSON
-    that does not fit.
+    """Return the row of this kind that a JSON text contains. Raises msgspec.DecodeError if the text does not fit this
+    version of the program.
     """
     return _ROWS[kind].decode(body)
 
 
 def decode_deltas(field: str, body: bytes) -> list[Change]:
-    """Return the changes in one field (a kind of row, or `gone`) of an entry in the view's stream of changes. Raises
-    msgspec.DecodeError if another version of the program wrote JSON that does not fit.
+    """Return the changes in one field of an entry in the view's stream of changes. The field is a kind of row, or
+    `gone` for deleted rows. Raises msgspec.DecodeError if the field does not fit this version of the program.
     """
     return _LISTS[field].decode(body)
 

@@ -1,4 +1,4 @@
-"""Redis connections: clients with time limits, conversion of Redis errors, and Lua scripts from files."""
+"""Connections to Redis: clients with time limits, conversion of the client's errors, and Lua scripts from files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +13,10 @@ from scheduler.ports import ViewUnavailableError
 
 
 def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float = 3.0) -> redis.Redis:
-    """Return a Redis client with time limits. Each command gets `socket_seconds`, and one more try on a new connection.
+    """Return a Redis client with time limits, whose answers are bytes.
 
-    A pooled connection that was idle during a restart of Redis fails once, so a second try is needed. All scripts of
-    the scheduler may run twice. Answers are bytes.
+    Each command gets `socket_seconds`, and is tried once more on a new connection: a pooled connection fails once if
+    Redis restarted while it was idle. So every Lua script of the scheduler must allow to be run twice.
     """
     return redis.Redis.from_url(
         url,
@@ -33,7 +33,7 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
 
 @contextmanager
 def redis_errors() -> Iterator[None]:
-    """Turn errors of the Redis client into ViewUnavailableError, as a decorator or around a block."""
+    """Convert errors of the Redis client into ViewUnavailableError. Use it as a decorator or around a block."""
     try:
         yield
     except redis.RedisError as error:
@@ -41,6 +41,8 @@ def redis_errors() -> Iterator[None]:
 
 
 def load_script(client: redis.Redis, *names: str, package: str = "scheduler.view") -> Script:
-    """Return a Lua script: the files `names` of this package, concatenated. The first use sends the script to Redis."""
+    """Return a Lua script made of the files `NAME.lua` of this package, one after the other. Its first use sends it to
+    Redis.
+    """
     folder = files(package)
     return client.register_script("\n".join((folder / f"{name}.lua").read_text() for name in names))

@@ -1,4 +1,4 @@
-"""The ports to Redis in memory, for the simulator and for unit tests."""
+"""The ports to Redis implemented in memory, for the simulator and for unit tests."""
 
 import threading
 import time
@@ -21,14 +21,14 @@ from scheduler.view.metric_table import REFUSED, find_label_values
 KEPT_SECONDS = 600.0
 """Seconds for which the view keeps ended reservations, and tombstones that refuse older copies of deleted rows."""
 DELTAS = 100_000
-"""Number of the newest changes that are kept. A reader of the view that is further behind loads the whole view."""
+"""The most changes that are kept for readers. A reader that is further behind loads the whole view."""
 
 
 class InMemoryRedis:
-    """The contents of one view: rows, tombstones, newest changes. Several MemoryViewCaches may share one.
+    """What Redis would hold for one view: rows, tombstones and the newest changes. MemoryViewCaches may share one.
 
-    `generation` is None while there is no valid view. `building` is the generation of a rebuild under way. `sequence`
-    numbers the accepted changes without gaps. `clock` returns seconds.
+    `generation` is None while the view is not valid. `building` is the generation of a rebuild that is under way.
+    `sequence` is the number of the last accepted change; numbers have no gaps. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
@@ -51,7 +51,7 @@ class InMemoryRedis:
             self.rows = {kind: {} for kind in KINDS.values()}
 
     def begin_generation(self, rows: Iterable[Row]) -> None:
-        """Replace the contents by these rows, and by changes that are published while the rows are read."""
+        """Replace the contents of the view by these rows, and by changes that are published while the rows are read."""
         report = self.report
         self.flush()
         self._generations += 1
@@ -61,7 +61,7 @@ class InMemoryRedis:
         self.generation, self.report = self._generations, report
 
     def accept(self, changes: Iterable[Change]) -> None:
-        """Store each change that is newer than the kept copy of its row, record it as a delta; drop expired rows."""
+        """Store each change that is newer than the stored copy of its row, for readers too. Drop expired rows."""
         for change in changes:
             taken = self._bury(change) if isinstance(change, Gone) else self._take(change)
             if taken:
@@ -75,7 +75,7 @@ class InMemoryRedis:
         return counted | {"reservations": counted["reservations"] - len(self._ended)}
 
     def deltas_after(self, sequence: int) -> list[Change] | None:
-        """Return the changes after the one with this number, in order; None if some of them are not kept any more."""
+        """Return the changes after the one with this number, oldest first; None if some of them are no longer kept."""
         missing = self.sequence - sequence
         if not 0 <= missing <= len(self._deltas):
             return None
@@ -116,7 +116,7 @@ class InMemoryRedis:
 
 
 class MemoryViewCache:
-    """The ViewCache in memory. MemoryViewCaches that share a `redis` act as processes that share a Redis."""
+    """The ViewCache port in memory. Objects that share one `redis` act like processes that share one Redis."""
 
     def __init__(self, redis: InMemoryRedis | None = None, clock: Callable[[], float] = time.time) -> None:
         self.redis = redis or InMemoryRedis(clock)
@@ -124,7 +124,7 @@ class MemoryViewCache:
         self._position: tuple[int | None, int] = (None, 0)
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Merge changed rows into the view; of two copies of a row the newer stays. See ViewCache."""
+        """Write changed rows into the view; a row older than its copy in the view is ignored. See ViewCache."""
         with self.redis.guard:
             if self.redis.generation is None and self.redis.building is None:
                 return False
@@ -132,7 +132,7 @@ class MemoryViewCache:
             return True
 
     def catch_up(self) -> View | None:
-        """Return this process's own copy of the view, brought up to date with the changes since the last call."""
+        """Update this process's own copy of the view with the latest changes, and return it. See ViewCache."""
         with self.redis.guard:
             generation, sequence = self._position
             deltas = self.redis.deltas_after(sequence)
@@ -151,7 +151,7 @@ class MemoryViewCache:
             return self._view
 
     def read_kept(self) -> dict[str, Reservation]:
-        """Return the reservations stored in the view, ended ones too, also if the view is not valid. See ViewCache."""
+        """Return all reservations stored in the view, ended ones too, even if it is not valid. See ViewCache."""
         with self.redis.guard:
             rows = self.redis.rows["reservations"].values()
             return {row.id: row for row in rows if isinstance(row, Reservation)}
@@ -192,12 +192,12 @@ class MemoryViewCache:
         return dict(self.redis.report)
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Return the reservations with these ids that the view has. See ViewCache."""
+        """Return by id the reservations with these ids that are in the view. See ViewCache."""
         rows = self._valid_rows("reservations")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Reservation)}
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Return the slots with these ids that the view has. See ViewCache."""
+        """Return by id the slots with these ids that are in the view. See ViewCache."""
         rows = self._valid_rows("slots")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Slot)}
 
@@ -213,7 +213,7 @@ class MemoryViewCache:
 
 @dataclass
 class LockHolder:
-    """The state of a leader lock in memory: its holder, until when, and whether a refused `take` left a mark."""
+    """The state of a leader lock in memory: which process has it, until when, and whether a `take` left a mark."""
 
     holder: object | None = None
     until: float = 0.0
@@ -221,7 +221,7 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The LeaderLock in memory; processes share a `lock_holder`. `clock` measures `lock_seconds`. Not thread-safe."""
+    """The LeaderLock port in memory. Processes share one `lock_holder`. `clock` measures `lock_seconds`; one thread."""
 
     def __init__(
         self,
@@ -257,11 +257,11 @@ class MemoryLeaderLock:
         return self.lock_holder.again
 
     def seconds_until_free(self) -> float:
-        """Return after how many seconds the leader lock runs out unless it is renewed; 0 when no process has it."""
+        """Return the seconds until the leader lock expires if it is not renewed; 0 if no process has it."""
         return self.lock_holder.until - self._clock() if self._holder() is not None else 0.0
 
     def seconds_left(self) -> float:
-        """Return how many seconds this process still has the leader lock, from its last take or renewal on."""
+        """Return the seconds until this process's leader lock expires; 0 if the process does not have it."""
         return self.lock_holder.until - self._clock() if self._holder() is self._me else 0.0
 
     def _holder(self) -> object | None:
@@ -269,9 +269,9 @@ class MemoryLeaderLock:
 
 
 class MemoryHeartbeats:
-    """The heartbeats of static hosts in memory. `beat` acts as a host, `forget` as a flush of Redis.
+    """The Heartbeats port in memory. Tests call `beat` in place of a host, and `forget` in place of a flush of Redis.
 
-    `kept_since`: the time from which heartbeats are kept; default: they were always kept.
+    `kept_since`: the time since which heartbeats are kept; default: always.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_since: float = float("-inf")) -> None:
@@ -279,19 +279,19 @@ class MemoryHeartbeats:
         self._beats: dict[str, tuple[Heartbeat, float]] = {}
 
     def forget(self) -> None:
-        """Delete all heartbeats, as a flush of Redis does. From now on heartbeats are kept again."""
+        """Delete all heartbeats, as a flush of Redis does. New heartbeats are kept from now on."""
         self._beats, self._kept_since = {}, self._clock()
 
     def beat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Store a heartbeat of this machine now. `version`: the version of its slot that the machine knows."""
+        """Store a heartbeat that this machine sends now. `version`: the version of its slot that the machine knows."""
         self.put(slot, Heartbeat(machine, version))
 
     def put(self, slot: str, beat: Heartbeat) -> None:
-        """Store this heartbeat for the slot, as one that arrives now."""
+        """Store this heartbeat for the slot, as if it arrived now."""
         self._beats[slot] = (beat, self._clock())
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """Return the heartbeats of the slots in `hosts` (slot -> machine), from these machines only. See Heartbeats."""
+        """Return the heartbeats of these hosts (slot id -> machine id), without other machines. See Heartbeats."""
         now = self._clock()
         found = {slot: each for slot, each in self._beats.items() if hosts.get(slot) == each[0].machine}
         ages = {slot: now - at for slot, (_, at) in found.items()}
@@ -301,8 +301,8 @@ class MemoryHeartbeats:
 
 
 class MemoryNotifier:
-    """The Notifier in memory. It keeps notices as (reservation, notice), hints for hosts as (slot, news), and replies
-    by address. `kicks` counts the calls of `kick`, `ticks_sent` the messages that they sent.
+    """The Notifier port in memory. `notices`: (reservation, notice); `news`: (slot, hint); `replies`: by reply address.
+    `kicks` is the number of calls of `kick`, `ticks_sent` the number of messages that they sent.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class MemoryNotifier:
         return self._clock() < self._flag_until
 
     def kick(self) -> None:
-        """Request a tick, with a message unless a tick was requested within `kick_seconds`. See Notifier."""
+        """Request a tick. A message is sent unless a tick was requested within `kick_seconds`. See Notifier."""
         self.kicks += 1
         if self.is_rung:
             return
@@ -352,7 +352,7 @@ class MemoryNotifier:
 
 
 class MemoryMeter:
-    """The Meter in memory: sums of counters by name and labels, and the observations of histograms in a list."""
+    """The Meter port in memory: sums of counters by name and labels, and lists of the values observed in histograms."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()

@@ -1,4 +1,6 @@
-"""The declaration of every counter and histogram: its name, its labels, and the label values that start at zero."""
+"""The table METRICS of every counter and histogram: its name, its labels, and the label values that are reported as 0
+from the start.
+"""
 
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
@@ -10,13 +12,14 @@ from scheduler.ports import Defect
 
 
 class UnknownMetricError(ValueError):
-    """The table METRICS does not declare a metric with this name and these labels: an error in this program."""
+    """Raised when METRICS has no metric with this name, kind and labels. The cause is an error in this program."""
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared counter or histogram with its labels. `zeros`: label values that are reported from the start.
+    """A counter or histogram that the program declares, with the names of its labels.
 
-    A histogram has `buckets`: ascending upper bounds (inclusive). A last bucket without a bound is added.
+    `zeros`: label values for which 0 is reported before anything is counted. `buckets`: upper bounds of a histogram's
+    buckets, ascending and inclusive; a last bucket without a bound is added.
     """
 
     name: str
@@ -39,16 +42,17 @@ LAUNCH_RESULTS: Final = (
     "unknown",
     "aborted",
 )
-"""Results of a launch request in metrics: `success`, the category of the cloud's error, or `aborted`: the machine was
-not wanted any more.
+"""The results of a launch request, as a label of metrics: `success`, the category of the cloud's error, or `aborted`
+(the machine was no longer wanted).
 """
 BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
-"""Ends of a machine's boot in metrics: it became ready; it timed out; it was not wanted any more (interrupted,
-drained); it disappeared.
+"""How the boot of a machine ended, as a label of metrics: it became ready (`success`), timed out (`failure`), was no
+longer wanted (`aborted`), or disappeared.
 """
 NOTICE_KINDS: Final = ("interruption", "rebalance")
-"""Kinds of EC2's notices about a spot machine: it will be interrupted, or its risk of interruption has risen."""
-"""The queues whose refused and expired messages are counted."""
+"""The kinds of EC2's notices about a spot machine, as a label of metrics: it will be interrupted, or its risk of
+interruption has risen.
+"""
 REFUSED: Final = "leasehold_messages_refused_total"
 EXPIRED: Final = "leasehold_expired_messages_total"
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -182,7 +186,7 @@ METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}
 def find_label_values(name: str, kind: Literal["counter", "histogram"], labels: Mapping[str, str]) -> list[str]:
     """Return the values of a metric's labels in the order in which METRICS declares the labels.
 
-    Raises UnknownMetricError unless METRICS declares the metric with this kind and exactly these labels.
+    Raises UnknownMetricError unless METRICS has a metric with this name and kind and exactly these labels.
     """
     metric = METRICS.get(name)
     if metric is None or metric.kind != kind or set(metric.labels) != set(labels):

@@ -24,15 +24,18 @@ from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 
 LOOK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
-"""Seconds before Redis is read again if it never answered or disagrees with the monotonic clock of this process."""
+"""Seconds before Redis is read again, if Redis has never answered or disagrees with the monotonic clock of this
+process.
+"""
 _FAILURES: Final = (redis.RedisError, ValueError)
 
 
 class RedisClock:
-    """Cluster time without a database connection, read from Redis. Thread-safe. A forked process makes its own clock.
+    """The clock of a process without a database connection: cluster time, read from Redis. Thread-safe. A forked
+    process makes a clock of its own.
 
-    `client` None: no Redis is configured, and the clock is the wall clock of this host.
-    `process`: the name under which this process publishes the error of its wall clock; "" publishes nothing.
+    `client` None: no Redis is configured, and the clock returns the wall clock of this host. `process`: the name under
+    which this process publishes how wrong its wall clock is; "": nothing is published.
     """
 
     def __init__(
@@ -50,18 +53,22 @@ class RedisClock:
         self._looker: threading.Thread | None = None
 
     def now(self) -> float:
-        """Return cluster time in seconds since the epoch; the wall clock of this host until Redis answered once."""
+        """Return cluster time in seconds since the epoch. Until Redis has answered once, this is the wall clock of this
+        host.
+        """
         if self._looker is None and self._client is not None:
             self._start()
         return self._clock.now() if self._clock.has_looked else self._wall()
 
     @property
     def offset(self) -> float:
-        """Return cluster time minus the wall clock of this host."""
+        """Cluster time minus the wall clock of this host, in seconds."""
         return self.now() - self._wall()
 
     def look(self) -> float:
-        """Read Redis now and return cluster time. If Redis does not answer, the monotonic clock continues the time."""
+        """Read Redis now, and return cluster time. If Redis does not answer, the monotonic clock continues the known
+        time.
+        """
         if self._client is not None:
             with suppress(*_FAILURES):
                 self._clock.look()

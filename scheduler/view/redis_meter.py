@@ -1,4 +1,6 @@
-"""Counters and histograms of all processes, summed up in one Redis hash. Losing this hash loses only metrics."""
+"""The Meter port on Redis: counters and histograms of all processes, added up in one Redis hash. Losing the hash loses
+metrics only.
+"""
 
 from bisect import bisect_left
 from collections import Counter
@@ -21,16 +23,16 @@ Labels = tuple[str, ...]
 Field = bytes | bytearray | memoryview | str | int | float
 """The types that the Redis client takes as a key or a value of a hash."""
 PROBED = "probed_at"
-"""The metric name under which the hash of metrics stores when the machine of each slot last answered a probe."""
+"""Name under which the hash of metrics stores, for each slot, when its machine last answered a probe."""
 _REFUSED = msgspec.json.Decoder(RefusedMessage)
 _FIELD = msgspec.json.Decoder(tuple[str, Labels, str])
 _GATHERED: Final[ContextVar["dict[RedisMeter, Counter[str]] | None"]] = ContextVar("gathered", default=None)
-"""The amounts that the `gather_counts` block of this thread has collected; None outside such a block."""
+"""The amounts that this thread has collected in a `gather_counts` block; None outside such a block."""
 
 
 class Spread(msgspec.Struct):
-    """The observations of one histogram: `counts` has the number in each bucket alone (not cumulative), `sum` their
-    total.
+    """The values observed in one histogram. `counts`: the number of values in each bucket (not cumulative); `sum`:
+    their sum.
     """
 
     counts: list[int]
@@ -38,20 +40,20 @@ class Spread(msgspec.Struct):
 
 
 class Tally(msgspec.Struct):
-    """The stored values of all metrics: counters and histograms by metric name and label values."""
+    """The values of all metrics as stored in Redis: counters and histograms by metric name and label values."""
 
     counters: dict[str, dict[Labels, float]]
     histograms: dict[str, dict[Labels, Spread]]
     probed: dict[str, float] = {}
-    """Slot -> the last time at which the slot's machine answered a probe or EC2 reported the machine."""
+    """Slot id -> the last time at which the slot's machine answered a probe or EC2 reported the machine."""
 
 
 @contextmanager
 def gather_counts() -> Iterator[None]:
-    """Send all counts and observations of the `with` block, from this thread, in one round trip at the end of the
-    block.
+    """Collect all counts and observations that this thread makes in the `with` block, and send them in one round trip
+    at its end.
 
-    They are lost if the process dies before, as every lost count is acceptable.
+    They are lost if the process dies before the end, which is acceptable for metrics.
     """
     gathered: dict[RedisMeter, Counter[str]] = {}
     before = _GATHERED.set(gathered)
@@ -64,10 +66,11 @@ def gather_counts() -> Iterator[None]:
 
 
 class RedisMeter:
-    """The Meter on Redis: `<prefix>metrics`, field = JSON of [name, label values, part], value = a number.
+    """The Meter port on Redis.
 
-    The part of a counter is "", those of a histogram are `sum` and the indices of its buckets. `<prefix>refused` is the
-    list of refused messages, as JSON. `<prefix>refused:<defect>` counts those with this defect for a minute.
+    The hash `<prefix>metrics` has a field for each number; its key is the JSON of [name, label values, part]. The part
+    is "" for a counter, and `sum` or the index of a bucket for a histogram. The list `<prefix>refused` has the kept
+    refused messages as JSON. `<prefix>refused:<defect>` counts, for a minute, those with this defect.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
@@ -127,8 +130,8 @@ class RedisMeter:
 
     @redis_errors()
     def read(self) -> Tally:
-        """Return the values of all metrics, with the declared zeros. Raises ViewUnavailableError if Redis does not
-        answer.
+        """Return the values of all metrics, including declared label values that are still 0. Raises
+        ViewUnavailableError if Redis does not answer.
         """
         stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key))
         tally = Tally({}, {})
@@ -151,7 +154,7 @@ class RedisMeter:
         return tally
 
     def add(self, sums: Mapping[str, float]) -> None:
-        """Add these amounts to the fields of the hash of metrics, in one round trip."""
+        """Add these amounts (field -> amount) to the hash of metrics, in one round trip."""
         # A lost count is acceptable: the operation that counts must not fail because of it.
         with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
             for field, amount in sums.items():
@@ -170,7 +173,7 @@ class RedisMeter:
 
 
 def read_metric(field: bytes, value: bytes) -> tuple[str, Labels, str, float]:
-    """Decode one field of the hash of metrics: name, label values, part (of a histogram; "" for a counter), value.
+    """Decode one field of the hash of metrics. Return (name, label values, part, value); the part is "" for a counter.
 
     Raises msgspec.DecodeError or ValueError if the field cannot be decoded.
     """

@@ -1,10 +1,10 @@
-"""The small ports on Redis: leader lock with its renewal, notifier, heartbeats and cluster record.
+"""The smaller ports on Redis: leader lock with its renewal, notifier, heartbeats and cluster record.
 
     <prefix>heartbeat:<slot>    string  see leasehold/common/heartbeats.py; expires after KEPT_SECONDS
     <prefix>heartbeats:since    string  "<run id of the server> <its time>": heartbeats are kept here since then
 
-Hosts write heartbeats with one plain SET, so they need no script. The age of a heartbeat follows from its remaining
-time to live, so only the server's clock matters.
+Hosts write a heartbeat with one plain SET, so they need no Lua script. The age of a heartbeat is computed from its
+remaining time to live, so only the clock of the Redis server counts.
 """
 
 import secrets
@@ -24,19 +24,20 @@ from scheduler.ports import Heard, LeaderLock, Remembered, ViewUnavailableError,
 from scheduler.view.connection import load_script, redis_errors
 
 KICK_SECONDS = 2.0
-"""Seconds for which one tick message serves all kicks (requests for a tick), unless a tick begins earlier."""
+"""Seconds during which all kicks (requests for a tick) together send one message, unless a tick begins earlier."""
 REPLY_SECONDS = 60
 MESSAGES_A_CALL: Final = 1000
-"""The most messages that are published in one round trip."""
+"""The most notices or hints that are published in one round trip."""
 IDLE_SHARES: Final = 12
-"""Number of thirds of the lock's time without a tick after which the thread that renews the lock ends."""
+"""After this many thirds of the lock's duration without a tick, the thread that renews the lock ends."""
 
 
 class RedisNotifier:
-    """The Notifier on Redis. `send_tick` sends one tick message; its errors are passed on.
+    """The Notifier port on Redis. `send_tick`: the function that sends one message for a tick; its errors are passed
+    on.
 
-    Notices for holders go to the channel `<prefix>notice:<reservation>`, news for a host to `<prefix>host:<slot>`,
-    replies to lists named `<prefix>reply:<word>`, all as JSON.
+    Everything is sent as JSON: notices for holders on the channel `<prefix>notice:<reservation>`, hints for a host on
+    `<prefix>host:<slot>`, answers to lists named `<prefix>reply:<word>`.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class RedisNotifier:
         self._publish_messages = load_script(client, "publish_messages")
 
     def kick(self) -> None:
-        """Request a tick. If its message cannot be sent, raise that error; the next kick sends one. See Notifier."""
+        """Request a tick. Raises the error if the message cannot be sent; then the next `kick` sends
+        one. See Notifier.
+        """
         if not self._raise_flag():
             return
         is_sent = False
@@ -76,8 +79,8 @@ class RedisNotifier:
 
     @redis_errors()
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send a hint to the host of each of these slots that the slot changed, so that the host asks for the slot. See
-        Notifier.
+        """Send a hint to the host of each of these slots, because the slot has changed. The host then asks for the
+        slot. See Notifier.
         """
         self._publish({self._names.host(slot): each for slot, each in news.items()})
 
@@ -91,7 +94,7 @@ class RedisNotifier:
             both.execute()
 
     def _publish(self, messages: Mapping[str, Mapping[str, Any]]) -> None:
-        """Publish a message on each of these channels, at most MESSAGES_A_CALL in one round trip."""
+        """Publish each message on its channel (channel -> message), at most MESSAGES_A_CALL in one round trip."""
         pairs = [(channel, msgspec.json.encode(message)) for channel, message in messages.items()]
         if len(pairs) == 1:
             self._client.publish(*pairs[0])
@@ -110,7 +113,7 @@ HOSTS_A_CALL: Final = 1000
 
 
 class RedisHeartbeats:
-    """The heartbeats of static hosts in Redis: hosts write them, and every process can read them."""
+    """The Heartbeats port on Redis. Hosts write their heartbeats to Redis, and every process can read them."""
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._since = client, f"{prefix}heartbeats:since"
@@ -118,9 +121,8 @@ class RedisHeartbeats:
 
     @redis_errors()
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """Return the heartbeats of the slots in `hosts` (slot -> machine), from these machines only.
-
-        `kept_for` counts from the last flush or restart of the Redis server. See Heartbeats.
+        """Return the heartbeats of these hosts (slot id -> machine id), without those of other machines. `kept_for`
+        counts from the last flush or restart of the Redis server. See Heartbeats.
         """
         ages: dict[str, float] = {}
         versions: dict[str, str] = {}
@@ -136,7 +138,9 @@ class RedisHeartbeats:
         return Heard(ages, self._kept_for(), versions, signed)
 
     def _read(self, hosts: Mapping[str, str]) -> Iterator[tuple[str, Heartbeat, float]]:
-        """Yield (slot, heartbeat, age in seconds) for each slot in `hosts` whose own machine has sent a heartbeat."""
+        """Yield (slot id, heartbeat, age in seconds) for each slot in `hosts` whose own machine has sent
+        a heartbeat.
+        """
         with self._client.pipeline(transaction=False) as pipeline:
             for slot in hosts:
                 pipeline.get(self._start + slot)
@@ -168,7 +172,9 @@ RESTORING = "restoring"
 
 
 class RedisRecord:
-    """The ClusterRecord on Redis: `<prefix>cluster` (text) and `<prefix>highest` (hash). `client` returns bytes."""
+    """The ClusterRecord port on Redis, under the keys `<prefix>cluster` (text) and `<prefix>highest` (hash). `client`
+    must return bytes.
+    """
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
@@ -193,15 +199,15 @@ class RedisRecord:
 
     @redis_errors()
     def keep(self, identity: str, term: int, token: int) -> str:
-        """Write the cluster's identity if Redis has none, and raise the stored term and token to at least these values.
-        Return the stored identity. See ClusterRecord.
+        """Store the cluster's identity if Redis has none, and increase the stored term and token to at least these
+        values. Return the stored identity. See ClusterRecord.
         """
         kept = cast("bytes", self._keep([self._cluster, self._highest], [identity, term, token]))
         return kept.decode(errors="replace")
 
     @redis_errors()
     def begin_restore(self) -> None:
-        """Mark in Redis that the restore of a backup is under way. See ClusterRecord."""
+        """Mark in Redis that a backup is being restored. See ClusterRecord."""
         try:
             self._client.hset(self._highest, RESTORING, 1)
         except redis.ResponseError:
@@ -223,10 +229,10 @@ def _read_number(text: bytes | None) -> int:
 
 
 class RedisLeaderLock:
-    """The LeaderLock on Redis, under `<prefix>leader` and `<prefix>again`; one object for each process.
+    """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object.
 
-    Every `take` has its own random token. A `take` without an answer is repeated with the same token. `clock` is
-    monotonic, in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
+    Every `take` has its own random token; a `take` without an answer is repeated with the same token. `clock` is a
+    monotonic clock in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
     """
 
     def __init__(
@@ -274,23 +280,27 @@ class RedisLeaderLock:
 
     @redis_errors()
     def seconds_until_free(self) -> float:
-        """Return after how many seconds the leader lock runs out unless it is renewed; 0 when no process has it."""
+        """Return the seconds until the leader lock expires if it is not renewed; 0 if no process has it. See
+        LeaderLock.
+        """
         # A result below 0 means that no process has the lock.
         return max(0.0, self._client.pttl(self._keys[0]) / 1000)
 
     def seconds_left(self) -> float:
-        """Return how many seconds this process still has the leader lock, from its last take or renewal on."""
+        """Return for how many seconds this process still has the leader lock; 0 if it does not have it.
+        See LeaderLock.
+        """
         since = self._held_since
         return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())
 
 
 class Renewal:
-    """A `with` block during which a thread renews the leader lock each time that a third of `lock_seconds` has passed.
+    """A `with` block during which a thread renews the leader lock, each time after a third of `lock_seconds`.
 
-    Renewal ends when the lock belongs to another process, or ran out; `LeaderLock.seconds_left` shows that. An
-    unreachable Redis is tried again while the lock has time left. Leaving the block waits for a renewal under way. The
-    block may be entered again: the thread is kept for IDLE_SHARES shares of time, since a start costs most of a
-    millisecond in every tick.
+    The renewals end when another process has the lock or it has expired; `LeaderLock.seconds_left` shows this. While
+    Redis cannot be reached, they are tried again until the lock expires. Leaving the block waits for a renewal that is
+    under way. The block may be entered again: the thread stays for IDLE_SHARES thirds of the duration, because starting
+    a thread in every tick would cost most of a millisecond.
     """
 
     def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:

@@ -1,8 +1,9 @@
-"""The view on Redis: a copy of the database's rows as JSON, numbered changes, and a generation that marks it complete.
+"""The view on Redis: a copy of the database's rows as JSON, numbered changes of the copy, and a generation that shows
+whether the copy is complete.
 
-A reader gets the rows as they were some moments ago, or nothing. A Redis that was flushed, restarted or restored from a
-snapshot has no valid view until a leader rebuilds it from SQL, because the generation contains the server's run id.
-`publish.lua` has the table of keys.
+A reader gets the rows as they were some moments ago, or nothing. The generation contains the run id of the Redis
+server. So after a flush, a restart or a restore from a snapshot the view is not valid until a leader rebuilds it from
+SQL. `publish.lua` lists the keys.
 """
 
 import secrets
@@ -27,26 +28,26 @@ from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, l
 from scheduler.view.wait_blocks import WaitBlocks
 
 CHANGES_A_CALL = 500
-"""Most changes of rows sent to one Lua script. Redis serves no other client during a script, here for some
-milliseconds.
+"""The most changed rows that are sent to one Lua script. Redis serves no other client during a script; with this
+number, that takes some milliseconds.
 """
 ENTRIES_A_CALL = 100
-"""Most entries that one call reads from the view's stream of changes. Each contains up to CHANGES_A_CALL changes."""
+"""The most entries of the view's stream of changes that one call reads. An entry has up to CHANGES_A_CALL changes."""
 ROWS_A_CALL = 1000
 LOADS_TRIED = 3
-"""Number of attempts at loading the whole view. A load is repeated if Redis dropped changes made meanwhile."""
+"""The most attempts at loading the whole view. A load is repeated if Redis has dropped changes that were made
+meanwhile.
+"""
 
 T = TypeVar("T")
 
 
 class RedisViewCache:
-    """The ViewCache on Redis; one object for each process. `client` returns bytes (`make_redis`).
+    """The ViewCache port on Redis. Each process has one object. `client` must return bytes (`make_redis`).
 
     Any thread may publish, read rows and write reports. The process's own copy (`catch_up`, `load`, `rebuild`) belongs
-    to one thread.
-
-    `publish` writes to the view of any valid generation, since whole rows merge by version. Readers only use changes of
-    the generation that they copied.
+    to one thread. `publish` writes to the view of any valid generation, because whole rows are merged by their
+    versions. Readers use only changes of the generation that they have copied.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class RedisViewCache:
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Merge changed rows into the view; of two copies of a row the newer stays. See ViewCache."""
+        """Write changed rows into the view; a row that is older than its copy in the view is ignored. See ViewCache."""
         return all(self._send(batch) for batch in _batches(changes, CHANGES_A_CALL))
 
     @redis_errors()
     def catch_up(self) -> View | None:
-        """Return this process's own copy of the view, brought up to date with the changes since the last call. See
+        """Update this process's own copy of the view with the changes since the last call, and return it. See
         ViewCache.
         """
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
@@ -90,8 +91,8 @@ class RedisViewCache:
     def load(self) -> View | None:
         """Read the whole view and keep it as this process's own copy. See ViewCache.
 
-        The rows are scanned while other processes publish. All changes since the begin of the scan are applied after
-        it: a row that was scanned too early is replaced, and a row that was scanned newer than its change stays.
+        Other processes may publish while the rows are scanned. Therefore all changes since the begin of the scan are
+        applied after it. A change replaces a row that was scanned earlier, and is ignored if the scanned row is newer.
         """
         self._view = None
         for _ in range(LOADS_TRIED):
@@ -109,7 +110,7 @@ class RedisViewCache:
 
     @redis_errors()
     def read_kept(self) -> dict[str, Reservation]:
-        """Return the reservations stored in the view, ended ones too, also if the view is not valid. See ViewCache."""
+        """Return all reservations stored in the view, ended ones too, even if the view is not valid. See ViewCache."""
         found: dict[str, Reservation] = {}
         with suppress(redis.ResponseError):  # the key has another type
             for _, body in self._client.hscan_iter(self._keys.rows("reservations"), count=ROWS_A_CALL):
@@ -159,8 +160,8 @@ class RedisViewCache:
 
     @redis_errors()
     def matches_copy(self) -> bool:
-        """Return whether the stored view has as many rows of each kind as this process's own copy at the same moment.
-        True also if other processes publish faster than this one reads. See ViewCache.
+        """Return whether the stored view has as many rows of each kind as this process's own copy. Also return True if
+        other processes publish faster than this one reads, so that the counts cannot be compared. See ViewCache.
         """
         for _ in range(LOADS_TRIED):
             view = self.catch_up()
@@ -174,13 +175,13 @@ class RedisViewCache:
 
     @redis_errors()
     def publish_time(self, now: float) -> None:
-        """Publish cluster time as the difference to the clock of Redis at the arrival of the call. See ViewCache."""
+        """Publish cluster time, stored as its difference from the clock of Redis. See ViewCache."""
         self._publish_clock([self._clock], [repr(now)])
 
     @redis_errors()
     def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
-        """Store the report of the last tick for the CLI and the client. Of the waiting reservations only the blocks
-        that changed since this process's last report are sent. See ViewCache.
+        """Store the report of the last tick for the command line and the client. Of the waiting reservations, only the
+        blocks that changed since this process's last report are sent. See ViewCache.
         """
         for _ in range(2):
             change = self._blocks.follow(waits)
@@ -209,11 +210,11 @@ class RedisViewCache:
         return read_report(self._client, self._names)
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Return the reservations with these ids that the view has. See ViewCache."""
+        """Return by id the reservations with these ids that are in the view. See ViewCache."""
         return self._read("reservations", Reservation, ids)
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Return the slots with these ids that the view has. See ViewCache."""
+        """Return by id the slots with these ids that are in the view. See ViewCache."""
         return self._read("slots", Slot, ids)
 
     def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:
@@ -221,10 +222,11 @@ class RedisViewCache:
         return bool(self._publish(self._keys.all, arguments))
 
     def _apply_deltas(self, view: View) -> bool:
-        """Apply the newest changes in Redis to this copy of the view. False: the generation of the view changed, some
-        changes are not kept any more, or rows are unreadable.
+        """Apply the newest changes in Redis to this copy of the view. Return False if this is impossible: the view has
+        a new generation, some changes are no longer kept, or rows are unreadable.
 
-        The deletions of one publish are applied after its other changes; the rows' versions make any order correct.
+        The deletions of one `publish` are applied after its other changes. Any order is correct, because rows have
+        versions.
         """
         is_done = False
         while not is_done:
@@ -242,7 +244,9 @@ class RedisViewCache:
         return True
 
     def _scan(self) -> View | None:
-        """Return a copy of the view, each row as of some moment during the scan; None when some rows are unreadable."""
+        """Return a copy of the view; each row is as it was at some moment during the scan. Return None if some rows are
+        unreadable.
+        """
         view = View()
         try:
             for kind in ROW_TYPES:
@@ -267,7 +271,9 @@ class RedisViewCache:
 
 
 class _ScriptKeys:
-    """The Redis keys that each Lua script of the view takes, in the order that the top of the script's file lists."""
+    """For each Lua script of the view, the Redis keys that it takes, in the order that is listed at the top of its
+    file.
+    """
 
     def __init__(self, prefix: str) -> None:
         names = RedisNames(prefix)

@@ -23,8 +23,8 @@ from scheduler.view.connection import load_script
 from scheduler.view.redis_meter import read_metric
 
 KeyType = Literal["string", "list", "hash", "zset", "stream", "lock", "unreadable"]
-"""The type that a Redis key should have. `lock`: a string that expires. `unreadable`: the caller found the contents of
-the key unreadable, whatever its type.
+"""The type that a Redis key should have. `lock`: a string that expires. `unreadable`: the caller has found that the
+contents of the key are unreadable, whatever its type.
 """
 
 
@@ -57,14 +57,14 @@ VIEW_TYPES: Final[Mapping[str, KeyType]] = {
     "view:report": "string",
     "view:waits": "hash",
 }
-"""The Redis keys (without the prefix) whose type every tick checks, and the type that each should have."""
+"""The Redis keys (without the prefix) whose type every tick checks -> the type that each should have."""
 READERS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
     **{f"view:{kind}": partial(_read_row, kind) for kind in ROW_TYPES},
     "view:gone": lambda _, version: int(version),
     "metrics": read_metric,
 }
-"""Redis key (without the prefix) -> the function that decodes one field of it. The function raises msgspec.DecodeError
-or ValueError if the field is unreadable.
+"""Redis key of a hash (without the prefix) -> the function that decodes one of its fields. The function raises
+msgspec.DecodeError or ValueError if the field is unreadable.
 """
 FIELDS_A_LOOK: Final = 20
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
@@ -75,14 +75,14 @@ BROKER_TYPES: Final[Mapping[str, KeyType]] = {
     "unacked_index": "zset",
     "unacked_mutex": "string",
 }
-"""The Redis keys of kombu, the library under Celery, whose type workers check. They have no prefix."""
+"""The Redis keys of kombu, the library under Celery, whose type workers check -> the type that each should have. These
+keys have no prefix.
+"""
 
 
 def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) -> list[SetAside]:
-    """Rename the Redis keys in `types` that have another type than given there, or contents that block every write.
-    Return the renamed keys.
-
-    Raises redis.RedisError if Redis cannot be reached.
+    """Rename the Redis keys in `types` that have another type than given there, or contents that make every write fail.
+    Return a record for each renamed key. Raises redis.RedisError if Redis cannot be reached.
     """
     keys = list(types)
     names = [f"{prefix}set-aside", *keys, *(f"{prefix}set-aside:{key}" for key in keys)]
@@ -92,9 +92,8 @@ def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) ->
 
 
 def set_aside_note(client: redis.Redis, prefix: str, tag: str) -> None:
-    """Move kombu's entry of one unacknowledged message from the hash `unacked` to a hash that is kept for a week.
-
-    Raises redis.RedisError if Redis cannot be reached.
+    """Move kombu's entry of one unacknowledged message (`tag`) from the hash `unacked` to a hash that is kept for a
+    week. Raises redis.RedisError if Redis cannot be reached.
     """
     kept = f"{prefix}set-aside:unacked:contents"
     set_aside(client, prefix, {kept: "hash"})
@@ -103,8 +102,8 @@ def set_aside_note(client: redis.Redis, prefix: str, tag: str) -> None:
 
 
 def list_records(client: redis.Redis, prefix: str) -> list[SetAside]:
-    """Return the records of Redis keys that were renamed because of a wrong type, without those that `forget_records`
-    removed. A record that cannot be decoded is deleted.
+    """Return the records of renamed Redis keys that `forget_records` has not removed. A record that cannot be decoded
+    is deleted.
     """
     stored = cast("list[bytes]", client.lrange(f"{prefix}set-aside", 0, -1))
     found: list[SetAside] = []
@@ -117,7 +116,7 @@ def list_records(client: redis.Redis, prefix: str) -> list[SetAside]:
 
 
 def forget_records(client: redis.Redis, prefix: str, records: Sequence[SetAside]) -> None:
-    """Delete these records from the list of renamed Redis keys. A record that was added meanwhile stays."""
+    """Delete these records from the list of renamed Redis keys. Other records stay."""
     with client.pipeline(transaction=True) as pipeline:
         for each in records:
             pipeline.lrem(f"{prefix}set-aside", 1, cast("str", each.record))
@@ -125,7 +124,7 @@ def forget_records(client: redis.Redis, prefix: str, records: Sequence[SetAside]
 
 
 class ContentCheck:
-    """Looks for unreadable fields in the hashes of one Redis, some fields of each hash at a time."""
+    """Searches the hashes of one Redis for fields that cannot be decoded. Each call reads some fields of each hash."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._client = client
@@ -133,7 +132,7 @@ class ContentCheck:
         self._readers = {f"{prefix}{key}": reader for key, reader in READERS.items()}
 
     def find_unreadable(self) -> list[str]:
-        """Read the next fields of each hash, and return the keys of hashes with an unreadable field among them.
+        """Read the next fields of each hash. Return the keys of the hashes that have an unreadable field among them.
 
         Raises redis.RedisError if Redis cannot be reached.
         """

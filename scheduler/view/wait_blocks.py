@@ -10,17 +10,17 @@ from scheduler.model.waits import WaitBlock, Waits
 
 
 class BlockChange(NamedTuple):
-    """How the blocks in Redis change. `fields`: all blocks after the change, in queue order."""
+    """How a report changes the blocks in Redis. `fields`: the names of all blocks after the change, in queue order."""
 
     fields: list[str]
     added: dict[str, bytes]
     removed: list[str]
     is_whole: bool
-    """Whether every block is new, because it is not known which blocks Redis has."""
+    """Whether all blocks are written again, because it is not known which blocks Redis has."""
 
 
 class WaitBlocks:
-    """The blocks of the last report that one process wrote."""
+    """The blocks of waiting reservations that this process has written to Redis with its last report."""
 
     def __init__(self) -> None:
         self._fields: dict[WaitBlock, str] | None = None

@@ -1,1 +1,3 @@
-"""The kinds of changes that the search for the end of a wait tries."""
+"""The kinds of change that may end a reservation's wait, such as more slots or a higher limit, and the
+search for each.
+"""

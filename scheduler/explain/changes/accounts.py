@@ -1,4 +1,6 @@
-"""Changes of quota accounts that end a wait, under the queue `quota`: time, a limit, a balance. Source: qscheduler."""
+"""Changes of quota accounts that end a wait under the queue `quota`: waiting for a balance, a higher limit, free work,
+or a higher balance. Source: qscheduler.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,12 +15,12 @@ from scheduler.model.accounts import PAID, Account, Levels
 from scheduler.policy.quota.accounting import settle
 
 _A_LITTLE: Final = 0.001
-"""The balance in worker-seconds that a suggested change uses for "above 0"."""
+"""The balance in worker-seconds that a suggested change sets when any balance above 0 suffices."""
 
 
 def _find_payer(search: Search) -> Account | None:
-    """Return the quota account that pays for the searched reservation; None if its queue is not `quota` or it has no
-    account.
+    """Return the quota account that pays for the reservation of this search. Return None if the reservation's queue is
+    not `quota` or it has no account.
     """
     request = search.reservation.request
     if search.rules.settings_of(request.pool, request.system).queue != "quota":
@@ -27,8 +29,8 @@ def _find_payer(search: Search) -> Account | None:
 
 
 def list_account_waits(search: Search) -> Iterator[Suggestion]:
-    """Yield the waits after which the searched reservation may be served without action: preempted reservations give
-    slots back, or its quota account can pay again.
+    """Yield suggestions to wait: until preempted reservations have given their slots back, or until the reservation's
+    quota account can pay again.
     """
     for lease in search.reservation.leases:
         ends = {other.revoke_by for _, other in search.view.leases_of(lease.slot) if other.revoke_by is not None}
@@ -79,8 +81,8 @@ def _with_label_limit(account: Account, name: str, more: int) -> Suggestion:
 
 
 def list_freed_work(search: Search) -> Iterator[Suggestion]:
-    """Yield the change that lets the reservation's quota account run free work, if the account has
-    `disable_free_tasks`.
+    """Yield the change that allows the reservation's quota account to run work at the free level. Yield nothing unless
+    the account has the setting `disable_free_tasks`.
     """
     account = _find_payer(search)
     if account is not None and account.disable_free_tasks:
@@ -92,18 +94,20 @@ def list_freed_work(search: Search) -> Iterator[Suggestion]:
 
 
 def grant_what_is_lacking(search: Search) -> Suggestion | None:
-    """Return the least higher balance that would end the reservation's wait, if its quota account allows no free work:
-    without a balance such a reservation waits whatever capacity there is.
+    """Return the smallest rise of the quota account's balance that would end the reservation's wait, for an account
+    with `disable_free_tasks`. Return None for other accounts: their reservations can run at the free level without a
+    balance.
     """
     account = _find_payer(search)
     return grant_balance(search) if account is not None and account.disable_free_tasks else None
 
 
 def grant_balance(search: Search) -> Suggestion | None:
-    """Return the least higher balance at one quota level that lets the waiting reservation run.
+    """Return the smallest rise of the quota account's balance, at one level, that would end the reservation's wait.
+    Return None if there is none.
 
-    Levels at which the account earns are tried first, the worst of these before the better ones, because it preempts
-    the least.
+    Levels at which the account earns are tried before other levels. Within each group the worst level is tried first,
+    because work at a worse level preempts fewer reservations.
     """
     account = _find_payer(search)
     if account is None:
@@ -123,8 +127,8 @@ def grant_balance(search: Search) -> Suggestion | None:
 
 
 def _most_needed(search: Search, account: Account, level: int) -> int:
-    """Return a balance that is surely enough at this quota level to preempt: more than the leases on any one slot have
-    cost, plus what the account's own work has cost since the last charge.
+    """Return a balance that is certainly enough for preemption at this level, in worker-seconds: more than the leases
+    on any one slot have cost, plus what the account's own work has cost since the last charge.
     """
     now = search.now
     used = [0.0]

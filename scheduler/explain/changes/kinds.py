@@ -1,8 +1,9 @@
-"""The kinds of change that could end a wait, and those of reservations and of the queue.
+"""The list of all kinds of change that may end a reservation's wait, and the kinds that change reservations or the
+queue.
 
-Each kind finds its smallest change. Candidates come from the rows and the rules; the plan alone decides whether a
-candidate serves the reservation. A wrong candidate costs a plan and causes no wrong answer. Changes of slots, pools and
-accounts have their own modules.
+Each kind is a function that finds its smallest change. It lists candidates from the rows and the rules, and a plan with
+the candidate decides whether the reservation is served. A wrong candidate costs a plan and causes no wrong answer. The
+kinds that change slots, pools and accounts have modules of their own.
 """
 
 from collections.abc import Iterator
@@ -49,7 +50,9 @@ from scheduler.model.reservations import Reservation, is_on_hold
 
 
 def list_freed(search: Search) -> Iterator[Suggestion]:
-    """Yield the change that takes the searched reservation off hold: it is resumed, and a priority of 0 becomes 1."""
+    """Yield the change that takes the reservation of this search off hold: it is resumed, and a priority of 0 becomes
+    1. Yield nothing if the reservation is not on hold.
+    """
     reservation = search.reservation
     if is_on_hold(reservation):
         words = "it would be placed if it were resumed" if reservation.suspended else "a priority above 0 would do"
@@ -58,7 +61,9 @@ def list_freed(search: Search) -> Iterator[Suggestion]:
 
 
 def list_waits(search: Search) -> Iterator[Suggestion]:
-    """Yield waits until a launch back-off ends in a pool that may serve the reservation, soonest first."""
+    """Yield suggestions to wait until a launch back-off ends in a pool that may serve the reservation, soonest end
+    first.
+    """
     pools = {name for name, _ in list_pools(search)}
     holds = [each for each in search.view.holds.values() if each.pool in pools | {"*"} and each.until > search.now]
     for hold in sorted(holds, key=lambda each: (each.until, each.id)):
@@ -71,8 +76,8 @@ def list_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def list_overtaking(search: Search) -> Iterator[Suggestion]:
-    """Yield changes of the rules that let the reservation pass an earlier one in the queue that does not fit: backfill
-    is allowed, or the starvation guard is disabled.
+    """Yield changes of the rules that let the reservation be placed before an earlier reservation that does not fit:
+    backfill is switched on, or the starvation guard is switched off.
     """
     settings = search.rules.settings_of(search.reservation.request.pool, search.reservation.request.system)
     changes: list[tuple[str, dict[str, Any]]] = []
@@ -87,8 +92,8 @@ def list_overtaking(search: Search) -> Iterator[Suggestion]:
 
 
 def end_lease(search: Search) -> Suggestion | None:
-    """Return the release of another reservation that would end the wait: one that has a lease on a slot that could
-    serve the waiting reservation. The reservation with the fewest and smallest leases is tried first.
+    """Return a change that ends another reservation, so that its slot can serve the waiting one. Return None if no such
+    change ends the wait. Reservations with the fewest and smallest leases are tried first.
     """
     owners: dict[str, str] = {}
     for slot, _ in list_slots(search):
@@ -111,7 +116,9 @@ def _rank_of_holder(holder: Reservation) -> tuple[int, float, int]:
 
 
 def _first_of(list_changes: Candidates) -> Kind:
-    """Return a function that returns the first of the changes of `list_changes` that would end a reservation's wait."""
+    """Return a function that searches the changes which `list_changes` yields, and returns the first one that would end
+    the reservation's wait.
+    """
     return lambda search: search.find_first(list_changes(search))
 
 
@@ -129,7 +136,9 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_leases_more,
     list_overtaking,
 )
-"""Kinds of changes that are tried as the first of two changes together: those without a size, which are made or not."""
+"""Functions that list changes which may be the first of two changes together. Only changes without an amount are listed
+here: such a change is either made or not.
+"""
 SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed),
     _first_of(list_uncordoned),
@@ -152,15 +161,15 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     grant_balance,
     end_lease,
 )
-"""Kinds of changes that are tried alone, in this order: changes that cost nothing first."""
+"""Functions that each search for one kind of change, in the order in which they are called. Changes that cost nothing
+come first.
+"""
 KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
     *SINGLE_KINDS,
     lambda search: combine_two(search, OPENERS, SINGLE_KINDS),
     add_hosts_that_fit,
     lambda search: combine_two(search, OPENERS, [add_hosts_that_fit]),
 )
-"""All kinds of change in the order in which the search tries them.
-
-Two changes together are tried only if no single one ends the wait; new hosts that are made for the reservation come
-last.
+"""All functions that search for a change, in the order in which they are called: single changes first, then pairs of
+changes. New hosts with the size that the reservation needs come after changes of what exists.
 """

@@ -1,4 +1,6 @@
-"""Changes of pools: more slots, other offerings, larger machines, more leases per slot, labels, a new pool."""
+"""Changes of pools that may end a reservation's wait: more slots, other offerings, larger machines, more leases per
+slot, other labels, or a new pool.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -27,12 +29,12 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.requests import given_to
 
 _STEPS: Final = 10_000
-"""Suggested price factors are rounded up to four decimal places, so to 1/10,000."""
+"""A suggested price factor is rounded up to a multiple of 1/10,000."""
 
 
 def add_slots(search: Search) -> Suggestion | None:
-    """Return the smallest rise of `max_slots` that would end the reservation's wait: of one pool, else of the limit
-    over all pools, else of both.
+    """Return the smallest rise of `max_slots` that would end the reservation's wait: the rise for one pool, else for
+    all pools together (`scheduler.max_slots`), else for both. Return None if no rise ends the wait.
     """
     wanted = count_wanted(search)
     return (
@@ -64,10 +66,9 @@ def _with_slots(name: str, most: int, more: int) -> Suggestion:
 
 
 def _add_slots_of_both(search: Search, wanted: int) -> Suggestion | None:
-    """Return a rise of one pool's `max_slots` together with the smallest rise of the limit over all pools that would
-    end the reservation's wait.
-
-    The rise of the pool is found while the limit over all pools is raised as far as possible.
+    """Return a change that raises both the `max_slots` of one pool and the limit over all pools, so that the
+    reservation's wait ends. First the rise of the pool is found while the limit over all pools is as high as possible,
+    then the smallest rise of that limit.
     """
     for make in _list_bounds_over_all(search):
         second = find_second(search, make(wanted), [_add_slots_in_pool])
@@ -81,8 +82,8 @@ def _join_slots(make: Callable[[int], Suggestion], second: Suggestion, more: int
 
 
 def _list_bounds_over_all(search: Search) -> Iterator[Callable[[int], Suggestion]]:
-    """Yield, for each `max_slots` that limits several pools together, a function that returns the change which raises
-    the limit by a given number.
+    """For each `max_slots` that limits several pools together, yield a function `make(n)` that returns the change which
+    raises this limit by `n`.
     """
     scheduler = search.rules.scheduler
     if scheduler.max_slots:
@@ -102,8 +103,8 @@ def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> 
 
 
 def list_offerings_more(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add to a pool that may serve the reservation an offering (EC2 machine type) which another pool
-    has, cheapest first.
+    """Yield changes that add one offering (EC2 machine type) of another pool to a pool that may serve the reservation,
+    cheapest offering first.
     """
     known = [offering for pool in search.rules.pools.values() for offering in pool.offerings]
     for offering in sorted(known, key=lambda each: (each.price, each.name)):
@@ -117,8 +118,8 @@ def list_offerings_more(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
-    """Return the smallest `price_factor` of a pool that allows an offering (EC2 machine type) whose machines would end
-    the reservation's wait.
+    """Return the smallest rise of a pool's `price_factor` that would end the reservation's wait, because it allows more
+    expensive offerings (EC2 machine types). Return None if no rise ends the wait.
     """
     instances = list_instances(search.reservation.request, "essential")
     component = instances[0].component if len(instances) == 1 else None  # None: the reservation is a gang
@@ -146,8 +147,8 @@ def _could_be(search: Search, pool: Pool, offering: Offering, component: Compone
 
 
 def list_larger_machines(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that give a pool machines large enough for each part of the reservation: larger `resources` of the
-    pool, or a new offering if the pool has offerings.
+    """Yield changes after which a pool has machines that are large enough for every component of the reservation:
+    larger `resources` of the pool, or a new offering if the pool has offerings.
     """
     instances = list_instances(search.reservation.request, "essential")
     for name, pool in list_pools(search):
@@ -182,8 +183,8 @@ def _find_name(pool: Pool) -> str:
 
 
 def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add to a pool's labels, for new slots, those that the reservation requires and the pool lacks,
-    fewest labels first.
+    """Yield changes that add the labels which the reservation requires, and which a pool lacks, to the labels of the
+    pool's new slots. The change with the fewest labels comes first.
     """
     found = [
         (name, pool, find_lacking(pool.labels, required_labels(search.reservation, component)))
@@ -201,7 +202,9 @@ def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
 
 
 def list_leases_more(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that allow one more lease on each slot of a pool that may serve the reservation."""
+    """Yield changes that raise `max_leases_per_slot` by one, for each pool that may serve the reservation and has this
+    limit.
+    """
     for name, pool in list_pools(search):
         if pool.lease_limit != float("inf"):
             yield Suggestion(
@@ -212,8 +215,8 @@ def list_leases_more(search: Search) -> Iterator[Suggestion]:
 
 
 def add_pool(search: Search) -> Suggestion | None:
-    """Return a new pool that would end the reservation's wait, like an existing pool and with the fewest slots; None if
-    the rules have a pool that may serve the reservation.
+    """Return a change that adds a pool, a copy of an existing one, with as many slots as the reservation needs to be
+    served. Return None if a pool that may serve the reservation exists already.
     """
     if list_pools(search):
         return None
@@ -222,8 +225,8 @@ def add_pool(search: Search) -> Suggestion | None:
 
 
 def list_new_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield new pools with one slot, each like an existing pool, if the rules have no pool that may serve the
-    reservation.
+    """Yield changes that add a pool with one slot, each a copy of an existing pool. Yield nothing if a pool that may
+    serve the reservation exists already.
     """
     if not list_pools(search):
         for name, pool in search.rules.pools.items():

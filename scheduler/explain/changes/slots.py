@@ -1,4 +1,6 @@
-"""Changes of slots: take a slot out of cordon, enlarge or relabel a host, add hosts."""
+"""Changes of slots that may end a reservation's wait: uncordon a slot, enlarge a host, add labels to a
+host, add hosts.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -34,18 +36,18 @@ from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.capacity.slot_info import capacity_of
 
 MOST_RIVALS: Final = 16
-"""The most pending reservations that are assumed to take added capacity before the reservation whose wait is
+"""The most other pending reservations that are assumed to take added capacity before the reservation whose wait is
 explained.
 """
 MOST_SUMS: Final = 200
-"""The most sums of pending requests that are tried as the capacity that one host should have."""
+"""The most sums of pending requests that are tried as the new capacity of one host."""
 MOST_SIZES: Final = 48
-"""The most ways to enlarge a host that one search tries."""
+"""The most ways to enlarge a host that one search for a change tries."""
 Missing = dict[str, float]
 
 
 def list_uncordoned(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that take a cordoned slot back into use, for slots that may serve the reservation."""
+    """Yield changes that uncordon one slot each, for cordoned slots that may serve the reservation."""
     cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
     for slot in islice(cordoned, MOST_CANDIDATES):
         yield Suggestion(
@@ -56,11 +58,11 @@ def list_uncordoned(search: Search) -> Iterator[Suggestion]:
 
 
 def enlarge_slot(search: Search) -> Suggestion | None:
-    """Return the larger resources of one host that would end the reservation's wait: the fewest resource names first,
-    then the least amounts.
+    """Return the change that gives one host the larger resources which would end the reservation's wait. Return None if
+    there is none. Changes of the fewest resources are tried first, then those with the smallest amounts.
 
-    If earlier reservations in the queue would take the added capacity, the host is enlarged for these reservations
-    too.
+    If earlier reservations in the queue would take the added capacity, the host becomes large enough for these
+    reservations too.
     """
     found: list[tuple[int, float, int, Slot, Pool, Missing]] = []
     for component in list_components(search.reservation):
@@ -76,10 +78,10 @@ def enlarge_slot(search: Search) -> Suggestion | None:
 
 
 def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
-    """Yield hosts to enlarge, of equal hosts at most MOST_CANDIDATES and only as many as the reservation has
-    instances.
+    """Yield the hosts that the search tries to enlarge, each with its pool. Of equal hosts, as many are yielded as the
+    reservation has essential instances, at most MOST_CANDIDATES.
 
-    More than one, because other instances of a gang may have taken the first hosts.
+    One of several equal hosts is not enough, because other instances of a gang may take the first ones.
     """
     instances = list_instances(search.reservation.request, "essential")
     seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
@@ -110,7 +112,9 @@ def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
 
 
 def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
-    """Yield, for each of the given sums of requests, the amounts by resource that the slot lacks to hold the sum."""
+    """For each of the given sums of requests, yield the amounts by resource that the slot lacks to hold the whole sum.
+    Sums that fit already are skipped.
+    """
     capacity = capacity_of(slot, pool)
     if capacity is None:
         return
@@ -124,11 +128,11 @@ def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, lis
 
 
 def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
-    """Return the sums of the smallest pending requests that a slot of this pool might hold together.
+    """Return sums of the requests of the smallest pending instances in this pool, as amounts by resource.
 
-    The least enlargement that ends the wait is what a slot lacks for one of these sums: between two sums no other
-    request fits. A sum may lack the waiting reservation's own request: if an earlier one blocks the queue, capacity for
-    that one is enough.
+    An enlarged slot should hold one of these sums: a size between two sums serves no further request. Some sums do not
+    contain the waiting reservation's own request. If an earlier reservation blocks the queue, capacity for the earlier
+    one is enough.
     """
     sums: dict[tuple[float, ...], Missing] = {(0.0,) * len(wanted): dict.fromkeys(wanted, 0.0)}
     for resources in nsmallest(
@@ -141,8 +145,8 @@ def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
 
 
 def _list_pending_amounts(search: Search, name: str) -> Iterator[Resources]:
-    """Yield the amounts by resource that the instances of pending reservations get in this pool; at most MOST_RIVALS
-    equal ones.
+    """For each instance of each pending reservation, yield the amounts by resource that the instance would get in this
+    pool. Equal reservations are counted at most MOST_RIVALS times.
     """
     shapes = Counter(search.view.shapes[each] for each in search.view.by_phase["pending"])
     for shape, count in shapes.items():
@@ -160,8 +164,8 @@ def _used_on(search: Search, slot: Slot) -> Missing:
 
 
 def list_relabelled(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add to a host the labels that the reservation requires and the host lacks, fewest labels
-    first.
+    """Yield changes that give one host the labels which the reservation requires and the host lacks. The change with
+    the fewest labels comes first.
     """
     found = [
         (len(lacking), number, slot, lacking)
@@ -178,15 +182,17 @@ def list_relabelled(search: Search) -> Iterator[Suggestion]:
 
 
 def add_hosts(search: Search) -> Suggestion | None:
-    """Return the fewest new hosts of a static pool that would end the reservation's wait: each like an existing host,
-    else with the pool's resources.
+    """Return the change that adds the fewest hosts to a static pool which would end the reservation's wait. New hosts
+    are copies of an existing host, else they have the `resources` of the pool. Return None if no number of hosts ends
+    the wait.
     """
     return _add_hosts(search, _list_known_hosts)
 
 
 def add_hosts_that_fit(search: Search) -> Suggestion | None:
-    """Return the fewest new hosts of a static pool that would end the reservation's wait, made for it: as large as one
-    of its components, else large enough for each of its components.
+    """Return the change that adds the fewest hosts of a suitable size to a static pool, so that the reservation's wait
+    ends. New hosts are as large as one component of the reservation needs, else large enough for every component.
+    Return None if no number of hosts ends the wait.
     """
     return _add_hosts(search, _list_fitting_hosts)
 
@@ -199,7 +205,9 @@ def _add_hosts(search: Search, list_hosts: Callable[[Search, str, Pool], Iterabl
 
 @dataclass(frozen=True)
 class _Host:
-    """Hosts that could be added to a static pool: resources, labels, and the text that describes them."""
+    """The description of hosts that could be added to a static pool: their pool, resources and labels, and a text for
+    people.
+    """
 
     pool: str
     resources: dict[str, float] | None
@@ -207,7 +215,7 @@ class _Host:
     words: str
 
     def add(self, now: float, more: int) -> Suggestion:
-        """Return the change that adds `more` hosts of this kind to their pool."""
+        """Return the change that adds `more` hosts of this description to the pool."""
         hosts = tuple(
             Slot(
                 id=f"{self.pool}-more-{number}",

@@ -1,1 +1,3 @@
-"""Work on EC2 instances: launch, check and terminate machines, and compare them with the slots."""
+"""Operations on EC2 machines: launch, check and terminate them, record interruptions, and compare them
+with the slots.
+"""

@@ -1,4 +1,4 @@
-"""Checks the machines of slots and moves each slot to the state of its machine. A periodic sweep starts these
+"""Checks the machines of slots in EC2, and moves each slot to the state of its machine. A periodic sweep starts the
 checks.
 """
 
@@ -20,15 +20,15 @@ from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_g
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 
 BATCH = 100
-"""Number of slots in one message that starts checks without probes: as many as one EC2 describe call takes."""
+"""The most slots in one message that starts checks without probes: as many as one EC2 describe call takes."""
 PROBED_BATCH = 10
-"""Number of slots in one message that starts checks with probes. The machines are probed one after the other, each up
-to the probe's timeout.
+"""The most slots in one message that starts checks with probes. Their machines are probed one after the other, and each
+probe may take its whole timeout.
 """
 YOUNG_SECONDS = 300.0
 MOST_MISSES = 3
-"""A machine that EC2 does not list counts as gone when it was launched at least YOUNG_SECONDS ago and was missing in
-this number of checks in a row.
+"""A machine counts as gone when this number of checks in a row did not find it in EC2, if it was launched at least
+YOUNG_SECONDS ago.
 """
 
 
@@ -38,7 +38,7 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
 
     A booting slot becomes `binding` when its machine runs, and `ready` when the probe succeeds. A slot in any state
     becomes `empty` when its machine is gone; the next tick then fails the reservations that had leases there. A machine
-    that EC2 is taking back counts as interrupted, in case the interruption notice was lost.
+    that EC2 is taking back counts as interrupted, in case its interruption notice was lost.
     """
     rules = ports.rules()
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]
@@ -76,8 +76,8 @@ def _serves(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules
 
 
 def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
-    """Return whether a ready slot's running machine fails its probe or, without a probe, is reported unhealthy by the
-    cloud. False if the pool's `unhealthy_after` is 0.
+    """Return whether the machine of a ready slot fails its probe. Without a probe: whether the cloud reports it as
+    unhealthy. Return False if the pool's `unhealthy_after` is 0.
     """
     machine, pool = machines.get(slot.instance_id or ""), rules.pools.get(slot.pool)
     if machine is None or machine.state != "running" or slot.state != "ready" or pool is None:
@@ -90,7 +90,9 @@ def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules)
 
 
 def _note_probe(work: UnitOfWork, name: str, *, failed: bool) -> None:
-    """Count the failed probes in a row of a ready slot's machine. A successful probe sets the count to 0."""
+    """Add a failed probe of a ready slot's machine to the count of failed probes in a row. A successful probe sets the
+    count to 0.
+    """
     slot = work.slots.get(name)
     count = slot.failed_probes + 1 if slot and failed else 0
     if slot is not None and slot.state == "ready" and slot.failed_probes != count:
@@ -98,8 +100,8 @@ def _note_probe(work: UnitOfWork, name: str, *, failed: bool) -> None:
 
 
 def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, *, serves: bool) -> None:
-    """Move one slot to the state that its machine has in the cloud. `machine` None: the cloud does not list it.
-    `serves`: its probe succeeded.
+    """Move one slot to the state that its machine has in the cloud. `machine` None: the cloud does not list the
+    machine. `serves`: whether the probe of the machine succeeded.
     """
     if machine is None:
         _mirror_missing(work, rules, slot)
@@ -124,7 +126,7 @@ def _whereabouts(machine: Machine) -> dict[str, Any]:
 
 
 def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """Make a slot empty because its machine is gone. If the machine never became ready, count a failed boot of the
+    """Make a slot empty because its machine is gone. If the machine had not become ready, count a failed boot of the
     pool.
     """
     if slot.state in BOOTING:
@@ -133,11 +135,11 @@ def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
 
 
 def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """Count that the cloud does not list a slot's machine; treat it as gone once it is old and was missing often
-    enough.
+    """Count that the cloud does not list the machine of a slot. If it was missing often enough and is not young, treat
+    it as gone.
 
-    A machine that was launched a moment ago may not be listed yet. This also holds for terminating slots, because such
-    a machine may not have received the termination.
+    The cloud may not list a machine yet that was launched a moment ago. Slots in the state `terminating` are treated in
+    the same way, because their machines may not have got the termination.
     """
     missed = slot.missed + 1
     born = slot.since if slot.last_seen is None else slot.last_seen
@@ -148,14 +150,14 @@ def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
 
 
 RESEND_SECONDS = 10.0
-"""A launch, termination or callback that was sent less than this number of seconds ago is not sent again."""
+"""Seconds before a launch, a termination or a callback that is still not done is sent again."""
 
 
 def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
-    """Send launches, terminations and callbacks again that are due and were last sent `resend_seconds` ago or earlier.
+    """Send launches, terminations and callbacks again that are due and were not sent in the last `resend_seconds`.
+    Return the number of messages.
 
-    Returns the number of messages sent. A slot whose `sent_at` is in the future was written before the clock was set
-    back, so its launch or termination is due as well.
+    If the `sent_at` of a slot is in the future, the clock was set back after the write, so its work counts as due.
     """
     now = ports.store.now()
     due = [
@@ -172,8 +174,8 @@ def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
 
 
 def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
-    """Set `sent_at` to `now` for those slots in `due` that have not changed since they were read, and return them, so
-    that two processes do not send the same work again.
+    """Set `sent_at` to `now` for the slots in `due` that have not changed since they were read. Return these slots. So
+    two processes do not send the same work.
     """
     if not due:
         return []
@@ -192,8 +194,8 @@ def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
 def sweep(ports: Ports, *, all_machines: bool = False) -> int:
     """Send messages that start checks of slots, in batches. Return the number of slots.
 
-    Slots that boot, bind or terminate are checked, and draining ones that were interrupted. `all_machines`: check every
-    slot that has a machine.
+    The slots that boot, bind or terminate are checked, and those that drain because of an interruption. `all_machines`:
+    check every slot that has a machine.
     """
     probed = ports.store.find_slots(states=["booting", "binding", *(["ready"] if all_machines else [])])
     going = ports.store.find_slots(states=["terminating", "draining"])
@@ -203,7 +205,7 @@ def sweep(ports: Ports, *, all_machines: bool = False) -> int:
 
 
 def _send_checks(ports: Ports, slots: Sequence[Slot], size: int) -> int:
-    """Send messages that start checks, for `size` slots each. Slots without a machine are skipped. Return the number of
+    """Send messages that start checks, each for `size` slots. Slots without a machine are skipped. Return the number of
     slots.
     """
     names = iter(sorted(slot.id for slot in slots if slot.instance_id))
@@ -215,16 +217,16 @@ def _send_checks(ports: Ports, slots: Sequence[Slot], size: int) -> int:
 
 
 MESSAGE_REFUSED = "message_refused"
-"""Name of the event of a message that was refused because it is malformed or not allowed. Its cause is `holder`, as for
+"""Name of the event that a message was refused, because it is malformed or not allowed. Its cause is `holder`, as for
 every message from a queue.
 """
 
 
 def record_refused(ports: Ports) -> int:
-    """Append an event for each refused message that any process kept since the last call. Return the number of these
+    """Append an event for each refused message that a process has kept since the last call. Return the number of
     messages.
 
-    Raises StoreUnavailableError if the database cannot be reached. The messages are then kept for the next call.
+    Raises StoreUnavailableError if the database cannot be reached; then the messages are kept for the next call.
     """
     refused = ports.meter.take_refused()
     if not refused:

@@ -1,7 +1,7 @@
-"""Handles EC2's notices that it will take back or replace machines, in time for holders to use the two minutes'
-warning.
+"""Records EC2's notices that it will take back or replace a machine on the machine's slot. Holders then can use the two
+minutes before an interruption.
 
-A message is deleted from the queue only after its effect is committed. A message may arrive twice, and two processes
+A message is deleted from the queue only after its effect is committed. So a message may arrive twice, and two processes
 may read the queue at once.
 """
 
@@ -16,20 +16,22 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, Message, Notice, NoticeFeed
 
 MOST_BATCHES = 50
-"""Maximum number of batches of messages that one call reads, so that the task ends however long the queue is."""
+"""The most batches of messages that one call reads, so that the task ends however long the queue is."""
 
 
 @dataclass
 class HandledNotices:
-    """The result of reading EC2's notices: how many changed a slot, and how many messages stay in the queue."""
+    """The result of reading EC2's notices: the number of notices that changed a slot, and of messages that stay in the
+    queue.
+    """
 
     changed: int = 0
     left: int = 0
 
 
 class _Meant(NamedTuple):
-    """A notice with the slot that it concerns. `launch_id`: the launch by which the slot was found, because its row has
-    no machine id yet.
+    """A notice and the slot of its machine. `launch_id`: the launch by which the slot was found, if the row of the slot
+    has no machine id yet; else None.
     """
 
     notice: Notice
@@ -39,8 +41,8 @@ class _Meant(NamedTuple):
 
 @dataclass
 class _Sorted:
-    """The notices of a batch whose slot is known, and the messages that stay in the queue because their slot cannot be
-    found yet.
+    """The messages of a batch, divided by whether the slot of their machine is known. Messages whose slot cannot be
+    found yet stay in the queue.
     """
 
     meant: list[_Meant] = field(default_factory=list)
@@ -49,10 +51,11 @@ class _Sorted:
 
 
 def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> HandledNotices:
-    """Read EC2's notices from `feed` until it is empty, and record them on the slots of the machines.
+    """Read EC2's notices from `feed` until it is empty, and record them on the slots of their machines. Return how many
+    changed a slot and how many stay in the queue.
 
     `wait_seconds`: how long to wait for the first message. Raises CloudError if the feed cannot be read, or if EC2
-    cannot be asked for the launch of an unknown machine. Messages that were not handled are delivered again.
+    cannot be asked about an unknown machine. Messages that were not handled are delivered again.
     """
     heeded = HandledNotices()
     for number in range(MOST_BATCHES):
@@ -70,10 +73,10 @@ def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> H
 
 
 def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
-    """Find the slot of each machine that a notice names: by its instance id, else by the launch id in the machine's
-    tags.
+    """Find the slot of each machine that a notice names, by its instance id, else by the launch id in its tags.
+    Machines without a slot are ignored.
 
-    The launch id is needed while the answer to a launch has not arrived. Machines that belong to no slot are ignored.
+    The launch id is needed while the answer to a launch has not arrived and the slot has no instance id.
     """
     # Launching slots are read before slots with machines: if a launch is answered in between, both queries find it.
     coming = {slot.launch_id: slot.id for slot in ports.store.find_slots(states=["launching"])}
@@ -93,10 +96,10 @@ def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
 def _sort_by_launch(
     ports: Ports, messages: Iterable[Message], coming: Mapping[str | None, str], found: _Sorted
 ) -> None:
-    """Ask EC2 for machines that no slot has, and match them to launching slots by their launch ids.
+    """Ask EC2 about the machines that no slot has, and find their launching slots by the launch ids.
 
-    A machine that EC2 does not list yet may belong to a launching slot: until the time of its interruption, its message
-    stays in the queue and is delivered again.
+    A machine that EC2 does not list yet may belong to a launching slot. Its message stays in the queue until the time
+    of the interruption, and is delivered again.
     """
     notices = {each: each.notice for each in messages if each.notice}
     try:
@@ -114,8 +117,8 @@ def _sort_by_launch(
 
 
 def _heed(ports: Ports, meant: Sequence[_Meant]) -> int:
-    """Record notices on their slots in one transaction, announce the changes, and count the notices. Return how many
-    changed a slot.
+    """Record notices on their slots in one transaction, announce the changes, and count the notices. Return the number
+    of notices that changed a slot.
     """
     if not meant:
         return 0
@@ -132,8 +135,8 @@ def _heed(ports: Ports, meant: Sequence[_Meant]) -> int:
 
 
 def _write(work: UnitOfWork, rules: Rules, meant: _Meant) -> bool:
-    """Record an interruption or rebalance notice on its slot. Return whether the slot changed; False if it has another
-    machine now or was deleted.
+    """Stage an interruption or rebalance notice on the row of its slot. Return whether the slot changed. It does not
+    change if the slot was deleted or has another machine now.
     """
     current, notice = work.slots.get(meant.slot), meant.notice
     if current is None or not (

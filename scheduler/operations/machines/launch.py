@@ -1,7 +1,7 @@
 """Launch: request the EC2 machine of one slot.
 
-The request is stored before it is sent, so a task that runs twice or dies at any point gets the same machine, not
-another one.
+The request is stored before it is sent. So if a task runs twice or dies at any point, it gets the same machine and not
+a second one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,25 +19,23 @@ from scheduler.policy.scaling.launch_limits import list_choices
 from scheduler.ports import Category, CloudError, ClusterRow, LaunchOrder
 
 MOST_ATTEMPTS = 5
-"""Maximum number of attempts at a launch whose outcome is unknown. After the last one the launch counts as
-misconfigured.
-"""
+"""The most attempts at a launch whose outcome is unknown. After the last one the launch counts as misconfigured."""
 MOST_DELAY = 60.0
 REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
-"""Categories of EC2 errors after which it is certain that the request launched no machine."""
+"""The categories of EC2 errors after which it is certain that the request launched no machine."""
 UNHEARD: frozenset[Category] = frozenset({"throttled", "auth"})
-"""Categories of refusals that EC2 returns before it looks at the request. As the answer to a repeated request, they do
-not show whether the first one launched a machine.
+"""The categories of errors that EC2 returns before it looks at the request. If a repeated request gets such an error,
+it is still unknown whether the first request launched a machine.
 """
 REPEATED = "repeated"
-"""Result of a copy of the launch task that found the machine on its slot already and changed nothing. It is not counted
-in the metrics.
+"""The outcome of a launch task that changed nothing, because an earlier copy of the task had stored the machine. It is
+not counted in the metrics.
 """
 
 
 def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
-    """Request the machine of this slot's launch from EC2 and store it on the slot. Return the outcome as one word, for
-    logs and metrics.
+    """Request the machine of this slot's launch from EC2 and store the machine on the slot. Return the outcome as one
+    word, for logs and metrics.
     """
     rules = ports.rules()
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
@@ -63,10 +61,10 @@ def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
 
 
 def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | None:
-    """Store the whole launch request on the slot and count the attempt, before the request is sent to EC2.
+    """Store the whole launch request on the slot and count the attempt, before the request is sent to EC2. Return the
+    slot, or None if this launch is no longer wanted or not due yet.
 
-    Returns the slot, or None if this launch is no longer wanted or not due yet. Raises CloudError if the rules lack
-    something that the request needs.
+    Raises CloudError if the rules lack something that the request needs.
     """
     cluster = ports.store.read_cluster()
     with ports.store.transaction() as transaction:
@@ -83,14 +81,14 @@ def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | 
 def is_put_off(slot: Slot, now: float) -> bool:
     """Return whether the next attempt at a slot's launch or termination is not due yet.
 
-    A delay longer than `MOST_DELAY` was written before the clock was set back, and is ignored.
+    A delay longer than `MOST_DELAY` is ignored: it was written before the clock was set back.
     """
     return 0 < slot.not_before - now <= MOST_DELAY
 
 
 def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
-    """Return what a launch of this slot must contain, such as pool, launch id and offering. `cluster`: the cluster that
-    the machine will be tagged with.
+    """Return the order from which the request to launch this slot's machine is built. `cluster`: the cluster whose
+    identity the machine gets as a tag.
     """
     return LaunchOrder(
         slot=slot.id,
@@ -105,10 +103,10 @@ def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
 
 def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     """Store a launched machine on its slot, which is then booting. If the launch is no longer wanted, terminate the
-    machine.
+    machine. Return the outcome as one word.
 
-    If another copy of the task, or the sweep for lost answers, stored this machine before, the slot keeps it. If EC2
-    refuses the termination, CloudError is raised, and the sweep for machines without a slot terminates the machine
+    If the slot has this machine already (from another copy of the task, or from the sweep for lost answers), nothing
+    changes. If EC2 refuses the termination, CloudError is raised; the sweep for machines without a slot terminates it
     later.
     """
     with ports.store.transaction() as transaction:
@@ -139,8 +137,8 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
 
 
 def _forget_holds(work: UnitOfWork, slot: Slot) -> None:
-    """Delete the launch back-offs that earlier refusals of this pool, market or offering caused, because the slot's
-    launch succeeded.
+    """Delete the launch back-offs (holds) of this pool, market or offering, because the launch of the
+    slot succeeded.
     """
     subject, market = slot.offering or "", slot.market or ""
     names = [
@@ -158,10 +156,10 @@ def _forget_holds(work: UnitOfWork, slot: Slot) -> None:
 
 @repeated_if_overtaken
 def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> str:
-    """Record a failed launch on its slot. Return the error's category for the metrics.
+    """Record a failed launch on its slot. Return the category of the error.
 
-    A definite refusal moves the slot to `empty` or `error` and pauses further launches of the offering, market or pool.
-    After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times.
+    After a definite refusal the slot becomes `empty` or `error`, and further launches of the offering, market or pool
+    are paused. After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -198,11 +196,11 @@ def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, erro
 
 
 def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True) -> None:
-    """Write the launch back-off (a row called hold) that pauses launches after EC2 refused one.
+    """Stage the launch back-off (a row called hold) that pauses launches after EC2 refused one.
 
-    Equal refusals of launches that one tick decided count as one. `is_definite`: this launch is not sent again. Any
-    answer other than `throttled` deletes the pool's back-off for throttling. All holds are locked in one call, so that
-    transactions lock them in the same order. Source: Arvados' holds.
+    Equal refusals of launches that one tick decided count as one. `is_definite`: whether this launch will not be sent
+    again. Any answer except `throttled` deletes the pool's back-off for throttling. All holds are locked in one call,
+    so that transactions lock them in the same order. Source: Arvados' holds.
     """
     name = slot.pool
     own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]
@@ -228,7 +226,7 @@ def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *
 
 
 def _find_subject(slot: Slot, category: Category) -> str:
-    """Return the part of the pool whose launches a refusal pauses: an offering, a market, or "" for the whole pool."""
+    """Return for what a refusal pauses launches: the key of an offering, a market, or "" for the whole pool."""
     subjects = {"capacity": slot.offering, "misconfigured": slot.offering, "quota": slot.market}
     return subjects.get(category) or ""
 
@@ -262,23 +260,20 @@ def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: floa
 
 
 def list_quota_holds(name: str, pool: Pool) -> list[str]:
-    """Return the ids of the launch back-offs that EC2 quotas can cause in a pool: one for each market of its
-    offerings.
-    """
+    """Return the ids that launch back-offs for EC2 quotas have in this pool: one for each market of its offerings."""
     return sorted({hold_id(name, "quota", choice.market) for choice in list_choices(pool)})
 
 
 def list_quota_holds_of(rules: Rules, pools: Iterable[str]) -> list[str]:
-    """Return the ids of the launch back-offs that EC2 quotas can cause in these pools. Pools that the rules do not list
-    are skipped.
+    """Return the ids that launch back-offs for EC2 quotas have in these pools. Pools that the rules do not list are
+    skipped.
     """
     names = sorted(set(pools) & rules.pools.keys())
     return [each for name in names for each in list_quota_holds(name, rules.pools[name])]
 
 
 def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
-    """End each launch back-off for an EC2 quota if the pool has fewer active slots now than at the refusal.
-
+    """End each launch back-off for an EC2 quota whose pool has fewer active slots now than when EC2 refused the launch.
     Call it before more slots become active.
     """
     lasting = [hold for hold in holds.values() if hold.kind == "quota" and hold.active and work.now < hold.until]
@@ -289,10 +284,10 @@ def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
 
 
 def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold]) -> None:
-    """Take a refused launch out of the numbers of active slots in quota back-offs that began at the same time.
+    """Subtract a refused launch from the number of active slots in quota back-offs that began at the same time.
 
-    Otherwise its slot, which is no longer active, would look like freed EC2 quota and end these back-offs. `own`: the
-    id of the back-off that this refusal caused itself, which does not change.
+    The slot of the refused launch is no longer active. Without the subtraction that would look like freed EC2 quota,
+    and end these back-offs. `own`: the id of the back-off that this refusal caused, which does not change.
     """
     others = [hold for hold in holds if hold.kind == "quota" and hold.id != own]
     # Back-offs that began at the same time: refused at this instant, or for launches that the same tick decided.
@@ -304,13 +299,13 @@ def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collectio
 
 
 def count_others(work: UnitOfWork, refused: Slot) -> int:
-    """Return the number of active slots in the pool of the slot `refused`, without this slot."""
+    """Return the number of active slots in the pool of the slot `refused`, not counting this slot."""
     active = work.transaction.count_active(refused.pool)
     return active - (refused.state not in INACTIVE)
 
 
 def is_probe(hold: Hold, slot: Slot) -> bool:
-    """Return whether a launch back-off was over when the slot's launch was decided. Only the success of such a launch
-    shows that the EC2 quota allows more.
+    """Return whether a launch back-off was over when the launch of the slot was decided. Only the success of such a
+    launch shows that EC2 allows more machines again.
     """
     return hold.until <= slot.since

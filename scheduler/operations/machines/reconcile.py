@@ -1,9 +1,9 @@
-"""Reconcile: compare the machines in EC2 with the slots in SQL, so that no machine is left running without a slot.
+"""Reconcile: compare the machines in EC2 with the slots in SQL, so that no machine keeps running without a slot.
 
-EC2 is listed first and SQL is read second. A launch is stored before it is sent to EC2, so each listed machine had its
-row by then, and a machine whose launch is answered in between is never taken for one without a slot. Every step may run
-twice or in two processes at once: rows are locked and tested again before they change, and terminating a machine that
-is gone changes nothing. Source: Arvados (restart of the scheduler).
+EC2 is listed first, then SQL is read. A launch is stored before it is sent to EC2, so the launch of each listed machine
+was stored by then. So a machine whose launch is answered in between never counts as one without a slot. Every step may
+run twice or in two processes: rows are locked and tested again before they change, and terminating a machine that is
+gone changes nothing. Source: Arvados (restart of the scheduler).
 """
 
 from collections import Counter
@@ -26,43 +26,42 @@ from scheduler.policy.scaling.launch_limits import list_choices
 from scheduler.ports import CloudError
 
 ORPHAN_SECONDS = 300.0
-"""A machine without a slot is not terminated before it is this old in seconds, because the answer to its launch may
+"""A machine without a slot is terminated only when it is this old in seconds, because the answer to its launch may
 still arrive.
 """
 STRANGER_SECONDS = 180.0
-"""Seconds for which machines without a slot count towards `max_slots` after the last sweep that saw them."""
+"""Seconds after a sweep for which the machines without a slot that it found count towards `max_slots`."""
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one comparison of EC2 with the slots, as numbers of machines."""
+    """The result of comparing EC2 with the slots, as numbers of machines."""
 
     settled: int = 0
-    """Machines that were stored on their slots, because the answers to their launches had been lost."""
+    """Number of machines that were stored on their slots, because the answers to their launches were lost."""
     adopted: int = 0
     ended: int = 0
-    """Terminated machines: those without a slot that are old enough, and second machines of one launch."""
+    """Number of machines that were terminated: old ones without a slot, and second machines of one launch."""
     strangers: int = 0
-    """Machines without a slot at the end of the sweep, including terminated orphans."""
+    """Number of machines without a slot at the end of the sweep, including those just terminated."""
 
 
 class _Sorted(msgspec.Struct):
-    """Machines that EC2 lists and that no slot has, sorted by what to do with them."""
+    """The machines that EC2 lists and no slot has, divided by what to do with them."""
 
     lost: list[tuple[Slot, Machine]] = []
-    """Slots whose launch has no answer yet, each with the machine that EC2 lists for that launch."""
+    """Slots whose launch has no answer yet, each with the machine that EC2 lists for this launch."""
     extra: list[Machine] = []
-    """Further machines of a launch whose slot has a machine already; they are terminated at once."""
+    """Second machines of a launch whose slot has a machine already. They are terminated at once."""
     strangers: list[Machine] = []
 
 
 def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconciled:
     """Store machines whose launch answer was lost, and adopt or terminate machines without a slot. Return the numbers.
 
-    A machine is adopted by the slot whose id it is tagged with, if that slot is empty. Other machines are terminated
-    once they are older than `orphan_seconds`; a second machine of one launch is terminated at once.
-
-    Without any rules (a new database) nothing is touched. Machines of another cluster are left alone, and
-    ForeignMachineError is raised at the end if there are any. Raises CloudError if EC2 refuses a call.
+    A slot adopts a machine that is tagged with its id, if the slot is empty. Other machines are terminated when they
+    are older than `orphan_seconds`; a second machine of one launch is terminated at once. Without any rules (a new
+    database) nothing is changed. Machines of another cluster are not changed; if there are any, ForeignMachineError is
+    raised at the end. Raises CloudError if EC2 refuses a call.
     """
     if not ports.store.rules_version():
         return Reconciled()
@@ -95,8 +94,8 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
-    """Sort the listed machines that no slot has. The first running machine of a launch belongs to its slot; further
-    ones are extra.
+    """Divide the listed machines that no slot has by what to do with them. The first running machine of a launch
+    belongs to the launch's slot; others are extra.
     """
     in_place = {slot.instance_id for slot in slots}
     by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
@@ -119,10 +118,10 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
 
 
 def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
-    """Ask EC2 again for these machines without a slot, and return those that are not gone.
+    """Ask EC2 again about these machines without a slot, and return those that are not gone.
 
-    Listing all machines takes a while. A slot whose machine ended meanwhile is empty now, and must not get that machine
-    back.
+    Listing all machines takes a while. If a slot's machine ended meanwhile, the slot is empty now and must not adopt
+    it.
     """
     present = ports.fleet.describe([machine.id for machine in strangers]) if strangers else {}
     found = (present.get(machine.id, machine) for machine in strangers)
@@ -132,10 +131,9 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
 def _adopt(
     ports: Ports, rules: Rules, strangers: Sequence[Machine], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
-    """Let empty slots adopt the machines tagged with their ids, and store how many machines have no slot, in one
-    transaction.
-
-    Returns (number adopted, machines without a slot, those of them that are old enough to be terminated).
+    """Let empty slots adopt the machines that are tagged with their ids, and store how many machines have no slot, in
+    one transaction. Return (number adopted, machines without a slot, those of them that are old enough to be
+    terminated).
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -161,8 +159,8 @@ def _adopt(
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
-    """Put a machine on the slot that it is tagged with, if the slot is empty. Return whether the slot has the machine
-    now, even if another process put it there.
+    """Put a machine on the slot that it is tagged with, if the slot is empty. Return whether the machine is on the slot
+    now; also True if another process put it there.
     """
     current = work.slots.get(machine.slot or "")
     if current is None:
@@ -190,8 +188,8 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
 
 
 def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
-    """Return the fields that a slot gets from the offering of the machine it adopts. If the offering is no longer
-    configured, resources and labels are the pool's.
+    """Return the field values that a slot gets from the offering of the machine that it adopts. If the offering is no
+    longer configured, resources and labels are those of the pool.
     """
     key = machine.offering or _find_offering(pool, machine)
     choice = next((each for each in list_choices(pool) if each.key == key), None)
@@ -206,8 +204,8 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
 
 
 def _find_offering(pool: Pool, machine: Machine) -> str | None:
-    """Return the key of the pool's offering with the machine's type, market and zone, else the machine's type. None if
-    the pool has no offerings.
+    """Return the key of the pool's offering with the type, market and zone of this machine, else the type of the
+    machine. Return None if the pool has no offerings.
     """
     if not pool.offerings:
         return None
@@ -221,8 +219,8 @@ def _find_offering(pool: Pool, machine: Machine) -> str | None:
 
 
 def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) -> bool:
-    """Store the number of machines without a slot in each pool, for the launch limits. Return whether a pool has fewer
-    now.
+    """Stage the number of machines without a slot in each pool, for the launch limits. Return whether any pool has
+    fewer now.
 
     Launch back-offs for EC2 quotas that are over are ended first, before adopted machines count as active.
     """

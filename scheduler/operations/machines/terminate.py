@@ -1,4 +1,4 @@
-"""Terminate: end the machine of one slot, if the slot still has the epoch of the request."""
+"""Terminate: end the EC2 machine of one slot, if the slot still has the epoch for which this was requested."""
 
 import msgspec
 
@@ -10,12 +10,13 @@ from scheduler.ports import Category, CloudError
 
 
 def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
-    """Terminate the machine of a slot. The slot becomes empty only when EC2 reports that the machine is gone.
+    """Terminate the machine of a slot. Return the outcome as one word. The slot becomes empty later, when EC2 reports
+    that the machine is gone.
 
-    If the slot has no instance id, its launch may be under way. The machine is searched by its launch id. If none is
-    found (it may be too young to be listed), the stored launch request is sent again, and only that answer decides. If
-    EC2 refuses, `recover` repeats this with growing delays, without end, because a machine that is left running costs
-    money.
+    If the slot has no instance id, its launch may be under way, and the machine is searched by its launch id. If none
+    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. If EC2
+    refuses the termination, `recover` repeats it with growing delays and without a limit, because a running machine
+    costs money.
     """
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
     if slot is None or slot.state != "terminating" or slot.epoch != epoch:  # promise: epoch-of-termination
@@ -38,8 +39,8 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
 
 
 def _put_off(ports: Ports, slot: Slot) -> None:
-    """Delay the next attempt to terminate a slot's machine: 1, 2, 4, … at most 60 s. The periodic task `recover` sends
-    it.
+    """Delay the next attempt to terminate a slot's machine by 1, 2, 4, … at most 60 s. The periodic task `recover` then
+    sends it.
     """
     with ports.store.transaction() as transaction:
         current = transaction.load_slots([slot.id]).get(slot.id)
@@ -52,19 +53,17 @@ def _put_off(ports: Ports, slot: Slot) -> None:
 
 
 NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
-"""Categories of answers to a repeated launch request which show that the first request launched nothing either.
-
-EC2 does not look at a request that is throttled or not permitted, so those answers show nothing about the first.
+"""The categories of errors which show, as the answer to a repeated launch request, that the first request launched no
+machine. The others show nothing, because EC2 does not look at a request that is throttled or not permitted.
 """
 
 
 def _find_launched(ports: Ports, slot: Slot) -> list[str]:
-    """Return the ids of the machines that a slot's launch made. Raises CloudError while the launch's outcome is
-    unknown.
+    """Return the instance ids of the machines that the launch of a slot made. Raises CloudError while this is unknown.
 
-    If EC2 answers a repeated request with an unknown error (its client token was used for another request), it is sent
-    at most `MOST_ATTEMPTS` times. After that no machine counts as launched, and the sweep for machines without a slot
-    terminates one that appears later.
+    EC2 may answer a repeated request with an unknown error, because its client token was used for another request. Then
+    the request is sent at most `MOST_ATTEMPTS` times. After that [] is returned. The sweep for machines without a slot
+    terminates a machine that appears later.
     """
     if slot.launch_id is None or slot.launch_request is None:
         return []
@@ -85,8 +84,8 @@ def _is_meant(current: Slot | None, slot: Slot) -> bool:
 
 
 def _write(ports: Ports, slot: Slot, *, instance_id: str | None) -> None:
-    """Store the machine of a terminating slot that was found by its launch. `instance_id` None: no machine was ever
-    launched, so make the slot empty.
+    """Store on a terminating slot the machine that its launch was found to have made. `instance_id` None: the launch
+    made no machine, so the slot becomes empty.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")

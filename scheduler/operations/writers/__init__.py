@@ -1,1 +1,3 @@
-"""Writers of a plan's decisions, by table: each decision is tested again on the current rows, then written."""
+"""Writers of a plan's decisions, one module for each kind of row. Each decision is tested again on the current rows,
+and then written.
+"""

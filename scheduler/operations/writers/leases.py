@@ -1,4 +1,4 @@
-"""Tests the placements that a plan chose against the current rows of a transaction, and writes the leases."""
+"""Tests the placements that a plan has chosen on the current rows of a transaction, and writes them as leases."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,9 +35,10 @@ _OBSTACLES: Mapping[Obstacle, str] = {"leases": "is taken", "uses": "is used up"
 
 
 class _Run(NamedTuple):
-    """Consecutive placements of instances of one component on one slot, with the resources of each instance.
+    """Placements of equal instances on one slot, one after the other in a plan. `given`: the resources of each
+    instance.
 
-    `component` is None if the request has no such instance.
+    `component` is None if the request has no instance of this name.
     """
 
     slot: str
@@ -48,7 +49,7 @@ class _Run(NamedTuple):
 
 @dataclass(slots=True)
 class _SlotUsage:
-    """The resources that leases take of a slot, and the number of leases that the slot's machine may still take."""
+    """What the leases on a slot take of its resources, and how many leases its machine may still take (`max_uses`)."""
 
     usage: Usage
     uses: float
@@ -59,18 +60,18 @@ class _SlotUsage:
 
 
 class LeaseWriter:
-    """Tests a plan's placements against the current rows of a transaction, and writes leases and claims."""
+    """Tests the placements of a plan on the current rows of a transaction, and writes them as leases or claims."""
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
         self._instances: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Instance]]] = {}
-        """For the identity of each request and a kind of component: the request, kept so that no other object gets its
-        identity, and its instances by name.
+        """(identity of a request, kind of component) -> (the request, its instances by name). The request is kept so
+        that no other object gets its identity.
         """
 
     def _find_instances(self, current: Reservation, kind: ComponentKind) -> dict[str, Instance]:
-        """Return the instances of a reservation by name. A request never changes, and equal requests are often the same
-        object, so their instances are listed once in a transaction.
+        """Return the instances of one kind of a reservation, by name. They are listed once for each request object in a
+        transaction, because requests never change and equal ones are often the same object.
         """
         request = current.request
         known = self._instances.get((id(request), kind))
@@ -88,11 +89,12 @@ class LeaseWriter:
         parting: Collection[tuple[str, str]] = (),
         is_claim: bool = False,
     ) -> str | None:
-        """Return why a pending reservation cannot get these placements, by the current rows; None if it can.
+        """Return as text why a pending reservation cannot get these placements by the current rows; None if it can.
 
-        The reservation's own claims do not count against it. `leaving`: reservations whose leases end to make capacity
-        for it. `parting`: (reservation, component) of single leases that end for it. `is_claim`: the placements become
-        a claim, which begins when the leases that are being revoked have ended, so those leases do not count.
+        Claims of the reservation itself do not prevent the placements. `leaving`: ids of reservations whose leases end
+        to make capacity. `parting`: (reservation id, component) of single leases that end for this. `is_claim`: the
+        placements become a claim, which begins when the leases that are being revoked have ended, so those leases do
+        not count.
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
@@ -120,8 +122,8 @@ class LeaseWriter:
         return None
 
     def _list_runs(self, current: Reservation, placements: Iterable[Placement]) -> Iterator[_Run]:
-        """Group consecutive placements of equal instances on one slot, so that a gang is tested slot by slot and not
-        instance by instance.
+        """Group the placements of equal instances on one slot that follow each other, so that a gang is tested slot by
+        slot and not instance by instance.
         """
         instances = self._find_instances(current, "essential")
         run: _Run | None = None
@@ -138,8 +140,8 @@ class LeaseWriter:
             yield run
 
     def _object_to_waiter(self, current: Reservation) -> str | None:
-        """Return why a reservation may not get a lease on any slot now: it is not pending, on hold or past its expiry.
-        None: it may.
+        """Return as text why a reservation may not get any lease now: it is not pending, is on hold or has expired.
+        Return None if it may.
         """
         if current.phase != "pending":
             return f"it is {current.phase}"
@@ -150,11 +152,11 @@ class LeaseWriter:
         return None
 
     def object_to_instances(self, current: Reservation, placements: Sequence[Placement]) -> list[str | None]:
-        """Return for each of these placements of elastic instances why the leased reservation cannot get it; None if it
-        can.
+        """For each of these placements of elastic instances, return as text why the leased reservation cannot get it,
+        or None if it can.
 
-        A placement that can be granted takes its capacity from the later ones. The cost of testing one placement does
-        not grow with the number of leases of the reservation or the slot.
+        A placement that is possible takes its capacity from the later ones. The cost of each test does not depend on
+        how many leases the reservation or the slot has.
         """
         if current.phase != "leased":
             return [f"it is {current.phase}"] * len(placements)
@@ -172,9 +174,9 @@ class LeaseWriter:
     def _object_to_grant(
         self, current: Reservation, placement: Placement, occupied: dict[str, _SlotUsage]
     ) -> str | None:
-        """Return why one elastic instance cannot be placed as the plan chose; None if it can.
+        """Return as text why one elastic instance cannot be placed as the plan chose; None if it can.
 
-        `occupied`: the usage of each slot, measured when the first placement on the slot is tested.
+        `occupied`: slot id -> usage. A slot is measured and added when its first placement is tested.
         """
         slot = self.work.slots.get(placement.slot)
         instance = self._find_instances(current, "elastic").get(placement.component)
@@ -187,7 +189,7 @@ class LeaseWriter:
         return self._object_to_instance(slot, occupied[slot.id], current.request, instance.component)
 
     def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
-        """Return why a slot takes no leases at all, whatever capacity it has left; None if it takes leases."""
+        """Return as text why a slot takes no leases at all, whatever its capacity; None if it takes leases."""
         pool = self.rules.pools.get(slot.pool)
         if pool is None:
             return "the rules have changed"
@@ -199,8 +201,8 @@ class LeaseWriter:
         return None
 
     def has_room(self, slot: Slot, there: Collection[Lease], component: Component) -> bool:
-        """Return whether one more instance of `component` fits on a slot beside the leases `there`, now and when claims
-        become leases.
+        """Return whether one more instance of `component` fits on a slot beside the leases `there`, both now and when
+        claims have become leases.
         """
         return self._find_obstacle(slot, _SlotUsage(measure(there), inf), component) is None
 
@@ -228,8 +230,8 @@ class LeaseWriter:
         return _SlotUsage(usage, uses)
 
     def _find_obstacle(self, slot: Slot, there: _SlotUsage, component: Component) -> Obstacle | None:
-        """Return which limit of a slot one more instance of `component` would exceed: leases, uses or resources. None:
-        it fits.
+        """Return which limit of a slot one more instance of `component` would exceed: `leases`, `uses` or `resources`.
+        Return None if it fits.
         """
         pool = self.rules.pools[slot.pool]
         capacity = capacity_of(slot, pool)
@@ -237,8 +239,8 @@ class LeaseWriter:
         return find_obstacle(given_to(component, pool), free, pool.lease_limit - there.usage.count, there.uses)
 
     def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:
-        """Return why one more instance of a component cannot be leased on a slot: no capacity, or other labels. None:
-        it can be.
+        """Return as text why one more instance of a component cannot be leased on a slot: too little capacity, or other
+        labels. Return None if it can.
         """
         if (obstacle := self._find_obstacle(slot, there, component)) is not None:
             return f"{slot.id} {_OBSTACLES[obstacle]}"
@@ -247,8 +249,8 @@ class LeaseWriter:
         return f"{slot.id} was registered again" if slot.id in self.work.altered else None
 
     def is_lost(self, lease: Lease, reason: str) -> bool:
-        """Return whether the slot of a lease is still lost for `reason` (gone, interrupted, offline or drained for too
-        long), by the current rows.
+        """Return whether, by the current rows, the slot of a lease is lost for `reason`: gone, interrupted, offline or
+        drained for too long.
         """
         slot = self.work.slots.get(lease.slot)
         if slot is None or not self.work.is_there(lease):
@@ -272,10 +274,10 @@ class LeaseWriter:
         cost: Levels = NOTHING,
         told: Mapping[str, Any] | None = None,
     ) -> None:
-        """Lease these placements to a reservation, under a new fencing token.
+        """Lease these placements to a reservation, with a new fencing token.
 
-        A placement that the reservation had claimed keeps the level, cost and `charged_at` of the claim. If the first
-        placement was not claimed, its lease starts with `cost`. `told`: additional fields of the event.
+        A placement that the reservation has claimed keeps the level, cost and `charged_at` of the claim. Otherwise the
+        lease of the first placement starts with `cost`. `told`: additional details of the event.
         """
         token = self.work.transaction.next_tokens(1)[0]  # promise: new-token
         claimed = {(lease.component, lease.slot, lease.epoch): lease for lease in current.leases}
@@ -299,8 +301,8 @@ class LeaseWriter:
         self._use_slots(leases)
 
     def grant(self, current: Reservation, placements: Sequence[Placement]) -> list[Lease]:
-        """Add leases of elastic instances to a leased reservation, each with its own fencing token, at the level that
-        its present leases pay.
+        """Add leases of elastic instances to a leased reservation, and return them. Each has a fencing token of its
+        own. The account pays for them at the level of the present leases.
         """
         paying = next((lease for lease in current.leases if lease.charged_at is not None), None)
         level = None if paying is None else paying.level
@@ -314,7 +316,7 @@ class LeaseWriter:
         return leases
 
     def _use_slots(self, leases: Iterable[Lease]) -> None:
-        """Add new leases to the counts of uses of their slots' machines, and mark these slots as not idle."""
+        """Add new leases to the number of uses of their slots' machines. These slots are no longer idle."""
         for slot_id, count in Counter([lease.slot for lease in leases]).items():
             slot = self.work.slots[slot_id]
             self.work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
@@ -322,8 +324,8 @@ class LeaseWriter:
     def claim(
         self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING
     ) -> Reservation:
-        """Promise these placements to a pending reservation until the present leases on the slots have ended. It stays
-        pending, and pays for them from now on.
+        """Promise these placements to a pending reservation until the present leases on their slots have ended. Return
+        its new row. The reservation stays pending, and its account pays from now on.
         """
         leases = tuple(
             msgspec.structs.replace(
@@ -355,8 +357,8 @@ class LeaseWriter:
         )
 
     def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot | None) -> float:
-        """Return what a lease of `given` resources of a slot costs its account per second; 1 if the slot or its pool no
-        longer exists.
+        """Return what a lease of these resources of a slot costs its account per second. Return 1 if the slot or its
+        pool no longer exists.
         """
         pool = None if slot is None else self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)

@@ -1,6 +1,6 @@
-"""Writes charges of quota accounts, preemptions and changes of level, after testing each on the current rows.
+"""Writes charges of quota accounts, preemptions and changes of level, after it has tested each on the current rows.
 
-Sources: qscheduler's charge, preempt and relevel.
+Sources: the steps charge, preempt and relevel of qscheduler.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,18 +19,16 @@ from scheduler.policy.quota.accounting import charge, settle, stop
 
 PREEMPTED = "preempted"
 CLAIMED = "reservation_claimed"
-"""Name of the event of a reservation that claims a slot, because the preempted leases there have a grace period. The
+"""Name of the event that a pending reservation has claimed a slot whose preempted leases have a grace period. The
 reservation stays pending.
 """
 RELEVELLED = "reservation_relevelled"
 
 
 def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
-    """Let the quota accounts `names` earn and pay up to `now`, the time of the plan, by the current rows of their
-    leases.
+    """Let these quota accounts earn and pay up to `now`, the time of the plan, for their leases in the current rows.
 
-    The accounts are locked: a transaction that ends one of their leases at the same time has committed already, or
-    waits for this one.
+    The accounts are locked. A transaction that ends one of their leases has committed before, or waits for this one.
     """
     running = work.transaction.sum_running(now)
     before = [account for name in names if (account := work.accounts.get(name)) and not account.forgotten]
@@ -43,16 +41,16 @@ def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
 
 
 class QuotaWriter:
-    """Writes preemptions and changes of level in a transaction. Each method returns why the decision was skipped, or
-    None if it was written.
+    """Writes preemptions and changes of level in a transaction. Each method returns as text why the decision was
+    skipped, or None if it was written.
     """
 
     def __init__(self, leases: LeaseWriter) -> None:
         self.work, self.rules, self.now, self._leases = leases.work, leases.rules, leases.now, leases
 
     def relevel(self, decision: Relevel) -> str | None:
-        """Let the leases of a reservation pay at the level `decision.to` from now on. What they cost so far and the
-        account's balance stay. Returns why it was skipped, or None.
+        """Let the account of a reservation pay for its leases at the level `decision.to` from now on. Their cost so far
+        and the balance of the account stay. Return as text why this was skipped, or None.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None or not current.leases or current.phase == "revoking":
@@ -75,12 +73,12 @@ class QuotaWriter:
         return None
 
     def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
-        """Write a preemption with the newcomer's assignment, or with its claim if the victims get a grace period; or
-        nothing.
-
-        The newcomer is the reservation that gets the slot. The victims' accounts get back what the victims have used,
-        the newcomer's account pays it, and the newcomer's lease starts with that cost. Returns why the preemption was
+        """Write a preemption together with the assignment of the reservation that gets the slot (the newcomer), or
+        nothing. If the victims get a grace period, the newcomer gets a claim instead. Return as text why this was
         skipped, or None.
+
+        The account of the newcomer pays what the victims have cost, and their accounts get it back. The newcomer's
+        lease starts with that cost.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
@@ -110,8 +108,8 @@ class QuotaWriter:
         return None
 
     def _object_to_victims(self, current: Reservation, victims: Sequence[Reservation], decision: Preempt) -> str | None:
-        """Return why one of the reservations `victims` may not be preempted for `current`, by the current rows; None if
-        all may.
+        """Return as text why one of these `victims` may not be preempted for the reservation `current`, by the current
+        rows. Return None if all may.
         """
         account = self.work.account_of(current)
         for victim in victims:
@@ -130,8 +128,8 @@ class QuotaWriter:
         return None
 
     def _pay(self, payer: Account, victims: Sequence[Reservation], cost: Levels) -> None:
-        """Move `cost` from `payer`, the account of the reservation that gets the slot, to the accounts of the preempted
-        ones. What victims without an account have used is paid to no account.
+        """Take `cost` from `payer`, the account of the reservation that gets the slot, and pay each account of a
+        preempted reservation what that reservation has cost. A victim without an account gets nothing back.
         """
         for victim in victims:
             if (account := self.work.account_of(victim)) is not None:
@@ -140,8 +138,8 @@ class QuotaWriter:
         self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
     def _take_back(self, victim: Reservation, decision: Preempt) -> None:
-        """Return a preempted reservation to the queue at once, or revoke its leases with a deadline. It is not charged
-        from now on.
+        """Return a preempted reservation to the queue at once, or revoke its leases with a deadline. From now on its
+        account does not pay for it.
         """
         newcomer = self.work.reservations[decision.reservation]
         told = {
@@ -186,8 +184,8 @@ class QuotaWriter:
 
 
 def _sum_costs(reservations: Iterable[Reservation], now: float) -> Levels:
-    """Return what all leases of these reservations have cost up to `now`, including costs taken over from reservations
-    that they preempted.
+    """Return what all leases of these reservations have cost up to `now`, by level. Costs that they took over from
+    preempted reservations are included.
     """
     total = NOTHING
     for reservation in reservations:

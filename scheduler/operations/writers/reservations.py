@@ -1,7 +1,7 @@
-"""Writes decisions about reservations and their leases, after testing each on the current rows.
+"""Writes decisions about reservations and their leases, after it has tested each on the current rows.
 
-An elastic instance is granted or revoked by itself. A reservation that is placed, and the revokes that make capacity
-for it, are written together or not at all. Limits of cpus are computed again on the current rows.
+Each grant or revoke of an elastic instance is written independently. The assignment of a reservation, and the revokes
+that make capacity for it, are written together or not at all. Limits of CPUs are computed again on the current rows.
 """
 
 from collections.abc import Sequence
@@ -44,27 +44,27 @@ from scheduler.policy.placement.cpu_bursting import find_spare, is_same, list_us
 from scheduler.policy.quota.accounting import stop
 
 GRANTED = "reservation_granted"
-"""Name of the event of an elastic instance that got a lease. The phase of its reservation does not change."""
+"""Name of the event that an elastic instance got a lease. The phase of its reservation does not change."""
 DEATHS: Final = frozenset({"slot_gone", "slot_offline"})
-"""Reasons for which a lease ends without notice to its holder, so that its instance counts as died, unless the lease
-was being revoked before.
+"""The reasons for which a lease ends without a warning to its holder. Its instance then counts as died, unless the
+lease was already being revoked.
 """
 
 CORES = "reservation_cores"
-"""Name of the event of a lease whose limit of cpus changed. The phase of its reservation does not change."""
+"""Name of the event that the limit of CPUs of a lease has changed. The phase of its reservation does not change."""
 
 
 class ReservationWriter:
-    """Writes a plan's decisions about reservations in a transaction. Its methods return what was skipped, with the
-    reason.
+    """Writes a plan's decisions about reservations in a transaction. Its methods return as text why a decision was
+    skipped.
     """
 
     def __init__(self, leases: LeaseWriter) -> None:
         self.work, self.rules, self.now, self._leases = leases.work, leases.rules, leases.now, leases
 
     def write(self, decision: Expire | Fail | Requeue | Restart | Assign) -> str | None:
-        """Test one decision about a reservation on the current rows and write it. Return why it was skipped, or None if
-        it was written.
+        """Test one decision about a reservation on the current rows and write it. Return as text why it was skipped, or
+        None if it was written.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
@@ -101,8 +101,8 @@ class ReservationWriter:
         return None
 
     def _has_lost(self, current: Reservation, reason: str) -> bool:
-        """Return whether a reservation has an essential lease whose slot is lost for `reason` by the current rows; for
-        `unconfirmed`: whether no holder confirmed it.
+        """Return whether, by the current rows, the slot of one of the reservation's essential leases is lost for
+        `reason`. For the reason `unconfirmed`: whether the holder has not confirmed the leases.
         """
         if reason == "unconfirmed":
             return current.confirmed_at is None
@@ -140,8 +140,8 @@ class ReservationWriter:
         return not is_leaving and not is_silent(slot, self.rules.pools.get(slot.pool), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return why a leased reservation must not be requeued as `decision` wants, by the current rows; None if it
-        must be.
+        """Return as text why a leased reservation need not be requeued as `decision` wants, by the current rows. Return
+        None if it must be.
         """
         if decision.reason != "unconfirmed":
             return None if self._has_lost(current, decision.reason) else "its slots are there"
@@ -152,7 +152,9 @@ class ReservationWriter:
         return "it has time to be confirmed" if self.now < due else None
 
     def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return why a reservation whose leases are being revoked does not return to the queue yet; None if it does."""
+        """Return as text why a reservation whose leases are being revoked does not return to the queue yet. Return None
+        if it does.
+        """
         if decision.revoke_by is not None:
             return "it is revoking"
         over = current.revoke_by is None or self.now >= current.revoke_by or self._has_lost(current, "slot_gone")
@@ -185,9 +187,8 @@ class ReservationWriter:
         return None
 
     def grant(self, decisions: Sequence[Grant]) -> list[tuple[Grant, str]]:
-        """Lease elastic instances of one reservation, each with its own fencing token; the reservation's token stays.
-
-        Returns the decisions that were skipped, each with the reason.
+        """Lease elastic instances of one reservation, each with a fencing token of its own. Return the decisions that
+        were skipped, each with the reason as text.
         """
         current = self.work.reservations.get(decisions[0].reservation)
         if current is None:
@@ -202,7 +203,9 @@ class ReservationWriter:
         return [(decision, objection) for decision, _, objection in judged if objection is not None]
 
     def revoke(self, decisions: Sequence[Revoke]) -> list[tuple[Decision, str]]:
-        """Revoke elastic leases of one reservation. Return the decisions that were skipped, each with the reason."""
+        """Revoke elastic leases of one reservation. Return the decisions that were skipped, each with the reason as
+        text.
+        """
         current = self.work.reservations.get(decisions[0].reservation)
         held = _Held(current)
         lost: list[tuple[Decision, str]] = []
@@ -220,9 +223,8 @@ class ReservationWriter:
         return lost
 
     def make_way(self, revokes: Sequence[Revoke], newcomer: Assign | Claim) -> str | None:
-        """Write the assignment or claim `newcomer` and the revokes that make capacity for it, or nothing at all.
-
-        Returns why nothing was written, or None.
+        """Write the assignment or claim of a reservation (`newcomer`) together with the revokes that make capacity for
+        it, or nothing. Return as text why nothing was written, or None.
         """
         current = self.work.reservations.get(newcomer.reservation)
         if current is None:
@@ -255,7 +257,9 @@ class ReservationWriter:
         return None
 
     def _object_to_revoke(self, current: Reservation, lease: Lease, decision: Revoke) -> str | None:
-        """Return why an elastic lease may not be revoked as `decision` wants, by the current rows; None: it may be."""
+        """Return as text why an elastic lease may not be revoked as `decision` wants, by the current rows; None if it
+        may.
+        """
         if current.phase != "leased":
             return f"it is {current.phase}"
         if decision.reason == "reclaimed":
@@ -273,9 +277,8 @@ class ReservationWriter:
         take_back_instances(self.work, self.rules, current, found, died)
 
     def write_cores(self, decisions: Sequence[Cores]) -> list[tuple[Cores, str]]:
-        """Write new cpu limits of leases of one reservation, if they are still right by the current rows.
-
-        Returns the decisions that were skipped, each with the reason.
+        """Write the new CPU limits of leases of one reservation that are still right by the current rows. Return the
+        decisions that were skipped, each with the reason as text.
         """
         name = decisions[0].reservation
         current = self.work.reservations.get(name)
@@ -299,8 +302,8 @@ class ReservationWriter:
         return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
 
     def _find_spare(self, name: str) -> float | None:
-        """Return the cores of the slot `name` that each lease there may use in addition to its own, by the current
-        rows. None if the slot is gone, or has no `cpus` or no leases.
+        """Return how many CPUs of this slot each lease there may use in addition to its own, by the current rows.
+        Return None if the slot is gone, has no `cpus`, or has no leases.
         """
         slot = self.work.slots.get(name)
         if slot is None:
@@ -319,8 +322,8 @@ class ReservationWriter:
 
 
 class _Held:
-    """The elastic leases that one reservation holds, by component, slot and epoch. `pop` removes one, so that no lease
-    is revoked twice.
+    """The elastic leases that one reservation has at present, by component, slot and epoch. Each can be taken out once,
+    so that no lease is revoked twice.
     """
 
     def __init__(self, current: Reservation | None) -> None:
@@ -328,7 +331,7 @@ class _Held:
         self._leases = {(each.component, each.slot, each.epoch): each for each in leases if each.kind == "elastic"}
 
     def pop(self, decision: Revoke) -> Lease | None:
-        """Return and remove the elastic lease that `decision` names; None if the reservation does not hold it or it was
-        returned before.
+        """Take out and return the elastic lease that `decision` names. Return None if the reservation does not have it,
+        or if it was taken out before.
         """
         return self._leases.pop((decision.component, decision.slot, decision.epoch), None)

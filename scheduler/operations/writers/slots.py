@@ -1,4 +1,5 @@
-"""Writes a plan's decisions about slots, after testing each on the current row, and counts failed boots of a pool.
+"""Writes a plan's decisions about slots, after it has tested each on the current row. Counts the failed boots of a
+pool.
 
 Enough failed boots in a row pause the launches of the pool.
 """
@@ -21,26 +22,26 @@ from scheduler.policy.scaling.launch_limits import list_choices
 
 BOOTING: Final = frozenset({"booting", "binding"})
 ASKED_AGAIN = "slot_asked_again"
-"""Name of the event of a machine's termination that is requested once more, because the first request had no effect.
-The state of the slot does not change.
+"""Name of the event that the termination of a machine was requested again, because the first request had no effect. The
+state of the slot does not change.
 """
 _ADJECTIVES = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
-"""By the reason of a drain: the words after "SLOT is not" in the message that the drain was skipped, if they differ
-from the reason.
+"""Reason of a drain -> the words after "SLOT is not" in the message that the drain was skipped, if they differ from the
+reason.
 """
 
 
 class SlotWriter:
-    """Writes a plan's decisions about slots in a transaction. Each method returns why the decision was skipped, or None
-    if it was written.
+    """Writes a plan's decisions about slots in a transaction. Each method returns as text why the decision was skipped,
+    or None if it was written.
     """
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
 
     def write(self, decision: Launch | Drain | Terminate | Reset) -> str | None:
-        """Test one decision about a slot on the current row and write it. Return why it was skipped, or None if it was
-        written.
+        """Test one decision about a slot on the current row and write it. Return as text why it was skipped, or None if
+        it was written.
         """
         current = self.work.slots.get(decision.slot)
         if current is None:
@@ -95,7 +96,7 @@ class SlotWriter:
         return None
 
     def _is_to_go(self, current: Slot, reason: SlotReason) -> bool:
-        """Return whether `reason`, for which the plan drains a slot, still holds for the slot's current row."""
+        """Return whether the reason for which the plan drains a slot still holds for the current row of the slot."""
         pool = self.rules.pools.get(current.pool)
         is_free = not self.work.leases_on(current) and current.stranger is None
         match reason:
@@ -139,11 +140,11 @@ class SlotWriter:
 
 
 def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happened: str) -> None:
-    """Count a failed boot of a machine of this pool. After `unhealthy_after` of them in a row, pause launches for
-    `error_cooldown`.
+    """Count a failed boot of a machine of this pool. After `unhealthy_after` failed boots in a row, pause the pool's
+    launches for `error_cooldown`.
 
-    A boot that was interrupted or drained does not count. `what_happened` is stored after the slot's name as the
-    subject of the pause.
+    A boot that was interrupted or drained does not count. `what_happened`: words that are stored after the name of the
+    slot, as the subject of the pause.
     """
     if pool is None or not pool.unhealthy_after or slot.interrupted_at is not None or slot.drain_reason:
         return
@@ -165,13 +166,15 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
 
 
 def note_good_boot(work: UnitOfWork, slot: Slot) -> None:
-    """Set the count of failed boots in a row of the slot's pool to 0, because a machine of the pool became ready."""
+    """Set the number of failed boots in a row of the slot's pool to 0, because a machine of the pool became ready."""
     known = _find_hold(work, slot.pool)
     if known is not None and known.streak:
         work.put(msgspec.structs.replace(known, streak=0, until=work.now))
 
 
 def _find_hold(work: UnitOfWork, pool: str) -> Hold | None:
-    """Return the record of a pool's failed boots as changed in this transaction, else as stored; None without one."""
+    """Return the row with the failed boots of a pool, as changed in this transaction, else as stored. Return None if
+    there is none.
+    """
     name = hold_id(pool, "unhealthy")
     return work.holds.get(name) or work.transaction.load_holds([name]).get(name)

@@ -1,4 +1,4 @@
-"""Alembic's entry: it runs the revisions on the connection that `scheduler.store.migrating` passes."""
+"""Alembic's entry point: it runs the schema revisions on the connection that `scheduler.store.migrating` has opened."""
 
 from alembic import context
 

@@ -1,4 +1,6 @@
-"""The first schema: slots, reservations with leases, holds, events, answers, callbacks, rules and the leader."""
+"""Revision 0001, the first schema: slots, reservations with leases, holds, events, answers, callbacks,
+rules, leader.
+"""
 
 from typing import Any
 
@@ -15,7 +17,7 @@ _ENDED_AT = "CASE WHEN phase IN ('cancelled', 'expired', 'failed', 'released') T
 
 
 def upgrade() -> None:
-    """Create every table, the leader's only row and the counters."""
+    """Create every table, the only row of the table of the leader, and the counters."""
     _create_counters()
     _create_events()
     _create_holds()
@@ -232,5 +234,5 @@ def _create_slots() -> None:
 
 
 def _where(condition: str) -> dict[str, Any]:
-    """Return the options of an index of only some rows."""
+    """Return the options of an index that contains only the rows which match the SQL `condition`."""
     return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}

@@ -1,4 +1,6 @@
-"""Slots count failed probes and unconfirmed leases in a row. Failed boots in a row are a hold of their pool."""
+"""Revision 0002: slots count failed probes and unconfirmed leases in a row. The failed boots of a pool are counted in a
+hold.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Rename a column that is 0 in every row, and add one that is 0 in every row."""
+    """Rename one column and add another one. Both are 0 in every row."""
     with op.batch_alter_table("slots") as slots:
         slots.alter_column("failed_boots", new_column_name="failed_probes")
         slots.add_column(sa.Column("unconfirmed", sa.BigInteger(), nullable=False, server_default="0"))

@@ -1,4 +1,6 @@
-"""Quota accounts and their balances over time. Leases have their cost, slots the last note about them."""
+"""Revision 0003: quota accounts and the history of their balances. Leases get their cost, slots the time of the last
+report.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +14,9 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add two tables, and columns whose value in every row means that nothing is charged and nothing was noted."""
+    """Add two tables, and columns whose values in the existing rows mean that nothing was charged and no report has
+    arrived.
+    """
     op.create_table(
         "accounts",
         sa.Column("id", _TEXT, nullable=False),

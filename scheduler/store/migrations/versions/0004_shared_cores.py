@@ -1,4 +1,4 @@
-"""Leases have the number of cpus of their slot that they may use."""
+"""Revision 0004: a lease has the number of CPUs of its slot that it may use."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add a column whose value in every row means that a lease may use its own cpus."""
+    """Add a column that is NULL in every row: each lease may use only the CPUs that it requested."""
     # The table is made again, so that the schema has the same text as in a new database.
     with op.batch_alter_table("leases", recreate="always") as leases:
         leases.add_column(sa.Column("cores", sa.Double(), nullable=True))

@@ -1,4 +1,4 @@
-"""Reservations also count restarts by component."""
+"""Revision 0005: a reservation counts the restarts of each of its instances."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,5 +12,5 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add a column that is NULL (no restarts) in every row. No row is rewritten, since there may be a million."""
+    """Add a column that is NULL (no restarts) in every row. No row is rewritten, because there may be a million."""
     op.add_column("reservations", sa.Column("component_restarts", _TEXT, nullable=True))

@@ -1,4 +1,4 @@
-"""The cluster's identity and clock, principals, and the principals of changes."""
+"""Revision 0006: the cluster's identity and clock, principals, and the principal of each reservation and event."""
 
 import secrets
 import time
@@ -17,9 +17,8 @@ _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add two tables, and columns that are NULL (no known principal) in every row.
-
-    No row of `reservations` or `events` is rewritten, since there may be a million.
+    """Add two tables, and columns that are NULL (unknown principal) in every row. No row of `reservations` or `events`
+    is rewritten, because there may be a million.
     """
     cluster = op.create_table(
         "cluster",
