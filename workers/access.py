@@ -89,7 +89,7 @@ class Access:
             raise SignatureError(f"the message was signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
         found = self._find_signer(known, fields, signature)
         if found is None:
-            # Read again, so that a principal or a key that was just added is valid at once.
+            # The principals are read again, so that a principal or a key that was just added is valid at once.
             found = self._find_signer(self._look(LOOK_SECONDS), fields, signature)
         if found is None:
             raise SignatureError("the principal (sender) is unknown, or the signature was made with another key")

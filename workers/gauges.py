@@ -197,7 +197,7 @@ def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
     about = "Seconds by which the wall clock of a process is ahead of cluster time"
     family = GaugeMetricFamily("leasehold_clock_offset_seconds", about, labels=["process", "host"])
     for each in offsets:
-        # Several processes may have the same name, so this is no mapping.
+        # Several processes may have the same name, so the offsets are no mapping.
         family.add_metric([each.process, each.host], each.seconds)
     yield family
 

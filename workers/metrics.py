@@ -166,7 +166,7 @@ def serve_metrics(sources: Sources, host: str, port: int, check: Callable[[], ob
 
     def refuse(error: ForeignClusterError) -> None:
         refused.append(error)
-        # In a thread, because shutdown() waits for the server's loop, which still has to answer this scrape.
+        # shutdown() runs in a thread, because it waits for the server's loop, which still has to answer this scrape.
         Thread(target=server.shutdown).start()
 
     server, thread = start_metrics(LeaseholdCollector(sources, check=check, refuse=refuse), host, port)

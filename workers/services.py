@@ -272,7 +272,7 @@ class Services:
         from workers.ec2.fleet import make_fleet
 
         aws = self.settings.aws
-        # The emulator has no limit by itself.
+        # By default the calls to an emulator have no limit.
         usual = CALLS_PER_SECOND if aws.endpoint_url is None else 0.0
         per_second = usual if aws.calls_per_second is None else aws.calls_per_second
         budget = CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None

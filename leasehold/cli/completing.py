@@ -93,7 +93,7 @@ def _find(table: str, incomplete: str, read: Read) -> Found:
         address = find_address()
     except (NoStack, UntrustedFolder):
         return []
-    # Imported here, because the import takes long and must not count against the time limit of `_scan`.
+    # The import takes long, so it is made before the time limit of the thread begins.
     import leasehold.client.view_reader  # noqa: F401 - see above
 
     found: dict[str, str] = {}

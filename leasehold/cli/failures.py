@@ -50,7 +50,7 @@ def run_safely(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except BrokenPipeError:
-        # The reader of standard output (`| head`) has closed it. Python's flush at exit must not fail on that again.
+        # The reader of standard output (like `head`) has closed it. Python's flush at exit must not fail on that again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:

@@ -53,7 +53,7 @@ def _look_at_clock(store: Store) -> Iterator[Finding]:
     try:
         offset = store.read_cluster().reference_offset
     except StoreUnavailableError as error:
-        yield failure(CLOCK, str(error), "Look at the database's log.")
+        yield failure(CLOCK, str(error), "Look for the cause in the database's log.")
         return
     yield judge_clock(CLOCK, 0.0 - offset, 0.0, "its")
 

@@ -69,7 +69,7 @@ def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
     Redis may run with or without an append-only file: if Redis loses its data, no lease or reservation is lost.
     """
     if info.get("rdb_last_bgsave_status", "ok") != "ok" or info.get("aof_last_write_status", "ok") != "ok":
-        remedy = "Look at Redis' log and its disk: it refuses writes while it cannot save."
+        remedy = "Look for the cause in Redis' log and on its disk: Redis refuses writes while it cannot save."
         return failure(check, "the last save to disk failed", remedy)
     if info.get("aof_enabled"):
         return ok(check, "append-only file: a restart keeps the messages")
@@ -202,7 +202,7 @@ def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
     docs/how-to/operations.md, "Celery's settings", gives the reasons.
     """
     if faults := [*_list_unsafe(conf)]:
-        return failure("celery", "; ".join(faults), "Run tasks.app without changes: it sets all of these.")
+        return failure("celery", "; ".join(faults), "Start the workers with tasks.app as it is: it has safe settings.")
     if _numbers(celery) >= (5, 7):
         remedy = "Install celery 5.6.3: a worker of 5.7 ends when Redis goes away while it holds a message."
         return warning("celery", f"celery {celery}", remedy)

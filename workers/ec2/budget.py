@@ -106,7 +106,7 @@ class CallBudget:
 
     def _buckets(self, share: Share) -> list[Any]:
         rate = self._per_second
-        # At least one token: a smaller bucket could never be taken from.
+        # The bucket holds at least one token, because no call could ever take one from a smaller bucket.
         size = max(1.0, COMMON_SIZE * rate)
         common = ["calls", rate, size, min(share.left * rate, size - 1)]
         own = [share.bucket, share.gain * rate, max(1.0, share.size * rate), 0] if share.bucket else []

@@ -148,7 +148,7 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
             "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
         }
     if launch.user_data is not None:
-        # Not base64: botocore encodes this parameter of this call.
+        # The text is not encoded here: botocore encodes this parameter of this call in base64.
         parameters["UserData"] = launch.user_data
     if ec2.security_groups:
         parameters["SecurityGroupIds"] = list(ec2.security_groups)

@@ -64,7 +64,7 @@ def _is_signed(request: Request, secret: str) -> bool:
         return False
     headers = {name: request.headers.get(name, "") for name in names.split(";")}
     body = request.environ["wsgi.input"].read(request.content_length or 0)
-    # The application reads the body again.
+    # The body is put back, because the application reads it again.
     request.environ["wsgi.input"] = io.BytesIO(body)
     signed = AWSRequest(request.method, request.url, headers, body)
     signed.context["timestamp"] = at

@@ -54,7 +54,7 @@ class Fault:
             return False
         rule = self.rule
         is_for_action = call.is_launch if rule.action is None else rule.action in {call.action, "any"}
-        # A call without places meets only the faults that name none.
+        # A call without places can meet only a fault that names neither type nor zone.
         kind, zone = (place.type, place.zone) if place else (None, None)
         is_there = rule.type in {None, kind} and rule.zone in {None, zone}
         return is_for_action and rule.market in {None, call.market} and is_there

@@ -56,7 +56,7 @@ def send_notice(event: dict[str, Any]) -> None:
     for rule in list(bus.rules.values()):
         if rule.state == "ENABLED":
             with contextlib.suppress(JsonRESTError, ServiceException, NotImplementedError):
-                # As moto's put_events does, but with all fields: moto's own template lacks the account.
+                # moto's put_events sends an event in the same way, but its template lacks the account.
                 if any("InputTransformer" in target for target in rule.targets):
                     rule.send_to_targets({**event, "ingestion-time": event["time"]})  # type: ignore[typeddict-item]
                 else:
