@@ -29,7 +29,7 @@ LEASE_LOST: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
-"""A command that a signal ended has this exit status plus the number of the signal, as in shells."""
+"""If a signal ends a command, its exit status is this number plus the number of the signal, as in shells."""
 CLOCK_SECONDS: Final = 1.0
 """Seconds by which the cluster time of this process may differ from that of the stack. A lease that is lost this
 shortly before its deadline counts as not given back in time.
@@ -76,8 +76,8 @@ class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the cli
 
 
 def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a command that holds `lease`: those of `inherited`, and LEASEHOLD_ variables
-    that describe the lease. A property of the machine that is unknown has no variable.
+    """Return the environment variables of a command that holds `lease`: those in `inherited`, and LEASEHOLD_ variables
+    that describe the lease. If a property of the machine is unknown, its variable is not set.
     """
     placements = [
         {name: getattr(each, name) for name in _PLACEMENT_FIELDS} | {"cores": each.usable_cores}

@@ -55,7 +55,7 @@ def complete_accounts(incomplete: str) -> Found:
 
 
 def complete_pools(incomplete: str) -> Found:
-    """Complete the name of a pool of slots in a shell: offer the pools that match."""
+    """Complete the name of a pool of slots in a shell: offer the names of pools that begin with `incomplete`."""
     return [each for each in _find("slots", "", lambda _, row: (row["pool"], "")) if each[0].startswith(incomplete)]
 
 
@@ -65,7 +65,7 @@ def complete_phases(incomplete: str) -> list[str]:
 
 
 def complete_states(incomplete: str) -> list[str]:
-    """Complete a state of slots in a shell: offer the states that match."""
+    """Complete a state of slots in a shell: offer the states that begin with `incomplete`."""
     return starting(SLOT_STATES, incomplete)
 
 

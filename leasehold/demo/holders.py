@@ -98,7 +98,7 @@ class Holders:
         try:
             answers = self._client.reserve_many(map(self._describe, names))
         except LeaseholdError as error:
-            self.progress.errors.append(f"{names[0]}: {error}")
+            self.progress.errors.append(f"{names[0]} and later jobs were not submitted: {error}")
             # The next step sends these jobs again. A repeated id does not make a second reservation.
             self._unsent += reversed(names)
             return
@@ -155,5 +155,5 @@ class Holders:
         try:
             act()
         except LeaseholdError as error:
-            self.progress.errors.append(f"{name}: {error}")
+            self.progress.errors.append(f"a request for {name} failed: {error}")
             self._busy.discard(name)
