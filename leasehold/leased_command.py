@@ -1,7 +1,8 @@
-"""Run a command while a lease is held: its environment, its process group and its end.
+"""Run a command while a lease is held: set its environment, control its process group, and end it when the lease is
+lost.
 
-The command leads a process group of its own. The group is killed when the lease is lost, and what is left of it is
-killed when the command ends.
+The command leads a process group of its own. If the lease is lost, the whole group is killed. If the command ends, the
+remaining processes of the group are killed.
 """
 
 import contextlib

@@ -73,7 +73,7 @@ class Holders:
         return all(self.progress.is_over(name) for name in self._jobs)
 
     def close(self) -> None:
-        """Wait for the requests that the holders already sent; requests that still wait to be sent are dropped."""
+        """Wait for the requests that were already sent. Requests that still wait for a free thread are dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> None:
