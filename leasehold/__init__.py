@@ -1,7 +1,7 @@
 """The public package: the client for producers, the command line and the embedded stack.
 
-A producer needs only `from leasehold import Client`. This import loads neither `tasks`, `scheduler` and `workers` nor
-their dependencies.
+A producer needs only `from leasehold import Client`. This import does not load the packages `tasks`, `scheduler` and
+`workers`, or the libraries that they need.
 """
 
 from importlib import import_module

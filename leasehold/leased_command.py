@@ -1,7 +1,8 @@
-"""Run a command while a lease is held: its environment, its process group and its end.
+"""Run a command while a lease is held: set its environment, control its process group, and end it when the lease is
+lost.
 
-The command leads a process group of its own. The group is killed when the lease is lost, and what is left of it is
-killed when the command ends.
+The command leads a process group of its own. If the lease is lost, the whole group is killed. If the command ends, the
+remaining processes of the group are killed.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ LEASE_LOST: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
-"""A command that a signal ended has this exit status plus the number of the signal, as in shells."""
+"""If a signal ends a command, its exit status is this number plus the number of the signal, as in shells."""
 CLOCK_SECONDS: Final = 1.0
 """Seconds by which the cluster time of this process may differ from that of the stack. A lease that is lost this
 shortly before its deadline counts as not given back in time.
@@ -76,8 +77,8 @@ class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the cli
 
 
 def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a command that holds `lease`: those of `inherited`, and LEASEHOLD_ variables
-    that describe the lease. A property of the machine that is unknown has no variable.
+    """Return the environment variables of a command that holds `lease`: those in `inherited`, and LEASEHOLD_ variables
+    that describe the lease. If a property of the machine is unknown, its variable is not set.
     """
     placements = [
         {name: getattr(each, name) for name in _PLACEMENT_FIELDS} | {"cores": each.usable_cores}

@@ -65,7 +65,7 @@ def _find_late_beat(settings: Settings) -> str | None:
 def _find_silence(url: str, seconds: float) -> str | None:
     try:
         with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310 - an http URL of our settings
-            return None if answer.read(1) else f"{url} answers nothing"
+            return None if answer.read(1) else f"{url} sent an empty answer"
     except (urllib.error.URLError, OSError) as error:
         return f"{url} does not answer: {error}"
 

@@ -19,8 +19,10 @@ _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file for Python's `open`, which takes this function as its `opener`: a new file is private to this user,
-    and a symbolic link is not followed.
+    """Open the file `path` and return its descriptor. A new file can be read and written by this user only; a symbolic
+    link is not followed.
+
+    This function is an `opener` for Python's `open`.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
 

@@ -1,1 +1,1 @@
-"""The worker processes and their parts: configuration, services, logs, metrics, probes, and EC2 (`workers.ec2`)."""
+"""The parts of the worker processes: configuration, services, logs, metrics, probes, and EC2 (`workers.ec2`)."""

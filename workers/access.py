@@ -1,4 +1,4 @@
-"""Verify the signatures of messages, and sign the messages that workers send, with keys from the database."""
+"""Verify the signatures of messages, and sign the messages that workers send. The keys are read from the database."""
 
 import math
 import threading
@@ -24,18 +24,20 @@ from scheduler.model.principals import WORKER, Principal
 from scheduler.ports import ClusterRow, Store, StoredPrincipal, StoreUnavailableError
 
 LOOK_SECONDS: Final = 1.0
-"""Seconds after which a process reads the principals (the senders that have keys) from the database again. A removed
-key is refused after this time at the latest.
+"""Seconds after which a process reads the principals (the senders that have keys) from the database again. A key that
+was removed is refused after this time at the latest.
 """
 
 
 class SignatureError(Exception):
-    """The signature of a message is not valid. The text is the reason, for the log; the sender must not see it."""
+    """Raised if the signature of a message is not valid. The message of the error is the reason, for the log; the
+    sender must not get it.
+    """
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """The cluster row and the principals (the senders that have keys), as read from the database at the monotonic time
-    `looked_at`.
+    """What a process has read from the database at the monotonic time `looked_at`: the cluster's row, and the
+    principals (the senders that have keys) by name.
     """
 
     looked_at: float
@@ -44,7 +46,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 def is_signed(headers: Mapping[str, object]) -> bool:
-    """Return whether the headers of a message name a signature or a principal. The signature is not checked."""
+    """Return whether the headers of a message have a signature or name a principal. The signature is not verified."""
     return SIGNATURE in headers or PRINCIPAL in headers
 
 
@@ -63,9 +65,9 @@ class Access:
     def verify(self, headers: Mapping[str, object], *, queue: str, task: str, message_id: str) -> Principal:
         """Return the principal (the sender) whose key signed the message with these headers.
 
-        `headers` has the `body_sha256` that the transport computed. `queue` and `task` are those that the worker
-        consumed, not those that the message names. Raises SignatureError for an invalid signature,
-        StoreUnavailableError if the database is unavailable when the principals must be read.
+        `headers` must have the `body_sha256` that the transport computed. `queue` and `task` must be those that the
+        worker consumed, not those that the message names. Raises SignatureError for an invalid signature,
+        StoreUnavailableError if the principals must be read and the database is unavailable.
         """
         fields = SignedFields(
             principal=_text(headers, PRINCIPAL),
@@ -87,7 +89,7 @@ class Access:
             raise SignatureError(f"the message was signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
         found = self._find_signer(known, fields, signature)
         if found is None:
-            # Read again, so that a principal or a key that was just added is valid at once.
+            # The principals are read again, so that a principal or a key that was just added is valid at once.
             found = self._find_signer(self._look(LOOK_SECONDS), fields, signature)
         if found is None:
             raise SignatureError("the principal (sender) is unknown, or the signature was made with another key")
@@ -96,8 +98,8 @@ class Access:
     def sign(self, *, queue: str, task: str, message_id: str, body: bytes) -> dict[str, str]:
         """Return the headers that sign a message with the key of the workers.
 
-        While the database is unavailable, the key that was read last signs. Raises StoreUnavailableError if no key was
-        read yet, or if the database has no key of the workers.
+        While the database is unavailable, the last known key is used. Raises StoreUnavailableError if no key is known
+        yet, or if the database has no key of the workers.
         """
         try:
             known = self._look()
@@ -128,8 +130,8 @@ class Access:
         return known.state.now + self._monotonic() - known.looked_at
 
     def _look(self, early: float = 0.0) -> _Known:
-        """Return the copy of the principals (the senders that have keys). A copy older than LOOK_SECONDS - `early`
-        seconds is first compared with the database; the principals are read only if they changed there.
+        """Return the copy of the principals (the senders that have keys). If the copy is older than LOOK_SECONDS -
+        `early` seconds, compare it with the database first, and read the principals again if they changed.
         """
         with self._guard:
             known, now = self._known, self._monotonic()

@@ -1,4 +1,4 @@
-"""Compare the wall clocks of all processes and the database with cluster time, for metrics and `leasehold doctor`."""
+"""Compare the wall clocks of all processes with cluster time, for the metrics and for `leasehold doctor`."""
 
 import socket
 from typing import cast
@@ -12,16 +12,17 @@ from scheduler.view.redis_clock import RedisClock
 
 
 class ClockWatch:
-    """Reads from Redis by how much the wall clock of each process differs from cluster time, and adds this process."""
+    """Reads the clock offsets that all processes publish in Redis, and adds the offset of this process. An offset is
+    the wall clock minus cluster time.
+    """
 
     def __init__(self, client: redis.Redis, prefix: str, clock: RedisClock, process: str = "metrics") -> None:
         self._client, self._prefix, self._clock, self._process = client, prefix, clock, process
 
     @redis_errors()
     def read(self) -> list[ProcessOffset]:
-        """Return for each live process of all hosts by how much its wall clock differs from cluster time.
-
-        Raises ViewUnavailableError if Redis is unavailable.
+        """Return the clock offset (wall clock minus cluster time) of each live process of all hosts. Raises
+        ViewUnavailableError if Redis is unavailable.
         """
         stored = cast("dict[bytes, bytes]", self._client.hgetall(RedisNames(self._prefix).clocks))
         found = read_offsets(stored, self._clock.now())

@@ -1,6 +1,6 @@
-"""Describe every key of `leasehold.toml` with its default and meaning, read from the models.
+"""List every key of `leasehold.toml` with its default and meaning, which are read from the models in the source.
 
-`leasehold config init` writes the result as a file with comments; docs/reference/configuration.md has it as tables.
+`leasehold config init` writes the list as a file with comments; docs/reference/configuration.md has it as tables.
 """
 
 import ast
@@ -49,8 +49,8 @@ _EXAMPLE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
         ),
     }
 )
-"""Table of `leasehold.toml` → the values that the template sets: a pool that works on the embedded stack. An array of
-tables has several entries.
+"""Table of `leasehold.toml` → the values that the template sets in it, which make a pool that works on the embedded
+stack. A table that may occur several times has several entries.
 """
 _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -89,26 +89,29 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "celery.beat_file": "/run/leasehold/beat",
     }
 )
-"""Key of `leasehold.toml` without a default → the example that the template shows in a comment."""
+"""Key of `leasehold.toml` that has no default → the example value that the template shows in a comment."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One table of `leasehold.toml`. `is_list`: it is an array of tables."""
+    """One table of `leasehold.toml`. `path`: its name, like "celery.concurrency"; `is_list`: the file may have it
+    several times, as an array of tables.
+    """
 
     path: str
     model: type[Document]
     meaning: str
     is_list: bool = False
     is_example: bool = False
-    """Whether the template has the table in a comment, because the table alone would create something, like an account.
+    """Whether the template has the table in a comment only, because the table itself would create something, like an
+    account.
     """
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a table of `leasehold.toml`. `default` is TOML, "" without a default, or REQUIRED if the key must be
-    given.
+    """One key of a table of `leasehold.toml`. `default`: its default as TOML, "" if it has none, or REQUIRED if the key
+    must be given.
     """
 
     section: Section
@@ -123,7 +126,9 @@ class Key:
 
 
 def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
-    """Return every table of `leasehold.toml` in the order of the file; `pool` and `account` are names in the paths."""
+    """Return every table of `leasehold.toml` in the order of the file. `pool` and `account` are the example names in
+    the paths of the tables.
+    """
     rules = [
         Section("scheduler", Scheduler, _meaning(Scheduler)),
         Section(f"pools.{pool}", Pool, _meaning(Pool)),
@@ -142,7 +147,7 @@ def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
 
 
 def list_keys(section: Section) -> list[Key]:
-    """Return the keys of a table of `leasehold.toml`, without its subtables, in the order of the model."""
+    """Return the keys of one table of `leasehold.toml` in the order of the model, without the keys of its subtables."""
     docstrings = _read_docstrings(section.model)
     return [
         Key(section, name, _default(field), _describe(field, docstrings.get(name, "")))
@@ -152,9 +157,10 @@ def list_keys(section: Section) -> list[Key]:
 
 
 def write_template(path: Path | None = None) -> str:
-    """Return a complete `leasehold.toml` with comments. It is valid and sets only the defaults and one example pool.
+    """Return the text of a complete `leasehold.toml` with comments. It is valid, and sets every key to its default, and
+    one example pool.
 
-    If `path` is given, also write the text to this new file. Raises InvalidInputError if the file exists or cannot be
+    If `path` is given, write the text to this new file too. Raises InvalidInputError if the file exists or cannot be
     written.
     """
     blocks = [_HEAD]
@@ -173,7 +179,9 @@ def write_template(path: Path | None = None) -> str:
 
 
 def format_tables() -> str:
-    """Return Markdown with a table for each table of `leasehold.toml`: every key, its default and its meaning."""
+    """Return Markdown that describes `leasehold.toml`, with a table for each of its tables: every key, its default and
+    its meaning.
+    """
     return "\n".join(_format_table(section) for section in list_sections())
 
 
@@ -204,7 +212,7 @@ def _format_block(section: Section, values: dict[str, Any]) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a value as TOML. Texts, true and false are written as in JSON."""
+    """Return a Python value as TOML text. Texts, true and false are written as in JSON."""
     if isinstance(value, SecretText):
         value = value.get_secret_value()
     if isinstance(value, float) and value.is_integer():
@@ -235,9 +243,9 @@ def _meaning(model: type[Document]) -> str:
 
 
 def _read_docstrings(model: type[Document]) -> dict[str, str]:
-    """Return, by key, the text under each key of a table in the source of its model and of the model's base classes.
+    """Return the text under each key in the source of a model and of its base classes, by the name of the key.
 
-    The sources are read in this function only, so that no other process reads them at its start.
+    Only this function reads the sources, so that no other process reads them at its start.
     """
     found: dict[str, str] = {}
     for each in reversed([base for base in model.__mro__ if issubclass(base, Document) and base is not Document]):
@@ -256,7 +264,9 @@ def _default(field: Field) -> str:
 
 
 def _describe(field: Field, docstring: str) -> str:
-    """Return the description of a key of `leasehold.toml`, with its possible values unless `docstring` names them."""
+    """Return the meaning of a key of `leasehold.toml`: its docstring, followed by its possible values unless the
+    docstring names them.
+    """
     meaning = docstring.replace("\n", " ")
     literal = field.annotation if get_origin(field.annotation) is Literal else None
     choices = [f"`{choice}`" for choice in get_args(literal)]

@@ -1,6 +1,6 @@
 """Read and check `leasehold.toml`: the settings of the processes, the rules and the simulated cloud.
 
-Each process reads its settings from it. `leasehold apply` writes the rules to the database.
+Each process reads its settings from this file. `leasehold apply` writes the rules to the database.
 """
 
 import copy
@@ -27,15 +27,15 @@ _KNOWN: Final = (*Settings.model_fields, *_RULES, "cloud")
 _POSITION: Final = re.compile(r"(.*) \(at (line \d+, column \d+|end of document)\)", re.DOTALL)
 
 OUR_TAGS: Final = "leasehold:"
-"""Prefix of the EC2 tags that name the cluster, pool, slot and launch of a machine."""
+"""Beginning of the names of the EC2 tags by which a machine names its cluster, pool, slot and launch."""
 
 Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A checked `leasehold.toml`. If `path` is None, there was no file: all settings are defaults, and there is no
-    pool.
+    """The checked content of a `leasehold.toml`. If there is no file, `path` is None, all settings are defaults, and
+    there is no pool.
 
     `rules_document` has the rules as written, with each user data file read into `user_data`. `rules` has them with all
     defaults.
@@ -123,7 +123,7 @@ def check_configuration(path: Path | None = None) -> list[Fault]:
 
 
 def find_warnings(configuration: Configuration) -> list[Fault]:
-    """Return the settings and rules of `leasehold.toml` that are allowed but are probably mistakes."""
+    """Return a warning for each setting or rule of `leasehold.toml` that is allowed but is probably a mistake."""
     rules, metrics = configuration.rules, configuration.settings.metrics
     found = [one for name, pool in rules.pools.items() for one in _pool_warnings(f"pools.{name}", pool)]
     if not rules.pools:
@@ -159,8 +159,8 @@ def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
 
 
 def find_contradictions(rules: Rules) -> Iterator[Fault]:
-    """Yield a fault for each rule that contradicts another one or uses an EC2 tag name of the project, with the path of
-    the key to change.
+    """Yield a fault, with the path of the key to change, for each rule that contradicts another rule, and for each EC2
+    tag whose name begins with OUR_TAGS.
     """
     for name, pool in rules.pools.items():
         if pool.is_elastic:
@@ -174,9 +174,9 @@ def find_contradictions(rules: Rules) -> Iterator[Fault]:
 
 
 def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
-    """Yield a fault for each amount in the pool's `default_resources` that no slot of the pool could ever hold.
+    """Yield a fault for each amount in the pool's `default_resources` that no slot of the pool could hold.
 
-    If every single amount fits, but no slot could hold all of them together, yield one fault for all.
+    If each amount fits by itself, but no slot could hold all of them together, yield one fault for all.
     """
     if pool.counts_leases_only:
         return
@@ -197,9 +197,7 @@ def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
 
 
 def _find_minima(rules: Rules) -> Iterator[Fault]:
-    """Yield a fault for each `max_slots` that is lower than the sum of the `min_slots` of the pools to which it
-    applies.
-    """
+    """Yield a fault for each `max_slots` that is lower than the sum of the `min_slots` of its pools."""
     tables = {"scheduler": (rules.scheduler.max_slots, list(rules.pools.values()))}
     for name, own in rules.scheduler.system.items():
         tables[f"scheduler.system.{name}"] = own.max_slots, [p for p in rules.pools.values() if p.system == name]
@@ -210,8 +208,8 @@ def _find_minima(rules: Rules) -> Iterator[Fault]:
 
 
 def _collect(faults: list[Fault], read: Callable[[], Part]) -> Part | None:
-    """Return the result of `read`. If it raises InvalidInputError, add the faults of the error to `faults` and return
-    None.
+    """Call `read` and return its result. If it raises InvalidInputError, append the faults of the error to `faults` and
+    return None, so that further parts can be read.
     """
     try:
         return read()
@@ -237,8 +235,8 @@ def _parse(path: Path | None) -> dict[str, Any]:
 
 
 def _describe(error: OSError) -> str:
-    """Return the text of an OSError, with the uid of the process if a permission is missing: users of a container need
-    it.
+    """Return the text of an OSError. If a permission is missing, the text has the uid of the process, which users of a
+    container need.
     """
     denied = isinstance(error, PermissionError)
     return f"{error.strerror} (as uid {os.geteuid()})" if denied else str(error.strerror)
@@ -257,7 +255,7 @@ def _read_settings(document: dict[str, Any]) -> Settings:
 
 
 def _fill_in_user_data(rules_document: dict[str, Any], folder: Path) -> Iterator[Fault]:
-    """Read each pool's `user_data_file`, relative to `folder`, into the pool's `user_data`.
+    """Read the file that each pool's `user_data_file` names, relative to `folder`, into the pool's key `user_data`.
 
     Yield a fault if a pool has both keys, or if the file cannot be read or is not UTF-8.
     """

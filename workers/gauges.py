@@ -1,7 +1,7 @@
-"""Gauges of the fleet, of reservations, accounts, clocks and queues. Sources: Orchard's and Arvados' metrics.
+"""The gauges of the metrics: slots, reservations, accounts, clocks and queues. Sources: Orchard's and Arvados' metrics.
 
-Every scrape computes each gauge from the present state, with a sample (0 if nothing counts) for each value of its
-labels. A gauge that only grows, or that is missing until a problem occurs, could not be used for alerts.
+Every scrape computes each gauge from the present state, with a sample for each value of its labels, 0 if nothing
+counts. A gauge that only grows, or that is missing until a problem occurs, could not be used for alerts.
 """
 
 from collections import Counter, defaultdict
@@ -37,7 +37,9 @@ Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
 def make_gauge(name: str, about: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Family:
-    """Return a gauge with a sample for each entry of `values`; the entry's key has the values of the labels."""
+    """Return a gauge with one sample for each entry of `values`. The key of an entry has the values of `labels`, in
+    their order. `about`: the description of the gauge.
+    """
     family = GaugeMetricFamily(name, about, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
@@ -45,7 +47,7 @@ def make_gauge(name: str, about: str, labels: Sequence[str], values: Mapping[Lab
 
 
 def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> Iterator[Family]:
-    """Yield the gauges that are computed from the database and need no report of a tick (a scheduling round)."""
+    """Yield the gauges that are computed from the database alone, without the report of a tick."""
     found = store.count_phases()
     phases = {(phase,): found.get(phase, 0) for phase in PHASES}
     yield make_gauge("leasehold_reservations", "Reservations by phase", ["phase"], phases)
@@ -65,9 +67,8 @@ def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> It
 
 
 def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation], now: float) -> Iterator[Family]:
-    """Yield the gauges of slots: number and price by pool and state, slots online and offline, used and free resources.
-
-    The resources are only those of slots in service.
+    """Yield the gauges of slots: number and price by pool and state, and slots online and offline. For slots in service
+    also yield the used and the free resources.
     """
     states: Counter[tuple[str, str]] = Counter()
     prices: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -119,8 +120,8 @@ def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Ru
 
 
 def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Family]:
-    """Yield gauges of the pending reservations from the report of the last tick (scheduling round); zeros before the
-    first one.
+    """Yield the gauges of the pending reservations, from the report of the last tick. Before the first tick
+    they are 0.
     """
     codes: Mapping[str, int] = report.get("codes", {})
     waiting = {(code,): codes.get(code, 0) for code in WAITING_CODES}
@@ -137,10 +138,10 @@ def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Fa
 
 
 def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -> Family:
-    """Return a gauge with the seconds since the last answer of the machine that is silent for longest; 0 without a
-    machine.
+    """Return a gauge with the seconds since the last answer of the machine that has been silent for longest; 0 without
+    a machine.
 
-    For a machine that has not answered since its slot changed state, the time counts from this change.
+    If a machine has not answered since its slot changed state, the seconds since that change count.
     """
     now = store.now()
     ages = [
@@ -153,9 +154,8 @@ def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -
 
 
 def measure_accounts(accounts: Sequence[Account], held: Sequence[Reservation]) -> Iterator[Family]:
-    """Yield gauges of each account's balance and number of running leases, by priority level.
-
-    `held`: the reservations that hold leases.
+    """Yield the gauges of each account's balance and number of running leases, by level. `held`: the reservations that
+    hold leases.
     """
     by_id = {account.id: account for account in accounts}
     running: Counter[tuple[str, int]] = Counter()
@@ -171,8 +171,8 @@ def measure_accounts(accounts: Sequence[Account], held: Sequence[Reservation]) -
 
 
 def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]) -> Family:
-    """Return a gauge of the reservations that waited for each account at the last tick (scheduling round), by the best
-    priority level that the account could pay for.
+    """Return a gauge of the reservations of each account that waited at the last tick, by the best level that the
+    account could pay for.
     """
     about = "Waiting reservations of an account, by the best level that it could pay for; 5 = none"
     counted: Mapping[str, list[int]] = report.get("accounts", {})
@@ -185,7 +185,7 @@ def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]
 
 
 def add_zeros(tally: Tally, accounts: Sequence[Account]) -> None:
-    """Add 0 to `tally` for each counter of an account that has no count yet at one of its priority levels."""
+    """Add 0 to `tally` for each counter of an account that has no count yet at one of its levels."""
     for name, levels in ((SPENT, PAID), (PREEMPTIONS, PAID), (PREEMPTED, LEVELS[1:])):
         for account in accounts:
             for level in levels:
@@ -193,19 +193,18 @@ def add_zeros(tally: Tally, accounts: Sequence[Account]) -> None:
 
 
 def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
-    """Yield a gauge of the seconds by which each process' wall clock is ahead of cluster time."""
+    """Yield one gauge: the seconds by which the wall clock of each process is ahead of cluster time."""
     about = "Seconds by which the wall clock of a process is ahead of cluster time"
     family = GaugeMetricFamily("leasehold_clock_offset_seconds", about, labels=["process", "host"])
     for each in offsets:
-        # Several processes may have the same name, so this is no mapping.
+        # Several processes may have the same name, so the offsets are no mapping.
         family.add_metric([each.process, each.host], each.seconds)
     yield family
 
 
 def measure_queues(queues: Mapping[str, WaitingMessages]) -> Iterator[Family]:
-    """Yield gauges of each Celery queue: number of waiting messages and age of the oldest one.
-
-    An age that could not be read is missing.
+    """Yield the gauges of each Celery queue: the number of waiting messages, and the age of the oldest one. An age that
+    could not be read has no sample.
     """
     counts = {(queue,): waiting.count for queue, waiting in queues.items()}
     yield make_gauge("leasehold_queue_messages", "Messages that wait in a queue for a worker", ["queue"], counts)

@@ -1,6 +1,8 @@
-"""Log lines with a sentence, a stable `action`, and ids; as text for people or as JSON for programs.
+"""Write log lines as text for people or as JSON for programs. A line has a sentence, an `action` that stays the same in
+later versions, and ids.
 
-Lines of all libraries (Celery, boto3) pass the same mask, which hides passwords in URLs, tokens and user data.
+The lines of all libraries (Celery, boto3) are masked in the same way: passwords in URLs, tokens and user data are
+hidden.
 """
 
 import logging
@@ -27,7 +29,7 @@ _AUTHORIZATION: Final = re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*)\S.*")
 _LINES: Final = frozenset({"exception", "stack"})
 """Keys of a log line whose values may have several lines of text."""
 MOST_TEXT: Final = 4000
-"""Maximum number of characters of one value in a log line; a longer value is cut."""
+"""Most characters of one value in a log line. The rest of a longer value is cut off."""
 _QUIET: Final = {
     "celery.worker.strategy": logging.WARNING,
     "celery.app.trace": logging.WARNING,
@@ -37,13 +39,15 @@ _QUIET: Final = {
     "urllib3": logging.WARNING,
     "kombu": logging.WARNING,
 }
-"""Logger of a library that would write lines for every task or call → its lowest level. The project's own log lines
-have the necessary information.
+"""Logger of a library → the lowest level of its lines that are written. Below it the library would write a line for
+every task or call, and the project's own lines have this information.
 """
 
 
 def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Let structlog and the standard library's logging write lines of one form to `stream` (default: stderr)."""
+    """Let structlog and the standard library's logging write their lines to `stream` (default: standard error), in the
+    form `form`, from `level` on.
+    """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -84,20 +88,23 @@ def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """Return the logger of a module, for calls like `log.info("Sentence.", action="noun.verb", slot=…)`."""
+    """Return the logger of a module. A call has a sentence and an action: `log.info("Sentence.", action="noun.verb",
+    slot=…)`.
+    """
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger
 
 
 def mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Return a log line's values without secrets: values under secret names, passwords in URLs, `token=…` in texts."""
+    """Return the values of a log line without secrets. Masked are the values of keys with a secret name, passwords in
+    URLs, and `token=…` in texts.
+    """
     return {key: _mask(key, value) for key, value in event.items()}
 
 
 def show_controls(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Return a log line's values with control characters escaped, so that no text of a user can forge a line.
-
-    A traceback keeps its lines.
+    """Return the values of a log line with control characters escaped, so that the text of a user cannot look like
+    another log line. A traceback keeps its lines.
     """
     return {make_visible(key): _show(value, multiline=key in _LINES) for key, value in event.items()}
 
@@ -132,7 +139,9 @@ def _mask(key: str, value: object) -> object:
 
 
 def mask_text(text: str) -> str:
-    """Return the text without passwords in URLs and values after secret names, cut after MOST_TEXT characters."""
+    """Return the text without passwords in URLs and without values after secret names. A text of more than MOST_TEXT
+    characters is cut.
+    """
     masked = mask_urls(text[: 2 * MOST_TEXT])
     for pattern, shown in ((_ASSIGNED, rf"\1{MASK}"), (_AUTHORIZATION, rf"\1{MASK}")):
         masked = pattern.sub(shown, masked)

@@ -1,4 +1,6 @@
-"""The metrics for Prometheus: gauges computed from SQL, and counters that all processes add up in Redis."""
+"""The metrics for Prometheus: gauges that each scrape computes from the database, and counters that all processes add
+up in Redis.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -46,7 +48,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Sources:
-    """The functions that read what a scrape of the metrics needs: from the database (`store`) and from Redis.
+    """What a scrape of the metrics reads: the database (`store`), and functions that read from Redis.
 
     Each of the functions raises ViewUnavailableError while its Redis is unavailable.
     """
@@ -54,15 +56,15 @@ class Sources:
     store: Store
     read_counts: Callable[[], Tally]
     read_report: Callable[[], Mapping[str, Any]] = dict
-    """Return the report of the last tick (scheduling round) from the view in Redis."""
+    """Function that returns the report of the last tick from the view in Redis."""
     read_queues: Callable[[], Mapping[str, WaitingMessages]] = dict
     read_clocks: Callable[[], Sequence[ProcessOffset]] = list
-    """Return for each process by how much its wall clock differs from cluster time."""
+    """Function that returns by how much the wall clock of each process differs from cluster time."""
 
 
 def collect(sources: Sources) -> Iterator[Family]:
-    """Yield all metric families of one scrape. While the database or Redis is unavailable, its families are missing and
-    its `leasehold_up` is 0.
+    """Yield all metric families of one scrape. If the database or Redis is unavailable, the families that need it are
+    missing, and its sample of `leasehold_up` is 0.
     """
     store, rules, accounts, gauges = sources.store, None, list[Account](), list[Family]()
     with suppress(StoreUnavailableError):
@@ -92,7 +94,9 @@ def collect(sources: Sources) -> Iterator[Family]:
 
 
 def _measure(read: Callable[[], Part], measure: Callable[[Part], Iterator[Family]]) -> Iterator[Family]:
-    """Yield the metric families that `measure` makes from the result of `read`; none while its Redis is unavailable."""
+    """Call `read`, and yield the metric families that `measure` makes from its result. Yield none if Redis is
+    unavailable.
+    """
     try:
         found = read()
     except ViewUnavailableError:
@@ -106,11 +110,12 @@ def _describe_up(*, database: bool, redis: bool) -> Family:
 
 
 class LeaseholdCollector(Collector):
-    """Reads the database and Redis at every scrape of the metrics, so that no process exports outdated values.
+    """The collector for the Prometheus library. It reads the database and Redis at every scrape, so that no process
+    exports outdated values.
 
-    `check` raises ForeignClusterError if database and Redis belong to different clusters: `refuse` then gets the error
-    to end the process, and the scrape has only `leasehold_up` with 0. Another error of `check` counts as an unavailable
-    database.
+    `check` raises ForeignClusterError if database and Redis belong to different clusters. Then `refuse` gets the error,
+    to end the process, and the scrape has only `leasehold_up` with 0. Any other error of `check` counts as an
+    unavailable database.
     """
 
     def __init__(
@@ -123,7 +128,7 @@ class LeaseholdCollector(Collector):
         self._sources, self._check, self._refuse = sources, check, refuse
 
     def collect(self) -> Iterator[Family]:
-        """Yield all metric families of one scrape, for the Prometheus client library."""
+        """Yield all metric families of one scrape. The Prometheus library calls this method."""
         try:
             self._check()
         except ForeignClusterError as error:
@@ -136,15 +141,17 @@ class LeaseholdCollector(Collector):
         return collect(self._sources)
 
     def describe(self) -> list[Family]:
-        """Return no metric families, so that registering the collector reads neither SQL nor Redis."""
+        """Return no metric families. The Prometheus library would otherwise call `collect`, and so read the database,
+        when the collector is registered.
+        """
         return []
 
 
 def start_metrics(collector: LeaseholdCollector, host: str, port: int) -> tuple[WSGIServer, Thread]:
     """Serve `/metrics` in a thread, and return the server and the thread. Raises OSError if the port is taken.
 
-    Port 0 takes any free one. `host` should be loopback, as there is no password. End the server by `shutdown()` and
-    `server_close()`.
+    Port 0 takes any free port. `host` should be loopback, because there is no password. `shutdown()` and
+    `server_close()` end the server.
     """
     registry = CollectorRegistry()
     registry.register(collector)
@@ -152,16 +159,14 @@ def start_metrics(collector: LeaseholdCollector, host: str, port: int) -> tuple[
 
 
 def serve_metrics(sources: Sources, host: str, port: int, check: Callable[[], object]) -> None:
-    """Serve `/metrics` until the process is stopped or `check` raises a ForeignClusterError, which is raised again
-    here.
-
-    Raises OSError if the port is taken.
+    """Serve `/metrics` until the process is stopped. Raises OSError if the port is taken, and ForeignClusterError if
+    `check` raises it during a scrape.
     """
     refused: list[ForeignClusterError] = []
 
     def refuse(error: ForeignClusterError) -> None:
         refused.append(error)
-        # In a thread, because shutdown() waits for the server's loop, which still has to answer this scrape.
+        # shutdown() runs in a thread, because it waits for the server's loop, which still has to answer this scrape.
         Thread(target=server.shutdown).start()
 
     server, thread = start_metrics(LeaseholdCollector(sources, check=check, refuse=refuse), host, port)
@@ -175,9 +180,7 @@ def _read_counts(
     sources: Sources, rules: Rules | None, accounts: Sequence[Account]
 ) -> tuple[dict[str, float] | None, list[Family]]:
     """Return the time of the last answer of each slot's machine, and the metric families of all counters and
-    histograms.
-
-    Return (None, []) while Redis is unavailable.
+    histograms. Return (None, []) if Redis is unavailable.
     """
     try:
         tally = sources.read_counts()
@@ -191,7 +194,7 @@ def _read_counts(
 
 
 def _add_zeros_of_pools(tally: Tally, rules: Rules) -> None:
-    """Add 0 to `tally` for each counter and histogram of a pool that launches machines, if it has no count yet.
+    """Add 0 to `tally` for each counter and histogram that has no count yet, for each pool that launches machines.
 
     Prometheus sees the first increase of a counter only if it has seen 0 before.
     """

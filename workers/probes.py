@@ -1,4 +1,4 @@
-"""Probes: check whether a machine is ready for leases, within the timeout of its pool's probe."""
+"""Probes: check whether a machine is ready for leases. A probe has a timeout, which the pool configures."""
 
 import http.client
 import os
@@ -17,18 +17,20 @@ from scheduler.model.slots import Machine, Slot
 
 _PLACEHOLDER: Final = re.compile(r"\{(address|instance_id)\}")
 _NO_ANSWER: Final = (OSError, http.client.HTTPException, ValueError, OverflowError)
-"""Errors of a probe without an answer: no connection, no HTTP, or an impossible address, path or port."""
+"""Errors that mean that a probe got no answer: no connection, no HTTP, or an impossible address, path or port."""
 
 
 class Probes:
-    """Checks whether a machine is ready, by the probe of its pool (implements the port `Probe`).
+    """Checks whether a machine is ready, by the kind of probe that its pool has. Implements the port `Probe`.
 
-    `none`: EC2's own status checks; `tcp`: the port accepts a connection; `http`: a GET of the path is answered with
-    2xx; `command`: the command ends with status 0. A machine that does not run or has no address yet is not ready.
+    `none`: EC2's own status checks pass; `tcp`: the port accepts a connection; `http`: a GET of the path is answered
+    with 2xx; `command`: the command ends with status 0. A machine that does not run or has no address yet is not ready.
     """
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """Return whether the machine passes its pool's probe; False if the pool is no longer configured."""
+        """Return whether the machine passes the probe of its pool. Return False if the machine does not run or the pool
+        is no longer configured.
+        """
         pool = rules.pools.get(slot.pool)
         if pool is None or machine.state != "running":
             return False
@@ -49,7 +51,9 @@ class Probes:
 
 
 def fill_command(command: Sequence[str], machine: Machine) -> list[str]:
-    """Return the arguments of a probe command with `{address}` and `{instance_id}` replaced; other braces stay."""
+    """Return the arguments of a probe command in which the machine's values replace `{address}` and `{instance_id}`.
+    Other braces stay.
+    """
     values = {"address": machine.address or "", "instance_id": machine.id}
     return [_PLACEHOLDER.sub(lambda found: values[found[1]], argument) for argument in command]
 

@@ -1,4 +1,4 @@
-"""Read the lengths of the Celery queues and the ages of their oldest messages from the broker, for the metrics."""
+"""Read the length of each Celery queue and the age of its oldest message from the broker, for the metrics."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,13 +11,17 @@ from leasehold.common.names import QUEUE_NAMES
 from scheduler.view.connection import redis_errors
 
 SENT_AT: Final = "sent_at"
-"""The message header with the cluster time of sending, in seconds since the epoch."""
+"""Header of a message with its sending time, as cluster time in seconds since the epoch."""
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
-"""What kombu appends to the name of a queue for each priority: a queue consists of four Redis lists."""
+"""Endings that kombu appends to the name of a queue, one for each priority. A queue therefore consists of four Redis
+lists.
+"""
 
 
 class WaitingMessages(msgspec.Struct, frozen=True):
-    """Number of messages that wait in a queue, and age of the oldest one (`oldest_seconds` None: it is unknown)."""
+    """The number of messages that wait in a queue, and the age of the oldest one in seconds (0 without a message; None:
+    the age is unknown).
+    """
 
     count: int
     oldest_seconds: float | None
@@ -32,17 +36,17 @@ class _Envelope(msgspec.Struct):
 
 
 class QueueWatch:
-    """Reads the length and the oldest message of each Celery queue. For an oldest message without a time of sending, it
-    remembers since when the message is the oldest.
+    """Reads the length and the oldest message of each Celery queue. If the oldest message has no sending time, its age
+    counts from the moment at which it was first seen as the oldest.
 
-    `clock`: cluster time.
+    `clock` returns cluster time.
     """
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
         self._client, self._clock = client, clock
         self._seen: dict[str, tuple[int, float]] = {}
-        """Redis list → the hash of its oldest message, if this message has no time of sending, and since when it is the
-        oldest.
+        """Redis list whose oldest message has no sending time → (hash of this message, time since which it is known as
+        the oldest).
         """
 
     @redis_errors()
@@ -75,8 +79,8 @@ class QueueWatch:
         return WaitingMessages(cast("int", count), max(now - self._find_start(key, cast("bytes", message), now), 0.0))
 
     def _find_start(self, key: str, message: bytes, now: float) -> float:
-        """Return when `message` was sent; if it has no time of sending, return since when it is the oldest of the Redis
-        list `key`.
+        """Return the sending time of `message`, the oldest one of the Redis list `key`. If it has none, return the time
+        since which it is known as the oldest.
         """
         with suppress(msgspec.MsgspecError):
             sent_at = msgspec.json.decode(message, type=_Envelope).headers.sent_at
@@ -90,7 +94,9 @@ class QueueWatch:
 
 
 def _add_up(lists: list[WaitingMessages]) -> WaitingMessages:
-    """Return the waiting messages of a queue, added up from the Redis lists of its priorities."""
+    """Return the waiting messages of a queue: the sum over the Redis lists of its priorities, and the age of the oldest
+    message in them.
+    """
     ages = [each.oldest_seconds for each in lists]
     known = [age for age in ages if age is not None]
     return WaitingMessages(sum(each.count for each in lists), max(known) if len(known) == len(ages) else None)

@@ -1,7 +1,8 @@
-"""The composition root: make the connections to database, Redis and EC2, and the services, from the settings.
+"""Make the connections to database, Redis and EC2, and the services that use them, from the settings. This module is
+the composition root: only it imports all adapters.
 
-Only this module imports all adapters. Each value is made at its first use, and in each process by itself, because a
-connection that was made before a fork belongs to the parent.
+Each process makes each value by itself, at the first use, because a connection that was made before a fork belongs to
+the parent.
 """
 
 import os
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 START_SECONDS: Final = 1.0
-"""Time limit in seconds for an answer of Redis at the start of a process. The process also starts without an answer."""
+"""Seconds that Redis may take to answer at the start of a process. The process also starts without an answer."""
 ADAPTERS: Final = (
     "scheduler.store.opening",
     "scheduler.view.redis_ports",
@@ -57,14 +58,16 @@ ADAPTERS: Final = (
 
 
 class TickingDispatcher(Dispatcher, Protocol):
-    """A dispatcher (which sends work to other processes) that can also send the message that requests a tick."""
+    """A dispatcher (which sends work to other processes) that can also send the request for a tick."""
 
     def send_tick(self) -> None:
-        """Send the message that requests a tick (a scheduling round) now."""
+        """Send the message that requests a tick now."""
 
 
 class PerProcess(Generic[Value]):
-    """A value that each process makes at its first use, even if its parent had made one before the fork."""
+    """A value that each process makes at its first use. A forked process makes its own, even if its parent has made
+    one.
+    """
 
     def __init__(self, make: Callable[[], Value]) -> None:
         self._make = make
@@ -73,8 +76,8 @@ class PerProcess(Generic[Value]):
         os.register_at_fork(after_in_child=self._forget)
 
     def get(self) -> Value:
-        """Return this process's value. It is made at the first call, only once even if several threads call at the same
-        time.
+        """Return the value of this process. The first call makes the value; if several threads call at the same time,
+        it is made once.
         """
         if self._pid != os.getpid():
             with self._guard:
@@ -90,7 +93,7 @@ class PerProcess(Generic[Value]):
 
 
 class _OnDemand:
-    """A stand-in for an object that is made at the first use of one of its attributes."""
+    """A stand-in for an object. The object is made when one of its attributes is used for the first time."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._made = PerProcess(make)
@@ -100,14 +103,14 @@ class _OnDemand:
 
 
 class once_per_process(Generic[Value]):  # noqa: N801 - used like `property`
-    """A property whose value each process computes once, at the first use of the property in this process."""
+    """A property whose value each process computes once, when the process uses the property for the first time."""
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
         self._make, self.__doc__ = make, make.__doc__
 
     def __get__(self, owner: object, _kind: type | None = None) -> Value:
-        """Return the property's value in this process. `owner` keeps it, as a PerProcess, under the property's name
-        with an underscore in front.
+        """Return the value of the property in this process. `owner` keeps the value in an attribute: the name of the
+        property after an underscore.
         """
         name, kept = f"_{self._make.__name__}", vars(owner)
         if name not in kept:
@@ -117,10 +120,9 @@ class once_per_process(Generic[Value]):  # noqa: N801 - used like `property`
 
 
 class Services:
-    """The connections and services that tasks and commands use, made from the settings at their first use.
+    """The connections and services that tasks and commands use. Each is made from the settings at its first use.
 
-    `make_dispatcher` is called once in each process; its result sends the work that operations leave to other
-    processes.
+    `make_dispatcher` is called once in each process. Its result sends the work of operations to other processes.
     """
 
     def __init__(self, settings: Settings, make_dispatcher: Callable[[], TickingDispatcher]) -> None:
@@ -155,7 +157,7 @@ class Services:
 
     @once_per_process
     def redis(self) -> Redis:
-        """The client of the Redis that has the view (the cluster's state, as clients read it), stored answers and
+        """The client of the view's Redis, which has the view (the copy of the state for clients), stored answers and
         counters.
         """
         from scheduler.view.connection import make_redis
@@ -164,8 +166,8 @@ class Services:
 
     @once_per_process
     def meter(self) -> Meter:
-        """The metrics counters in Redis, for a process that must not open the database, like the main process of a
-        worker.
+        """The counters of the metrics in Redis. A process that must not open the database, like the main process of a
+        worker, uses only this.
         """
         from scheduler.view.redis_meter import RedisMeter
 
@@ -173,13 +175,15 @@ class Services:
 
     @once_per_process
     def access(self) -> Access:
-        """Verifies and signs messages, with the principals (the senders that have keys) from the database."""
+        """The object that verifies and signs messages with the keys of the principals (the senders that have keys) in
+        the database.
+        """
         return Access(self.ports.store)
 
     @once_per_process
     def clock(self) -> "RedisClock":
-        """The clock of cluster time, read without the database. Messages are stamped, and their expiry is checked, by
-        it.
+        """The clock of cluster time, which needs no database. Messages get their sending time from it, and their expiry
+        is checked by it.
         """
         from scheduler.view.redis_clock import RedisClock
 
@@ -189,24 +193,22 @@ class Services:
 
     @once_per_process
     def leader(self) -> Leader:
-        """What this process keeps between its ticks (scheduling rounds) as a possible leader, with a random id for the
-        lock.
-        """
+        """What this process keeps between its ticks as a possible leader. It has a random id for the leader lock."""
         ticks = self.settings.ticks
         process = f"{socket.gethostname()}:{os.getpid()}"
         return Leader(uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds, process=process)
 
     @once_per_process
     def renewal(self) -> "Renewal":
-        """Renews the leader lock in the background, for each tick of this process."""
+        """The thread that renews the leader lock while a tick of this process runs."""
         from scheduler.view.redis_ports import Renewal
 
         return Renewal(self.ports.lock, self.settings.ticks.lock_seconds)
 
     @once_per_process
     def notices(self) -> NoticeFeed | None:
-        """The feed of EC2's interruption notices; None if no queue is configured. Raises CloudError if boto3 cannot
-        make a client.
+        """The feed of EC2's interruption notices; None if no queue is configured for them. Raises CloudError if boto3
+        cannot make a client.
         """
         if self.settings.aws.interruption_queue is None:
             return None
@@ -219,16 +221,16 @@ class Services:
         return MembershipCheck()
 
     def name_process(self, name: str) -> None:
-        """Let this process, but no process that it forks, record under `name` by how much its wall clock differs from
-        cluster time.
+        """Let this process publish its clock offset (wall clock minus cluster time) under `name`. A process that is
+        forked from it later does not.
         """
         self._process = name, os.getpid()
 
     def warm_up(self, *, fleet: bool) -> None:
-        """Make what the first task of this process needs; with `fleet` also boto3's EC2 clients. No connection is
-        opened.
+        """Make the objects that the first task of this process needs; with `fleet` also boto3's EC2 clients. No
+        connection is opened.
 
-        Errors are ignored here, because each task that needs the missing object will raise them.
+        Errors are ignored, because each task that needs a missing object raises them again.
         """
         with suppress(InvalidInputError, CloudError):
             ports = self.ports
@@ -236,8 +238,8 @@ class Services:
                 _ = ports.fleet.launch
 
     def import_adapters(self) -> None:
-        """Import the modules for database, Redis and probes before the fork, so that a worker's child processes inherit
-        them.
+        """Import the modules for database, Redis and probes. The main process of a worker calls this before it forks,
+        so that its child processes have the modules.
         """
         for module in ADAPTERS:
             import_module(module)
@@ -249,17 +251,19 @@ class Services:
         return open_store(self.settings.database_url)
 
     def find_schema_fault(self) -> str | None:
-        """Return what is wrong with the database's schema, with a remedy; None if the schema fits or cannot be read."""
+        """Return what is wrong with the schema of the database, with a remedy; None if the schema is correct or cannot
+        be read.
+        """
         from scheduler.store.schema import find_fault
 
         return find_fault(self.settings.database_url)
 
     def ensure_membership(self) -> None:
-        """Check, at most once a second, that database and Redis belong to one cluster and that the database was not set
-        back to an earlier state.
+        """Check that database and Redis belong to one cluster, and that the database was not set back to an earlier
+        state. The check is made at most once a second.
 
-        Raises ForeignClusterError or DatabaseWentBackError if one of these does not hold, StoreUnavailableError if the
-        database is unavailable.
+        Raises ForeignClusterError or DatabaseWentBackError if the check fails, StoreUnavailableError if the database is
+        unavailable.
         """
         self._membership.ensure(self.ports)
 
@@ -268,7 +272,7 @@ class Services:
         from workers.ec2.fleet import make_fleet
 
         aws = self.settings.aws
-        # The emulator has no limit by itself.
+        # By default the calls to an emulator have no limit.
         usual = CALLS_PER_SECOND if aws.endpoint_url is None else 0.0
         per_second = usual if aws.calls_per_second is None else aws.calls_per_second
         budget = CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None
@@ -279,8 +283,8 @@ def find_foreign(settings: Settings) -> str | None:
     """Return why no process may start: database and Redis belong to different clusters, or the database was set back to
     an earlier state.
 
-    Return None if neither is the case or the database is unavailable. The function opens and closes its own
-    connections.
+    Return None if neither is the case, or if the database is unavailable. This function opens connections of its own
+    and closes them.
     """
     from scheduler.store.opening import open_store
     from scheduler.view.connection import make_redis
@@ -296,7 +300,7 @@ def find_foreign(settings: Settings) -> str | None:
 
 
 def read_access(settings: Settings) -> "Ec2Access":
-    """Return the region, URL and credentials for EC2 that the settings define."""
+    """Return region, URL and credentials of EC2 from the settings."""
     from workers.ec2.clients import Ec2Access
 
     aws = settings.aws

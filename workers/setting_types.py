@@ -1,4 +1,6 @@
-"""Types of settings: periods, secrets, hosts, URLs. Their errors show no user, password or secret."""
+"""Types of settings: periods, secrets, hosts, URLs. If a value is wrong, the error does not show a user, password or
+secret.
+"""
 
 import ipaddress
 import re
@@ -15,13 +17,13 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 class SecretText:
-    """A text that no repr, log line or error shows."""
+    """A secret text. No repr, log line or error shows it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def get_secret_value(self) -> str:
-        """Return the secret text itself, which str() and repr() hide."""
+        """Return the secret text itself."""
         return self._text
 
     def __repr__(self) -> str:
@@ -85,8 +87,8 @@ def _redis_url(value: object) -> object:
 
 
 def _check_url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
-    """Return `value` if it is a URL with one of `schemes`. Else raise the error that describes `wanted`, without the
-    URL's user and password.
+    """Return `value` if it is a URL with one of `schemes`. Else raise the error that `wanted` was expected; the error
+    does not show user and password of the URL.
     """
     text = reveal(value) if isinstance(value, (str, SecretText)) else ""
     try:
@@ -101,7 +103,7 @@ def _check_url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
 
 
 def reveal(value: object) -> str:
-    """Return the text of a secret, or str() of another value."""
+    """Return the text of a secret, or another value as text."""
     return value.get_secret_value() if isinstance(value, SecretText) else str(value)
 
 

@@ -1,8 +1,8 @@
-"""The settings of the processes: addresses, intervals, and how long things are kept.
+"""The settings of the processes: addresses, intervals, and how long data is kept.
 
-They come from the environment (`LEASEHOLD_BROKER__URL`), then from `leasehold.toml`, then from the defaults in this
-module. The text under a key is its documentation, which `leasehold config init` and docs/reference/configuration.md
-show. Secrets are SecretText, so that no repr, log line or error shows them.
+A setting comes from the environment (`LEASEHOLD_BROKER__URL`), else from `leasehold.toml`, else from the default in
+this module. The text under a key documents the key in the file that `leasehold config init` writes and in
+docs/reference/configuration.md. Secrets are SecretText, so that no repr, log line or error shows them.
 """
 
 import ipaddress
@@ -55,11 +55,11 @@ class ViewSettings(Document):
     """
 
     url: RedisUrl | None = None
-    """URL of the view's Redis; default: the broker's."""
+    """URL of the Redis that has the view; default: the broker's Redis."""
     prefix: Text = "leasehold:"
     """Prefix of all keys in Redis; clusters that share a Redis need different ones."""
     tombstones: Period = 600.0
-    """How long removed rows and ended reservations stay in the view."""
+    """Time for which removed rows and ended reservations stay in the view."""
 
 
 class AccessSettings(Document):
@@ -69,13 +69,15 @@ class AccessSettings(Document):
     """
 
     mode: Literal["open", "warn", "signed"] = "open"
-    """Treatment of unsigned messages: they are accepted (`open`), accepted and counted (`warn`), or refused
+    """Treatment of messages without a signature: they are accepted (`open`), accepted and counted (`warn`), or refused
     (`signed`).
     """
     principal: Name | None = None
-    """Principal of the signatures of commands on this host; default: the one that the key file names."""
+    """Principal as which commands on this host sign; default: the one that the key file names."""
     key_file: Text | None = None
-    """Key file with one line, `NAME:KEY` or `KEY`; only its owner may have the right to read it."""
+    """File with the key of the principal on one line, `NAME:KEY` or `KEY`; only its owner may have the right to read
+    it.
+    """
     key: Secret | None = None
     """The content of a key file; it overrides `key_file`."""
 
@@ -97,19 +99,21 @@ class AwsSettings(Document):
     profile: Name | None = None
     """Profile of boto3's configuration with credentials or a role; default: boto3's own choice."""
     cluster: Name = "leasehold"
-    """Value of the cluster tag. Machines without this tag and value are never touched."""
+    """Value of the tag by which machines belong to this cluster. A machine without this tag and value is
+    never changed.
+    """
     interruption_queue: QueueUrl | None = None
     """URL of the SQS queue, for this cluster only, to which EventBridge sends spot notices; default: none."""
     interruption_interval: Period = 5.0
-    """Interval in which the interruption queue is read; each read waits for a message until a second before the next
-    one.
+    """Interval in which the interruption queue is read. Each read waits for messages until a second before the next
+    read.
     """
     calls_per_second: Amount | None = None
-    """EC2 calls a second of all processes together; default: 20, no limit with `endpoint_url`; 0: no limit."""
+    """Most EC2 calls a second, of all processes together; 0: no limit. Default: 20, or no limit with `endpoint_url`."""
     access_key_id: Secret | None = None
-    """Access key, for the emulator; for AWS use boto3's chain."""
+    """Access key for the emulator. For AWS use boto3's own chain (environment, profile, role)."""
     secret_access_key: Secret | None = None
-    """Secret key for `access_key_id`."""
+    """Secret key that belongs to `access_key_id`."""
 
 
 class IntakeSettings(Document):
@@ -119,8 +123,8 @@ class IntakeSettings(Document):
     """
 
     longest_wait: Period = 1.0
-    """Queries and registrations that would wait longer are answered "come again later"; others at 5 and 15
-    times this.
+    """A query or registration that would wait longer is refused with the answer to come again later. Requests of
+    producers may wait 5 times this time, messages of holders and operators 15 times.
     """
 
 
@@ -133,26 +137,28 @@ class TickSettings(Document):
     interval: Period = 5.0
     """Longest time between two ticks."""
     lock_seconds: Period = 15.0
-    """Duration of the leader lock; it is renewed after a third of it."""
+    """Duration of the leader lock. The leader renews it after a third of this time."""
     kick_seconds: Period = 2.0
-    """Kicks within this time share one tick message."""
+    """Kicks (requests for a tick) within this time share one message."""
 
     @property
     def expires(self) -> float:
-        """Seconds after which a tick message that still waits in its queue is dropped: two tick intervals."""
+        """Seconds after which a message that requests a tick is dropped if it still waits in its queue: two tick
+        intervals.
+        """
         return 2 * self.interval
 
 
 class KeepSettings(Document):
-    """How long records of the past are kept."""
+    """How long events, ended reservations and answers are kept."""
 
     events_days: Days = 30.0
     """Days for which events are kept."""
     ended_days: Days = 7.0
     """Days for which rows of ended reservations are kept."""
     requests: Period = 3600.0
-    """Time for which requests and their answers are kept; a repeated request gets the stored answer within
-    this time.
+    """Time for which requests and their answers are kept. A request that is repeated within this time gets the stored
+    answer.
     """
 
 
@@ -204,28 +210,30 @@ class CelerySettings(Document):
     """The Celery workers: time limits and number of tasks."""
 
     visibility_timeout: Period = 300.0
-    """Time after which a message of a dead worker is delivered again; more than 2 × `hard_time_limit`."""
+    """Time after which a message that a dead worker had taken is delivered again; more than 2 × `hard_time_limit`."""
     hard_time_limit: Period = 120.0
-    """Time after which a task (in a process pool) is killed."""
+    """Time after which a task in a process pool is killed."""
     soft_time_limit: Period = 100.0
-    """Time after which a task (in a process pool) is stopped by an exception."""
+    """Time after which a task in a process pool is stopped by an exception."""
     soft_shutdown: Period = 5.0
-    """Time that a stopping worker waits for its tasks; use 30 in containers."""
+    """Time that a stopping worker waits for the end of its tasks; use 30 in containers."""
     beat_file: Text | None = None
-    """File that beat writes with each task, for `leasehold alive beat`; default: that of `leasehold up`, or none."""
+    """File that beat writes whenever it sends a task, for `leasehold alive beat`; default: that of `leasehold up`, or
+    none.
+    """
     concurrency: ConcurrencySettings = ConcurrencySettings()
     """Number of tasks that a worker of each queue runs at once."""
 
 
 class Settings(Document):
-    """All settings of a process; made by `read_settings`."""
+    """All settings of a process. `read_settings` makes and checks them."""
 
     recover_interval: Period = 10.0
-    """Interval in which decided work that was not sent or not done is sent again."""
+    """Interval in which work is sent again that was decided but not sent or not done."""
     sweep_interval: Period = 2.0
-    """Interval in which slots that boot, bind or terminate are checked; at most `recover_interval`."""
+    """Interval in which the workers check slots that boot, bind or terminate; at most `recover_interval`."""
     orphan_age: Period = 300.0
-    """Age at which a machine with the cluster's tag but without a slot is terminated, if no slot can adopt it."""
+    """Age at which a machine is terminated that has the cluster's tag but no slot, and that no slot can adopt."""
     broker: BrokerSettings = BrokerSettings()
     """The Redis that carries Celery's messages."""
     view: ViewSettings = ViewSettings()
@@ -241,7 +249,7 @@ class Settings(Document):
     ticks: TickSettings = TickSettings()
     """When ticks run, and how long one process leads."""
     keep: KeepSettings = KeepSettings()
-    """How long records of the past are kept."""
+    """How long events, ended reservations and answers are kept."""
     log: LogSettings = LogSettings()
     """The log lines that the processes write."""
     metrics: MetricsSettings = MetricsSettings()
@@ -267,13 +275,15 @@ class Settings(Document):
         return reveal(self.database.url)
 
     def check_fields(self) -> None:
-        """Refuse settings that contradict each other: times, keys, or Flower's address without a password."""
+        """Refuse settings that contradict each other: time limits, a key without its pair, Flower's address without a
+        password.
+        """
         if faults := [*_timing_conflicts(self), *_access_conflicts(self)]:
             raise conflicts(faults)
 
 
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Yield a fault for each time setting that contradicts another (docs/reference/configuration.md, "What must go
+    """Yield a fault for each time setting that contradicts another one (docs/reference/configuration.md, "What must go
     together").
     """
     ticks, celery = settings.ticks, settings.celery
@@ -292,8 +302,8 @@ def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
 
 
 def _access_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Yield a fault for an AWS key without its pair, a principal without a key, and Flower without a password on an
-    address that is not loopback.
+    """Yield a fault for one of the two AWS keys without the other, for a principal without a key, and for Flower on an
+    address other than loopback without a password.
     """
     aws, flower, access = settings.aws, settings.flower, settings.access
     if access.principal is not None and access.key is None and access.key_file is None:
@@ -306,7 +316,7 @@ def _access_conflicts(settings: Settings) -> Iterator[Fault]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is an address to which only programs on this host can connect."""
+    """Return whether `host` is a loopback address, to which only programs on this host can connect."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -314,9 +324,9 @@ def is_loopback(host: str) -> bool:
 
 
 def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
-    """Return the settings: variables of the environment over the sections of a parsed `leasehold.toml`.
+    """Return the settings: the sections of a parsed `leasehold.toml`, overridden by variables of the environment.
 
-    Raises InvalidInputError with all faults. A fault in a variable of the environment names the variable.
+    Raises InvalidInputError with all faults. If the value of a variable is wrong, the fault names the variable.
     """
     given = document or {}
     known = {key: value for key, value in given.items() if key in Settings.model_fields}
@@ -339,8 +349,8 @@ def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
 
 
 def _lay_over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
-    """Return `lower` and `upper` merged: where both have a table under a key, the tables are merged, else `upper`
-    counts.
+    """Return the tables `lower` and `upper` merged. Where both have a key, the value of `upper` counts; two tables
+    under the same key are merged.
     """
     merged = {**lower, **upper}
     for key in lower.keys() & upper.keys():

@@ -1,1 +1,3 @@
-"""The agent that runs on a host of a static pool. Public names: `HostAgent`, `HostSpec`."""
+"""The agent of a static pool's host: a program on the host that registers it and reports that it is online. Public
+names: `HostAgent`, `HostSpec`.
+"""

@@ -1,6 +1,7 @@
-"""The agent of a static host: registers the host, sends heartbeats, reports its leases, limits their cores, and leaves.
+"""The agent of a static host. It registers the host, sends heartbeats, reports the leases on the host, limits their
+cores, and takes the host out of service at the end.
 
-Heartbeats are sent by a thread of their own, so that a host does not look offline while the agent waits for an answer.
+A thread of its own sends the heartbeats, so that the host does not look offline while the agent waits for an answer.
 """
 
 import random

@@ -80,7 +80,7 @@ class Enforcer:
         try:
             self._limits.apply(_name(key), list_tree(roots), cores, before)
         except OSError as error:
-            self._report_once(key, "unlimited", why=f"{self._limits.name}: {error}")
+            self._report_once(key, "unlimited", why=f"the system refused the limit by {self._limits.name}: {error}")
             return
         self._applied[key] = (roots, cores, before)
         self._report_once(key, "limited", cores=cores, by=self._limits.name)

@@ -1,5 +1,5 @@
-"""Apply scheduling rules to the database: preview the change, and ask before it takes machines, leases or balances
-away. After the change request a tick (a run of the scheduler).
+"""Apply scheduling rules to the database: preview the change, ask before machines, leases or balances are taken away,
+change the rules, and request a tick (a run of the scheduler).
 """
 
 import sys

@@ -55,7 +55,7 @@ def complete_accounts(incomplete: str) -> Found:
 
 
 def complete_pools(incomplete: str) -> Found:
-    """Complete the name of a pool of slots in a shell: offer the pools that match."""
+    """Complete the name of a pool of slots in a shell: offer the names of pools that begin with `incomplete`."""
     return [each for each in _find("slots", "", lambda _, row: (row["pool"], "")) if each[0].startswith(incomplete)]
 
 
@@ -65,7 +65,7 @@ def complete_phases(incomplete: str) -> list[str]:
 
 
 def complete_states(incomplete: str) -> list[str]:
-    """Complete a state of slots in a shell: offer the states that match."""
+    """Complete a state of slots in a shell: offer the states that begin with `incomplete`."""
     return starting(SLOT_STATES, incomplete)
 
 
@@ -93,7 +93,7 @@ def _find(table: str, incomplete: str, read: Read) -> Found:
         address = find_address()
     except (NoStack, UntrustedFolder):
         return []
-    # Imported here, because the import takes long and must not count against the time limit of `_scan`.
+    # The import takes long, so it is made before the time limit of the thread begins.
     import leasehold.client.view_reader  # noqa: F401 - see above
 
     found: dict[str, str] = {}

@@ -30,7 +30,7 @@ def check(file: File = None, as_json: AsJson = False) -> None:
     if faults:
         raise CommandError("\n".join(map(str, faults)), BAD_INPUT)
     lines = [f"warning: {warning}" for warning in warnings]
-    print_thing(*lines, f"{found or 'no file, so the defaults'}: fine")
+    print_thing(*lines, f"{found or 'no file, so the defaults'}: no faults")
 
 
 @group.command(epilog=example("leasehold config init", "leasehold config init other.toml"))

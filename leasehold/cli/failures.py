@@ -50,7 +50,7 @@ def run_safely(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except BrokenPipeError:
-        # The reader of standard output (`| head`) has closed it. Python's flush at exit must not fail on that again.
+        # The reader of standard output (like `head`) has closed it. Python's flush at exit must not fail on that again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:
@@ -78,7 +78,7 @@ def explain(error: Exception) -> tuple[list[str], int]:
         return str(error).splitlines(), error.status
     # Some errors of the client are an OSError too (TimeoutError, ConnectionError); they have a message of their own.
     if isinstance(error, OSError) and not isinstance(error, LeaseholdError) and error.filename:
-        return [one_line(f"{error.filename}: {error.strerror}")], FAILED
+        return [one_line(f"{error.filename} cannot be used: {error.strerror}")], FAILED
     faults = getattr(error, "faults", ())
     lines = [str(each) for each in faults] or [str(error), *getattr(error, "details", ())]
     return [one_line(each) for each in lines], BAD_INPUT if faults or isinstance(error, BadCredentials) else FAILED

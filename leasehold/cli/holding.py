@@ -69,7 +69,8 @@ def run(
     fields = {"id": f"r-{secrets.token_hex(8)}", "ttl": DEFAULT_TTL, **items}
     group = CommandGroup()
     with connect(timeout) as client:
-        # Before signals are handled: a signal cancels the reservation, which another process may hold already.
+        # This check comes before signals are handled, because a signal cancels the reservation, and another process may
+        # hold it already.
         row = client.get(fields["id"])
         if row is not None and row.phase in {"leased", "revoking"}:
             raise CommandError(

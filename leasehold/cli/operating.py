@@ -72,7 +72,7 @@ def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: A
     patience = find_patience(wait, timeout)
     sent: list[str] = []
     with connect() as client, reports_interrupt("continues to drain", sent):
-        # Read before the request: a later machine of the same slot does not prolong the wait.
+        # The epochs are read before the request, so that a later machine of the same slot does not prolong the wait.
         slots = map(client.slot, names if patience is not None else ())
         machines = {slot.id: slot.epoch for slot in slots if slot is not None}
         send_each(client.drain, names, lambda answer: _show(answer, as_json, sent))

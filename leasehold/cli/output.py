@@ -121,7 +121,7 @@ def repeat(show: Callable[[], None], seconds: float | None) -> None:
     show()
     while seconds is not None:
         sys.stdout.flush()
-        # The interval of --watch.
+        # This pause is the interval of --watch.
         time.sleep(seconds)
         if sys.stdout.isatty():
             sys.stdout.write("\x1b[2J\x1b[H")

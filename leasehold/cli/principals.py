@@ -168,5 +168,5 @@ def _hand_out(row: "StoredPrincipal", cluster: str, file: IO[str] | None, path: 
         print_thing(f"{row.name} ({row.role}): the key is in {path}")
     else:
         print_thing(f"{row.name} ({row.role}); this key is not shown again:")
-        # Printed without wrapping, so that it can be copied.
+        # The line is printed without wrapping, so that it can be copied.
         typer.echo(line)

@@ -80,7 +80,7 @@ def show_rules(
         return
     from leasehold.cli.applying import format_toml
 
-    # Never wrapped: a TOML string must stay on one line.
+    # The text is never wrapped, because a TOML string must stay on one line.
     sys.stdout.write(f"# version {number}\n{format_toml(document)}\n")
 
 

@@ -131,7 +131,7 @@ def _play_trace(  # noqa: PLR0913 - an option each
     combinations = combine(found.rules_document, read_choices(choices))
     fleets = prepare(combinations, found.cloud, slots=slots, system=system)
     try:
-        # Only the jobs that each fleet can serve, so that the results can be compared.
+        # Only jobs that every fleet can serve are played, so that the results can be compared.
         most = min(fleet.most_processors for fleet in fleets)
         workload = read_workload(file, most, limit=limit, skip_bad=skip_bad)
         return play_all(workload, combinations, fleets, share), workload

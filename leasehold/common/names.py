@@ -42,7 +42,9 @@ class RedisNames:
         self.building, self.sequence = f"{self._view}building", f"{self._view}sequence"
         self.deltas, self.gone, self.leaving = f"{self._view}deltas", f"{self._view}gone", f"{self._view}leaving"
         self.clock, self.clocks = f"{prefix}clock", f"{prefix}clocks"
-        """Keys of the published offset (cluster time minus the time of Redis) and of the offsets of the processes."""
+        """`clock`: key of the offset that the leader publishes (cluster time minus the time of Redis). `clocks`: key of
+        the hash with the clock offset of each process.
+        """
         self.cluster = f"{prefix}cluster"
         """Key of the record to which cluster this Redis belongs."""
         self.taken = f"{prefix}queue:taken"

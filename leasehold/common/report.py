@@ -25,7 +25,7 @@ class Reads(Protocol):
     """The commands of a Redis client that `read_report` uses."""
 
     def get(self, name: str) -> Any:
-        """Return the value of a key, or None."""
+        """Return the value of the key `name`; None if the key is missing."""
 
     def hmget(self, name: str, keys: Sequence[str]) -> Any:
         """Return the values of these fields of a hash, in the same order; None for a missing field."""

@@ -73,7 +73,7 @@ class Holders:
         return all(self.progress.is_over(name) for name in self._jobs)
 
     def close(self) -> None:
-        """Wait for the requests that the holders already sent; requests that still wait to be sent are dropped."""
+        """Wait for the requests that were already sent. Requests that still wait for a free thread are dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> None:
@@ -98,7 +98,7 @@ class Holders:
         try:
             answers = self._client.reserve_many(map(self._describe, names))
         except LeaseholdError as error:
-            self.progress.errors.append(f"{names[0]}: {error}")
+            self.progress.errors.append(f"{names[0]} and later jobs were not submitted: {error}")
             # The next step sends these jobs again. A repeated id does not make a second reservation.
             self._unsent += reversed(names)
             return
@@ -155,5 +155,5 @@ class Holders:
         try:
             act()
         except LeaseholdError as error:
-            self.progress.errors.append(f"{name}: {error}")
+            self.progress.errors.append(f"a request for {name} failed: {error}")
             self._busy.discard(name)

@@ -65,7 +65,7 @@ def look_at_redis(name: str, url: str, seconds: float, now: Callable[[], float] 
         try:
             yield from _look_inside(name, client, url, now)
         except redis.RedisError as error:
-            yield failure(f"{name} {ASPECTS[0]}", str(error), "Look at Redis' log.")
+            yield failure(f"{name} {ASPECTS[0]}", str(error), "Look for the cause in Redis' log.")
 
 
 def _look_inside(name: str, client: redis.Redis, url: str, now: Callable[[], float]) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
         state = schema_state(url)
     except (StoreUnavailableError, InvalidInputError) as error:
         remedy = "Start the database, free space on its disk, or correct database.url (LEASEHOLD_DATABASE__URL)."
-        yield failure(DATABASE, f"{show_url(url)}: {error}", remedy)
+        yield failure(DATABASE, f"the database at {show_url(url)} cannot be used: {error}", remedy)
         yield from (
             skipped(check, "the database cannot be reached") for check in (SCHEMA, WRITES, CLOCK, MEMBERSHIP, RULES)
         )
@@ -53,7 +53,7 @@ def _look_at_clock(store: Store) -> Iterator[Finding]:
     try:
         offset = store.read_cluster().reference_offset
     except StoreUnavailableError as error:
-        yield failure(CLOCK, str(error), "Look at the database's log.")
+        yield failure(CLOCK, str(error), "Look for the cause in the database's log.")
         return
     yield judge_clock(CLOCK, 0.0 - offset, 0.0, "its")
 

@@ -50,7 +50,7 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
         look: Look = lambda: look_at_cloud(configuration, abilities, seconds)  # noqa: E731 - its type is worth a name
         yield from run_bounded("aws", look, 4 * seconds)
     else:
-        yield skipped("aws", "not requested")
+        yield skipped("aws", "the permissions in AWS are not checked: no ability was requested")
 
 
 def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[Finding]:
@@ -78,7 +78,8 @@ def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:
         try:
             item = found.get(timeout=max(until - time.monotonic(), 0.01))
         except Empty:
-            yield failure(name, f"no answer in {seconds:g} s", "Look at the network, or give it longer (--timeout).")
+            remedy = "Check the network, or allow more time with --timeout."
+            yield failure(name, f"no answer in {seconds:g} s", remedy)
             return
         if item is None:
             return

@@ -69,7 +69,7 @@ def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
     Redis may run with or without an append-only file: if Redis loses its data, no lease or reservation is lost.
     """
     if info.get("rdb_last_bgsave_status", "ok") != "ok" or info.get("aof_last_write_status", "ok") != "ok":
-        remedy = "Look at Redis' log and its disk: it refuses writes while it cannot save."
+        remedy = "Look for the cause in Redis' log and on its disk: Redis refuses writes while it cannot save."
         return failure(check, "the last save to disk failed", remedy)
     if info.get("aof_enabled"):
         return ok(check, "append-only file: a restart keeps the messages")
@@ -97,8 +97,8 @@ def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -
     )
     if bind is None:
         unread = f"its addresses could not be read as this user: {user} may not use CONFIG"
-        ask = "Or ask an administrator: does it listen on loopback only (`CONFIG GET bind`)?"
-        return warning(check, f"clients need no password, and {unread}", f"{remedy} {ask}")
+        remedy += " Or ask an administrator: does it listen on loopback only (`CONFIG GET bind`)?"
+        return warning(check, f"clients need no password, and {unread}", remedy)
     bound = set(bind.split())
     if bound and bound <= _LOOPBACK:
         return ok(check, "clients need no password; it listens on loopback only")
@@ -202,13 +202,13 @@ def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
     docs/how-to/operations.md, "Celery's settings", gives the reasons.
     """
     if faults := [*_list_unsafe(conf)]:
-        return failure("celery", "; ".join(faults), "Run tasks.app without changes: it sets all of these.")
+        return failure("celery", "; ".join(faults), "Start the workers with tasks.app as it is: it has safe settings.")
     if _numbers(celery) >= (5, 7):
-        remedy = "Install celery 5.6.3: a worker of 5.7 ends when Redis goes away while it holds a message."
-        return warning("celery", f"celery {celery}", remedy)
+        remedy = "Install celery 5.6.3: a worker of celery 5.7 ends if Redis goes away while it holds a message."
+        return warning("celery", f"celery {celery} is installed", remedy)
     if _numbers(kombu) < (5, 7):
-        remedy = "Install kombu 5.7: with older ones a worker that reconnected may consume nothing."
-        return warning("celery", f"kombu {kombu}", remedy)
+        remedy = "Install kombu 5.7: with an older version a worker that reconnected may consume no messages."
+        return warning("celery", f"kombu {kombu} is installed", remedy)
     return ok("celery", f"celery {celery}, kombu {kombu}, safe settings")
 
 

@@ -1,1 +1,3 @@
-"""`leasehold simulate TRACE`: play a workload log on a fleet, compare several settings, draw the results."""
+"""The parts of `leasehold simulate TRACE`: simulate a workload log on a fleet, compare several settings, and draw the
+results.
+"""

@@ -22,7 +22,7 @@ def find_procfile() -> Path:
     for candidate in (package.parent / "Procfile", package / "Procfile"):
         if candidate.is_file():
             return candidate
-    raise ProcfileError("this installation has no Procfile: install it again")
+    raise ProcfileError("this installation has no Procfile: install the package leasehold again")
 
 
 def read_procfile(text: str) -> list[Program]:

@@ -1,4 +1,6 @@
-"""Keep a set of programs running: start them, restart programs that ended after a growing pause, and end them all."""
+"""Keep a set of programs running: start them, restart each program that ended after a pause that grows, and end them
+all.
+"""
 
 import shlex
 import threading

@@ -196,7 +196,8 @@ def test_a_failure_to_limit_is_reported_once_and_retried(tmp_path: Path, family:
     made.limits.error = PermissionError(1, "Operation not permitted")
     for _ in range(2):
         made.enforcer.enforce([a_hosted("r1", 2.0)])
-    assert made.events() == [("unlimited", "r1", "notes: [Errno 1] Operation not permitted")]
+    why = "the system refused the limit by notes: [Errno 1] Operation not permitted"
+    assert made.events() == [("unlimited", "r1", why)]
     made.limits.error = None
     made.enforcer.enforce([a_hosted("r1", 2.0)])
     assert made.events() == [("limited", "r1", 2.0)]

@@ -1,9 +1,12 @@
-"""EC2 behind the `Fleet` port: boto3 calls, the categories of errors, user data, and an emulator for trials."""
+"""EC2 as the implementation of the port `Fleet`: boto3 calls, the categories of errors, user data, and an emulator for
+trials.
+"""
 
 from typing import Final
 
 EMULATOR_SECRET_VARIABLE: Final = "EC2_EMULATOR_SECRET"  # noqa: S105 - a name
-"""The environment variable with the secret of the EC2 emulator; a command line could be read by every user of the host.
+"""Name of the environment variable with the secret of the EC2 emulator. The secret is not in the command line, because
+every user of the host could read it there.
 
 The name has no `LEASEHOLD_` prefix, because other commands would refuse it as an unknown setting.
 """

@@ -1,11 +1,13 @@
-"""One budget in Redis for the EC2 calls of all processes, so that no worker's calls get those of others throttled.
+"""A budget in Redis for the EC2 calls of all processes, so that the calls of one worker do not use up EC2's limits for
+the others.
 
 EC2 has token buckets for each account and region, and refuses a call that finds its bucket empty. One launch too many
 puts a pool into launch back-off, and reading calls can use up the tokens that a termination needs. So every attempt of
-a call first takes its tokens from this budget, and waits for them if necessary. Terminations have precedence over
-launches, and launches over reading calls: in the bucket that all kinds of calls share, each kind leaves tokens for the
-kinds that have precedence over it. Source: EC2's request limits (100 reads, 20 a second; RunInstances 5, 2 a second;
-TerminateInstances 100, 5 a second).
+a call first takes its tokens from this budget, and waits for them if necessary.
+
+Terminations have precedence over launches, and launches over reading calls: in the bucket that all kinds of calls
+share, each kind leaves tokens for the kinds that have precedence over it. Source: EC2's request limits (100 reads, 20 a
+second; RunInstances 5, 2 a second; TerminateInstances 100, 5 a second).
 """
 
 import time
@@ -21,25 +23,26 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 CALLS_PER_SECOND: Final = 20.0
-"""EC2's default limit for the API calls of an AWS account in a second."""
+"""EC2's default limit for an AWS account, in API calls a second."""
 PATIENCE: Final = 10.0
-"""Longest wait of an EC2 call for tokens of the call budget, in seconds. Then the call is sent without them, and EC2
-decides.
+"""Longest time in seconds that an EC2 call waits for its tokens. Then the call is sent without them, and EC2 may refuse
+it.
 """
 LAUNCHES: Final = ("RunInstances", "CreateFleet")
 TERMINATIONS: Final = ("TerminateInstances",)
 
 
 class Share(msgspec.Struct, frozen=True):
-    """The tokens that one kind of EC2 call may take from the call budget, for an account with one call a second.
+    """What one kind of EC2 call may take from the call budget of an account that EC2 grants one call a second.
+    CallBudget multiplies the numbers by the account's real limit.
 
-    If `bucket` is not None, the kind also has a token bucket of this name, which gains `gain` tokens a second and holds
-    `size`.
+    If `bucket` is not None, this kind of call has a further token bucket with this name, which gains `gain` tokens a
+    second and holds `size`.
     """
 
     left: float
-    """Tokens that calls of this kind leave for others in the bucket shared by all EC2 calls, which gains 1 a second and
-    holds 5.
+    """Number of tokens in the common bucket that calls of this kind leave to kinds with precedence. All EC2 calls share
+    the common bucket, which gains 1 token a second and holds 5.
     """
     bucket: str | None = None
     gain: float = 0.0
@@ -55,10 +58,11 @@ SHARES: Final = {
 
 
 class CallBudget:
-    """The budget of a cluster's EC2 calls in one AWS account, shared through Redis. Safe for threads and processes.
+    """The budget for the EC2 calls of a cluster in one AWS account, shared through Redis. Safe for threads and
+    processes.
 
-    `per_second`: the calls a second that EC2 grants the account; all token buckets are scaled by it. While Redis is
-    unavailable, no call waits. `pause` sleeps, `clock` is monotonic.
+    `per_second`: the calls a second that EC2 grants the account. All token buckets are multiplied by it. While Redis is
+    unavailable, no call waits. `pause` sleeps for a number of seconds, `clock` is a monotonic clock.
     """
 
     def __init__(
@@ -75,7 +79,9 @@ class CallBudget:
         self._pause, self._clock = pause, clock
 
     def guard(self, client: "EC2Client") -> None:
-        """Make each attempt of this boto3 client's EC2 calls take its tokens from the call budget first."""
+        """Let every EC2 call of this boto3 client, and every attempt of a call, first take its tokens from
+        the budget.
+        """
         region = client.meta.region_name
 
         def await_tokens(event_name: str, **_request: Any) -> None:
@@ -84,8 +90,8 @@ class CallBudget:
         client.meta.events.register("before-send.ec2", await_tokens)
 
     def await_tokens(self, action: str, region: str) -> None:
-        """Take the tokens of one EC2 call in this region from the call budget; wait for them for PATIENCE seconds at
-        most.
+        """Take the tokens of one EC2 call in this region from the budget. Wait for missing tokens, at most PATIENCE
+        seconds.
         """
         key, arguments = f"{self._prefix}ec2:{region}", self._buckets(SHARES.get(action, LOOK))
         end = self._clock() + PATIENCE
@@ -100,7 +106,7 @@ class CallBudget:
 
     def _buckets(self, share: Share) -> list[Any]:
         rate = self._per_second
-        # At least one token: a smaller bucket could never be taken from.
+        # The bucket holds at least one token, because no call could ever take one from a smaller bucket.
         size = max(1.0, COMMON_SIZE * rate)
         common = ["calls", rate, size, min(share.left * rate, size - 1)]
         own = [share.bucket, share.gain * rate, max(1.0, share.size * rate), 0] if share.bucket else []

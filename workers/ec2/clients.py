@@ -1,6 +1,6 @@
-"""boto3 clients with a limit for every wait: connect 3 s, read 15 s (launches 60 s), 3 attempts.
+"""Make boto3 clients whose every wait has a limit: connect 3 s, read 15 s (launches 60 s), 3 attempts.
 
-The clients sign with the time of AWS (`workers/ec2/signing_time.py`).
+The clients sign their requests with the time of AWS (`workers/ec2/signing_time.py`).
 """
 
 from functools import cache
@@ -26,11 +26,11 @@ LONGEST_POLL: Final = 20
 """Longest wait of an SQS call for a message, in seconds."""
 ATTEMPTS: Final = 3
 CONNECTIONS: Final = 32
-"""Most connections of one boto3 client, because all threads of a launch or health worker share the client."""
+"""Most connections of one boto3 client. All threads of a launch worker or health worker share one client."""
 
 
 class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Region, URL and credentials of EC2. Without keys, boto3's own chain (environment, profile, role) finds the
+    """Region, URL and credentials for EC2. Without keys, boto3's own chain (environment, profile, role) finds the
     credentials.
     """
 
@@ -41,26 +41,24 @@ class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
     secret_access_key: str | None = None
     session_token: str | None = None
     profile: str | None = None
-    """Profile of boto3's configuration with the credentials; None: boto3's own choice."""
+    """Profile in boto3's configuration that has the credentials; None: boto3 chooses one."""
 
     def __repr__(self) -> str:
-        """Return a text with region and URL but without the keys, because the text may get into a log."""
+        """Return a text with region and URL. The keys are missing in it, because the text may be logged."""
         return f"Ec2Access(region={self.region!r}, endpoint_url={self.endpoint_url!r})"
 
 
 def make_client(access: Ec2Access, read_seconds: float = READ_SECONDS) -> "EC2Client":
-    """Return an EC2 client, which is thread-safe.
-
-    Raises CloudError (auth or misconfigured) if boto3 cannot make one.
+    """Return an EC2 client, which several threads may use. Raises CloudError (auth or misconfigured) if boto3 cannot
+    make one.
     """
     client: EC2Client = open_client("ec2", access, read_seconds)
     return client
 
 
 def make_queue_client(access: Ec2Access) -> "SQSClient":
-    """Return an SQS client whose read timeout includes the time of a long poll.
-
-    Raises CloudError (auth or misconfigured) if boto3 cannot make one.
+    """Return an SQS client. Its read timeout is longer by the time of a long poll. Raises CloudError (auth or
+    misconfigured) if boto3 cannot make one.
     """
     client: SQSClient = open_client("sqs", access, READ_SECONDS + LONGEST_POLL)
     return client
@@ -73,7 +71,8 @@ def open_client(
     connect_seconds: float = CONNECT_SECONDS,
     attempts: int = ATTEMPTS,
 ) -> Any:
-    """Return a boto3 client of `service` with these time limits and this number of attempts.
+    """Return a boto3 client for an AWS service, with these time limits in seconds and this number of attempts for each
+    call.
 
     Raises CloudError (auth or misconfigured) if boto3 cannot make one.
     """
@@ -104,6 +103,8 @@ def open_client(
 
 @cache
 def _find_loader() -> Loader:
-    """Return botocore's data loader for all sessions. It caches EC2's API description, which takes long to read."""
+    """Return botocore's data loader, which all sessions share, because it caches EC2's API description, which takes
+    long to read.
+    """
     loader: Loader = botocore.session.get_session().get_component("data_loader")
     return loader

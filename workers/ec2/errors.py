@@ -1,6 +1,6 @@
-"""The category of each EC2 error (capacity, quota, auth …): by its code, else by its HTTP status.
+"""Find the category of each EC2 error (capacity, quota, auth …) by its code, else by its HTTP status.
 
-`scheduler.ports.CloudError` describes the reaction to a category. docs/reference/ec2-errors.md has the table.
+`scheduler.ports.CloudError` describes the reaction to each category. docs/reference/ec2-errors.md has the table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,8 @@ CODES: Final[Mapping[str, Category]] = {
     # No machine can have such an id.
     "InvalidInstanceID.Malformed": "not_found",
 }
-"""EC2's error code, or its beginning before a `*` → category of the error. Other codes are judged by the HTTP status.
+"""Code of an EC2 error, or the beginning of a code before a `*` → category of the error. The category of any other code
+follows from the HTTP status.
 """
 
 _PREFIXES: Final = tuple((code[:-1], category) for code, category in CODES.items() if code.endswith("*"))
@@ -88,17 +89,18 @@ _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
         "misconfigured",
     ),
 )
-"""Exceptions of botocore that have no EC2 error code → category. No request was sent (auth, misconfigured), or no
-readable answer came (transient).
+"""Exceptions of botocore that have no EC2 error code → category. For auth and misconfigured no request was sent; for
+transient no readable answer came.
 """
 
 
 Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
-"""The types of all exceptions that a call of boto3 raises."""
+"""All exceptions that a call of boto3 may raise."""
 
 
 def classify(code: str, http_status: int) -> Category:
-    """Return the category of an EC2 error: by its code, else `transient` for a 5xx, else `unknown`.
+    """Return the category of an EC2 error. The code decides; for an unknown code it is `transient` with a 5xx status,
+    else `unknown`.
 
     The code has precedence, because RequestLimitExceeded comes with status 503. docs/reference/ec2-errors.md has the
     table.
@@ -113,7 +115,9 @@ def classify(code: str, http_status: int) -> Category:
 
 
 def describe_failure(error: Failure) -> CloudError:
-    """Return an error of boto3 as CloudError, with EC2's code or else botocore's class name."""
+    """Return an exception of boto3 as CloudError, with EC2's error code, or without one with the name of the
+    exception's class.
+    """
     if isinstance(error, aws.ClientError):
         found = error.response.get("Error", {})
         code = found.get("Code", "Unknown")
@@ -127,7 +131,7 @@ def describe_failure(error: Failure) -> CloudError:
 
 @contextmanager
 def cloud_errors() -> Iterator[None]:
-    """Turn each exception of boto3 in the `with` block into a CloudError."""
+    """Within this context, turn each exception of boto3 into a CloudError."""
     try:
         yield
     except (aws.ClientError, aws.BotoCoreError, ResponseParserError) as error:
@@ -135,10 +139,11 @@ def cloud_errors() -> Iterator[None]:
 
 
 def describe_shortfall(errors: Sequence[Mapping[str, Any]]) -> CloudError:
-    """Return a CloudError with the reason why a launch that EC2 accepted gave no instance.
+    """Return a CloudError with the reason why EC2 accepted a launch but launched no instance. `errors`: the errors in
+    EC2's answer.
 
-    Of several `errors` in the answer the last capacity error is reported, else the last one; without errors it is a
-    capacity error. Sources: Arvados; EC2's CreateFleet, which may deliver fewer instances without an error.
+    The last capacity error counts, or without one the last error. Without any error the reason is missing capacity.
+    Sources: Arvados; EC2's CreateFleet, which may launch fewer instances without an error.
     """
     if not errors:
         return CloudError("capacity", "UnfulfillableCapacity", "EC2's answer to the launch request has no instance")

@@ -1,7 +1,7 @@
 """The machines of a cluster on EC2 (the port `Fleet`): boto3 calls in batches, with each error as a CloudError.
 
-`workers/ec2/requests.py` describes the two calls that launch. EC2 does not combine ids and paging: new machines are
-described by id (at most 100 in a call), the search for all machines uses tags with paging.
+`workers/ec2/requests.py` describes the two calls that launch machines. EC2 does not combine ids and paging: new
+machines are described by their ids, at most 100 in a call, and the search for all machines uses tags with paging.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,21 +42,21 @@ STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated
     "shutting-down": "stopping",
     "terminated": "terminated",
 }
-"""EC2's instance state → state of a Machine. A stopped instance cannot serve, so it counts as stopping."""
+"""State of an instance in EC2 → state of a Machine. A stopped instance cannot serve, so it counts as stopping."""
 
 
 MOST_DIGITS: Final = 16
-"""Most digits of a number in a machine's tag: those of the largest number below 2**53."""
+"""Most digits of a number in a tag of a machine: as many as 2**53 has, because the numbers are smaller."""
 INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
-"""State reasons of instances whose spot capacity EC2 has taken back."""
+"""EC2's state reasons for an instance whose spot capacity EC2 has taken back."""
 
 Answer = TypeVar("Answer")
 
 
 class Ec2Fleet:
-    """The machines of one cluster in one region of EC2; see `scheduler.ports.Fleet` for the contract.
+    """The machines of one cluster in one region of EC2. `scheduler.ports.Fleet` describes what each method promises.
 
-    `launcher` is the client for launches, with a longer read timeout than `client` (60 s, 15 s).
+    `launcher` is the client for launches, whose read timeout is longer (60 s instead of 15 s); default: `client`.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Ec2Fleet:
         return freeze_request(order, rules, self._cluster, self._client.meta.region_name)
 
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Send a launch request that `freeze` made, and return the machine. If the request is sent again, EC2 answers
-        with the same machine, because of its client token.
+        """Send a launch request that `freeze` made, and return the machine. If the same request is sent again, its
+        client token makes EC2 return the same machine.
         """
         parameters = request["parameters"]
         match request["api"]:
@@ -92,8 +92,8 @@ class Ec2Fleet:
                 )
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """Return the machines with these ids, running ones with their status checks. Ids that EC2 does not know are
-        missing.
+        """Return the machines with these ids, by id. Running machines have the result of their status checks. An id
+        that EC2 does not know is missing.
         """
         client = self._client
         described = self._each_batch(
@@ -109,17 +109,17 @@ class Ec2Fleet:
         return found
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return the cluster's machines whose tag has this launch id, except terminated ones."""
+        """Return the machines of this cluster whose tag has this launch id, except terminated ones."""
         return list(self._find({f"tag:{TAG_LAUNCH}": [launch_id]}))
 
     def sweep(self) -> Iterator[Machine]:
-        """Yield all machines of this cluster except terminated ones, page by page, without status checks (`healthy` is
-        None).
+        """Yield all machines of this cluster except terminated ones, as EC2 returns them page by page. They have no
+        status checks (`healthy` is None).
         """
         return self._find({})
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Tag the machines with these ids as those of the cluster `cluster_id`. If EC2 does not know one of the ids,
+        """Tag the machines with these ids as machines of the cluster `cluster_id`. If EC2 does not know one of the ids,
         the machines are tagged one by one.
         """
 
@@ -131,7 +131,7 @@ class Ec2Fleet:
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate the machines with these ids, 100 in a call. If EC2 does not know one of the ids, the machines are
+        """Terminate the machines with these ids, 100 in one call. If EC2 does not know one of the ids, the machines are
         terminated one by one.
         """
         for _ in self._each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)]):
@@ -171,10 +171,10 @@ class Ec2Fleet:
     def _each_batch(
         self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]], size: int = MOST_IDS
     ) -> Iterator[Answer]:
-        """Yield the answers of `call` for all ids, in batches of `size`.
+        """Call `call` with batches of `size` ids, and yield its answers.
 
-        If EC2 does not know one id, the whole batch fails, and its ids are sent one by one; an unknown id then has no
-        answer.
+        If EC2 does not know one id, it refuses the whole batch. The ids of the batch are then sent one by one, and the
+        unknown id has no answer.
         """
         unread = iter(dict.fromkeys(ids))
         while batch := list(islice(unread, size)):
@@ -190,9 +190,9 @@ class Ec2Fleet:
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:
-    """Return the Ec2Fleet of a cluster, with one EC2 client for launches and one for other calls.
+    """Return the Ec2Fleet of a cluster, with one EC2 client for launches and one for all other calls.
 
-    The calls of both clients take their tokens from `budget`; None: there is no limit.
+    The calls of both clients take their tokens from `budget`; None: the calls have no limit.
     """
     client, launcher = make_client(access), make_client(access, LAUNCH_READ_SECONDS)
     if budget is not None:
@@ -226,7 +226,9 @@ def read_machines(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Machine
 
 
 def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
-    """Return the Machine for one entry of CreateFleet's `Instances`, which has only id, type, market and override."""
+    """Return the Machine for one entry of `Instances` in an answer of CreateFleet. The entry has only id, type, market
+    and override; `tags` are those of the request.
+    """
     override = instance.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     return Machine(
         id=instance["InstanceIds"][0],
@@ -239,8 +241,8 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
 
 
 def read_health(status: "InstanceStatusTypeDef") -> bool | None:
-    """Return the result of EC2's two status checks of an instance: True if both are ok, False if one is impaired, else
-    None.
+    """Return the result of EC2's two status checks of an instance: True if both are ok, False if one is impaired, None
+    if neither is the case.
     """
     checks = {
         status.get("InstanceStatus", {}).get("Status"),
@@ -265,8 +267,8 @@ def _read_tags(tags: Mapping[Any, str | None]) -> dict[str, Any]:
 
 
 def _read_number(text: str) -> int:
-    """Return the number in the text of a tag; 0 if the text is no such number, because every user of the AWS account
-    may write tags.
+    """Return the number in the text of a tag; 0 if the text is not such a number. Every user of the AWS account may
+    write tags, so a text may be wrong.
     """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else 0
 

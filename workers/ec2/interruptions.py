@@ -1,7 +1,7 @@
-"""Interruption and rebalance notices: EventBridge's events, read from an SQS queue by long polling.
+"""Receive EC2's interruption and rebalance notices: events of EventBridge, read from an SQS queue by long polling.
 
-Only this cluster reads the queue. A message with neither notice is logged and deleted as well, because SQS would
-deliver it again for days.
+Only this cluster reads the queue. A message that is no such notice is logged and deleted, because SQS would deliver it
+again for days.
 """
 
 import datetime as dt
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MOST_MESSAGES: Final = 10
-"""Maximum number of messages in one answer of SQS."""
+"""Most messages in one answer of SQS."""
 HIDDEN_SECONDS: Final = 30
-"""Seconds after which SQS delivers a received message again if it was not deleted. Overrides the setting of the SQS
-queue.
+"""Seconds after which SQS delivers a received message again if it was not deleted. This value overrides the setting of
+the SQS queue.
 """
 
 INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
@@ -37,7 +37,7 @@ class _Detail(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """EC2's event for an interruption or rebalance notice, with the fields that are read (EC2 user guide: "Spot
+    """An interruption or rebalance notice as EC2 sends it, with the fields that are read (EC2 user guide: "Spot
     interruption notices", "Rebalance recommendations").
     """
 
@@ -59,13 +59,13 @@ def read_notice(body: str) -> Notice:
 
 
 class SqsFeed:
-    """The feed of interruption and rebalance notices from an SQS queue. Thread-safe."""
+    """Reads interruption and rebalance notices from an SQS queue. Several threads may use it."""
 
     def __init__(self, client: "SQSClient", url: str, hidden_seconds: int = HIDDEN_SECONDS) -> None:
         self._client, self._url, self._hidden_seconds = client, url, hidden_seconds
 
     def receive(self, wait_seconds: float = 0.0) -> list[Message]:
-        """Return the messages that SQS delivers; wait for the first one up to `wait_seconds` (whole seconds, 20 at
+        """Return the messages that SQS delivers. Wait for the first one for up to `wait_seconds` (whole seconds, 20 at
         most).
         """
         with cloud_errors():
@@ -81,7 +81,7 @@ class SqsFeed:
         ]
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """Delete the received messages with these receipts from the SQS queue, so that they are not delivered again."""
+        """Delete received messages from the SQS queue, by their receipts, so that SQS does not deliver them again."""
         for receipt in receipts:
             with cloud_errors():
                 self._client.delete_message(QueueUrl=self._url, ReceiptHandle=receipt)

@@ -1,6 +1,7 @@
-"""Find out which calls the AWS credentials of this process permit, by EC2's DryRun and by reading each list once.
+"""Find out which calls the AWS credentials of this process permit: launches and terminations by DryRun, reading calls
+by making each once.
 
-EC2 answers a permitted call with `DryRun` by the error DryRunOperation.
+EC2 answers a call with DryRun by the error DryRunOperation if the call is permitted.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,18 +20,19 @@ if TYPE_CHECKING:
 
 PERMITTED: Final = "DryRunOperation"
 LEAST_RESULTS: Final = 5
-"""The least value of MaxResults that DescribeInstances accepts."""
+"""The smallest value of MaxResults that DescribeInstances accepts."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The AWS account and the ARN to which the credentials belong."""
+    """The AWS identity to which credentials belong: its account and its ARN."""
 
     account: str
     arn: str
 
 
 class Permissions:
-    """Tries the AWS calls that workers need. Each method raises CloudError if AWS refuses the call or is not reachable.
+    """Tries the AWS calls that the workers need. Each method raises CloudError if AWS refuses the call or cannot be
+    reached.
 
     A call has one attempt, with `seconds` to connect and `seconds` for the answer.
     """
@@ -39,7 +41,7 @@ class Permissions:
         self._access, self._seconds = access, seconds
 
     def identify(self) -> Identity:
-        """Return the AWS account and ARN of the credentials; the call needs no permission."""
+        """Return the AWS identity of the credentials. This call needs no permission."""
         with cloud_errors():
             answer = self._open("sts").get_caller_identity()
         return Identity(answer["Account"], answer["Arn"])
@@ -49,7 +51,7 @@ class Permissions:
         return str(self._ec2.meta.region_name)
 
     def try_launch(self, request: Mapping[str, Any]) -> None:
-        """Try a stored launch request with DryRun, including its tags, profile and template. Raises CloudError if EC2
+        """Try a launch request with DryRun, with its tags, profile and template. Raises CloudError if EC2
         refuses it.
         """
         call = self._ec2.create_fleet if request["api"] == "CreateFleet" else self._ec2.run_instances
@@ -63,8 +65,8 @@ class Permissions:
         _expect_refusal(lambda: self._ec2.terminate_instances(InstanceIds=[instance], DryRun=True))
 
     def look(self, cluster: str) -> int:
-        """Read up to five instances with the cluster's tag and a few status checks; return the number of these
-        instances.
+        """Try the two calls that read machines: read up to five instances with the cluster's tag, and a few status
+        checks. Return the number of these instances.
         """
         with cloud_errors():
             client = self._ec2
@@ -75,7 +77,7 @@ class Permissions:
         return sum(len(each.get("Instances", ())) for each in pages["Reservations"])
 
     def look_at_queue(self, url: str) -> int:
-        """Return about how many messages wait in the SQS queue with this URL."""
+        """Return approximately how many messages wait in the SQS queue with this URL."""
         with cloud_errors():
             name = "ApproximateNumberOfMessages"
             answer = self._open("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=[name])
@@ -92,8 +94,8 @@ class Permissions:
 
 
 def _expect_refusal(call: Callable[[], object]) -> None:
-    """Run a call that has DryRun, which EC2 always refuses. Raises the CloudError unless the refusal is
-    DryRunOperation, by which EC2 answers a permitted call.
+    """Make a call with DryRun, which EC2 always refuses. If the refusal is DryRunOperation, the call is permitted; else
+    raise the CloudError.
     """
     try:
         with cloud_errors():

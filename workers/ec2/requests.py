@@ -1,8 +1,9 @@
-"""Build the whole launch request to EC2 as JSON values from the rules, so that it can be stored and repeated unchanged.
+"""Build the complete launch request to EC2 from the rules, as JSON values, so that it can be stored and sent again
+unchanged.
 
 There are two calls. CreateFleet (type instant) chooses the zone with the best chance among all subnets of a pool, but
 requires a launch template. RunInstances takes an image and one subnet. So CreateFleet is used for a pool with a launch
-template, RunInstances for a pool with only an image. A client token makes both repeatable.
+template, and RunInstances for a pool with only an image. A client token lets both be repeated without a second machine.
 """
 
 import base64
@@ -28,8 +29,8 @@ TAG_LAUNCH: Final = "leasehold:launch"
 TAG_OFFERING: Final = "leasehold:offering"
 
 ROOT_DEVICE: Final = "/dev/xvda"
-"""The root device of Amazon Linux, to which `volume_gib` applies. An image with another root device needs a launch
-template for the volume's size.
+"""Device to which `volume_gib` applies: the root device of Amazon Linux. For an image with another root device, a
+launch template must set the size of the volume.
 """
 
 MOST_TOKEN: Final = 64
@@ -37,7 +38,7 @@ METADATA_OPTIONS: Final = {"HttpTokens": "required", "HttpPutResponseHopLimit": 
 
 
 class _Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one launch request is built from: the launch order and the parts of the rules that it needs."""
+    """The input of one launch request: the launch order, and the parts of the rules that the request needs."""
 
     order: LaunchOrder
     pool: Pool
@@ -59,8 +60,7 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
     """Return the EC2 request that launches the machine of `order`: `{"api": "RunInstances" | "CreateFleet",
     "parameters": …}`.
 
-    Equal input gives equal output. Raises CloudError (misconfigured) with the key of the rules that is wrong or
-    missing.
+    Equal input gives equal output. Raises CloudError (misconfigured) that names the wrong or missing key of the rules.
     """
     launch = _look_up(order, rules, cluster, region)
     if launch.pool.ec2.launch_template:
@@ -71,9 +71,9 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
 
 
 def client_token(launch_id: str, generation: int) -> str:
-    """Return EC2's idempotency token for a launch id and the number of its request: at most 64 ASCII characters.
+    """Return EC2's idempotency token for the request number `generation` of a launch: at most 64 ASCII characters.
 
-    `generation` increases only after EC2 has definitely refused the earlier request.
+    `generation` grows only after EC2 has definitely refused the request before.
     """
     token = f"{launch_id}.{generation}"  # promise: one-machine-per-launch
     if len(token) <= MOST_TOKEN and token.isascii():
@@ -82,10 +82,10 @@ def client_token(launch_id: str, generation: int) -> str:
 
 
 def subnets_for(subnets: tuple[str, ...], zone: str | None) -> tuple[str, ...]:
-    """Return the ids of the `subnets` that a launch in `zone` may use, in their order; `zone` None: any zone.
+    """Return the ids of the subnets that a launch in `zone` may use, in their order; `zone` None: in any zone.
 
-    A subnet is written as `subnet-…` or as `ZONE:subnet-…`, which is used for launches in this zone only. One without a
-    zone is always used; EC2 refuses the launch if the zones differ.
+    A subnet is written as `subnet-…`, or as `ZONE:subnet-…` for launches in this zone only. A subnet without a zone is
+    always used, and EC2 refuses the launch if it is in another zone.
     """
     pairs = [entry.rpartition(":") for entry in subnets]
     return tuple(subnet for subnet_zone, _, subnet in pairs if not subnet_zone or zone in {None, subnet_zone})
@@ -148,7 +148,7 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
             "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
         }
     if launch.user_data is not None:
-        # Not base64: botocore encodes this parameter of this call.
+        # The text is not encoded here: botocore encodes this parameter of this call in base64.
         parameters["UserData"] = launch.user_data
     if ec2.security_groups:
         parameters["SecurityGroupIds"] = list(ec2.security_groups)
@@ -160,7 +160,7 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
 
 
 def _common_parameters(launch: _Launch) -> Iterator[tuple[str, Any]]:
-    """Yield the launch parameters that have the same names in RunInstances and in an override of CreateFleet."""
+    """Yield the parameters of a launch that have the same names in RunInstances and in an override of CreateFleet."""
     ec2 = launch.pool.ec2
     if launch.offering:
         yield "InstanceType", launch.offering.instance_type
@@ -204,8 +204,8 @@ def _create_fleet(launch: _Launch) -> dict[str, Any]:
 
 
 def _overrides(launch: _Launch) -> list[dict[str, Any]]:
-    """Return an override of CreateFleet for each subnet (or else the zone) that the machine may get; EC2 chooses the
-    best.
+    """Return the overrides of CreateFleet: one for each subnet that the machine may get, or without subnets one for the
+    zone. EC2 chooses among them.
     """
     common: dict[str, Any] = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(launch))}
     if launch.pool.ec2.image:

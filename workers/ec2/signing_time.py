@@ -1,8 +1,8 @@
-"""Sign requests to AWS with the time of AWS instead of this host's wall clock.
+"""Sign requests to AWS with the time of AWS instead of the wall clock of this host.
 
-AWS refuses a request whose signing time is minutes off. Each answer of AWS has a `Date` header: the time of AWS is the
-last date, advanced by the monotonic clock. The first request is signed with the wall clock. If it is refused and the
-date of the refusal is far from the signing time, the request is signed again and repeated once.
+AWS refuses a request whose signing time is wrong by minutes. Each answer of AWS has a header `Date`; the time of AWS is
+the last such date, advanced by the monotonic clock. The first request is signed with the wall clock. If AWS refuses it
+with a date that is far from the signing time, the request is signed again and repeated once.
 """
 
 import time
@@ -17,8 +17,10 @@ from botocore.client import BaseClient
 
 SIGNATURE: Final = "v4-time-of-aws"
 TOLERANCE: Final = 60.0
-"""Seconds by which a request's signing time may differ from the `Date` of the answer before a refused request is
-repeated. AWS allows minutes; a `Date` header is in whole seconds and as old as the answer took.
+"""If AWS refuses a request, and the `Date` of the refusal is more than this number of seconds from the signing time,
+the request is repeated.
+
+AWS itself allows minutes. A `Date` is in whole seconds, and is older by the time that the answer took.
 """
 _PLAIN_SIGNATURE: Final = "v4"
 _CLOCK: Final = "time_of_aws"
@@ -26,26 +28,30 @@ _REFUSED: Final = range(400, 500)
 
 
 class AwsClock:
-    """The time of AWS: the `Date` of the last answer of AWS, advanced by the monotonic clock. Safe for threads."""
+    """A clock that shows the time of AWS: the `Date` of its last answer, advanced by the monotonic clock. Safe for
+    threads.
+    """
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._monotonic = wall, monotonic
         self._guard = Lock()
         self._ahead: float | None = None
-        """The time of AWS minus the monotonic clock."""
+        """The time of AWS minus the monotonic clock, in seconds; None before the first answer."""
 
     def now(self) -> float:
-        """Return the time of AWS in seconds since the epoch; that of the wall clock before the first answer of AWS."""
+        """Return the time of AWS in seconds since the epoch. Before the first answer of AWS return the time of the wall
+        clock.
+        """
         with self._guard:
             return self._wall() if self._ahead is None else self._ahead + self._monotonic()
 
     def note(self, date: float) -> None:
-        """Set the clock by `date`, the time in seconds since the epoch in an answer of AWS that has just arrived."""
+        """Set the clock to `date`, the time (in seconds since the epoch) in an answer of AWS that has just arrived."""
         with self._guard:
             self._ahead = date - self._monotonic()
 
     def guard(self, client: BaseClient) -> None:
-        """Sign every request of this boto3 client with the time of this clock, and set the clock by each answer."""
+        """Sign every request of this boto3 client with the time of this clock, and set the clock with each answer."""
         # The stubs know no handlers with a result.
         events: Any = client.meta.events
         service = client.meta.service_model.service_id.hyphenize()
@@ -67,8 +73,8 @@ class AwsClock:
     def _decide_on_retry(
         self, response: Any, attempts: int, request_dict: Mapping[str, Any], **_event: Any
     ) -> float | None:
-        """Return 0 (repeat the request at once) if AWS refused its first attempt because of the signing time, else None
-        (no decision).
+        """Return 0, so that boto3 repeats the request at once, if AWS refused its first attempt because of the signing
+        time. Else return None, so that boto3 decides.
         """
         signed_at = request_dict["context"].get("timestamp")
         if attempts > 1 or response is None or signed_at is None or response[0].status_code not in _REFUSED:
@@ -78,7 +84,7 @@ class AwsClock:
 
 
 class _TimedAuth(SigV4Auth):
-    """AWS signature version 4 with the time of AWS, from the client's AwsClock, instead of the wall clock."""
+    """AWS signature version 4 whose time comes from the client's AwsClock instead of the wall clock."""
 
     def _modify_request_before_signing(self, request: Any) -> None:
         # Called after botocore has set the timestamp by the wall clock, and before it signs with it.

@@ -1,4 +1,4 @@
-"""User data: the script that a machine runs when it boots, rendered from the pool's template. It is not secret."""
+"""User data: the script that a machine runs when it boots. It is made from a template of the pool and is not secret."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -11,7 +11,7 @@ from scheduler.model.validation import fault
 from scheduler.ports import LaunchOrder
 
 MOST_BYTES: Final = 16_384
-"""EC2's limit for the size of user data before base64, in bytes."""
+"""EC2's limit for the size of user data in bytes, before base64."""
 
 VARIABLES: Final[Mapping[str, str]] = {
     "cluster": "the cluster that the machine belongs to",
@@ -25,18 +25,18 @@ VARIABLES: Final[Mapping[str, str]] = {
     "boot_seconds": "the pool's `boot_timeout` and `binding_timeout` together, in whole seconds",
     "silence_seconds": "the pool's `self_end_after` in whole seconds; `0` = off",
 }
-"""Variable of a user data template → the content by which it is replaced."""
+"""Name of a variable in a user data template → the meaning of the value that replaces it."""
 
 
 def example_template() -> str:
-    """Return the example template of user data: a boot script that writes down which machine it is, with a watchdog
-    that powers the machine off when it is silent for too long.
+    """Return the example template of user data: a boot script that records which machine it runs on, and starts a
+    watchdog that powers the machine off after a long silence.
     """
     return files("workers.ec2").joinpath("user_data.sh.tmpl").read_text(encoding="utf-8")
 
 
 def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> dict[str, str]:
-    """Return the values of the user data template's variables for one launch."""
+    """Return the values of the variables in a user data template for one launch."""
     offering = pool.offering_by_key[order.offering] if order.offering else None
     return {
         "cluster": cluster,
@@ -53,9 +53,10 @@ def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> d
 
 
 def render_user_data(template: str, values: Mapping[str, str], path: str = "user_data") -> str:
-    """Return the user data template with each `$name` or `${name}` replaced by its value; `$$` is a dollar sign.
+    """Return the user data: the template with each `$name` or `${name}` replaced by its value. `$$` becomes a dollar
+    sign.
 
-    Raises InvalidInputError with `path` for an unknown variable, for a single `$`, and for a result that is longer than
+    Raises InvalidInputError at `path` for an unknown variable, for a single `$`, and for a result that is longer than
     EC2 allows.
     """
     try:

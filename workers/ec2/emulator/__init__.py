@@ -1,9 +1,12 @@
-"""An emulated EC2 for trials without an AWS account: the server of moto (a mock of AWS) behind a middleware.
+"""An emulated EC2 for trials without an AWS account: the server of moto (a mock of AWS), behind a middleware of our
+own.
 
 The middleware adds what moto lacks: idempotent client tokens, delays of boots and ends, lag, limits, injected errors,
-lost answers, interruptions, and a log that tests use as independent evidence. docs/reference/emulator.md describes the
-controls of the emulator. A process can have one emulator, because moto's state is global. Calls to other AWS services
-(SQS, EventBridge, STS) go to moto unchanged.
+lost answers, interruptions, and a log that tests use as independent evidence. docs/reference/emulator.md describes how
+to control the emulator.
+
+A process can have one emulator, because moto's state is global. Calls to other AWS services (SQS, EventBridge, STS) go
+to moto unchanged.
 """
 
 from scheduler.operations.paused_gc import PausedGC

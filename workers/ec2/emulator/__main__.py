@@ -1,4 +1,4 @@
-"""`python -m workers.ec2.emulator`: the emulator alone; `leasehold emulate-ec2` runs it too."""
+"""Run the EC2 emulator by itself: `python -m workers.ec2.emulator`, or `leasehold emulate-ec2`."""
 
 import argparse
 import os
@@ -21,12 +21,14 @@ SETTINGS: Final = {
     "interruption_rate": float,
     "random_seed": int,
 }
-"""Settings of the EC2 emulator that are also command line options. The file of `--state-file` overrides them."""
+"""Settings of the EC2 emulator that have an option on the command line → the type of the value. The file of
+`--state-file` overrides the options.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve the EC2 emulator until stopped. Return the exit status: 2 for wrong options or a wrong file, 1 if the port
-    is taken or the file cannot be read.
+    """Serve the EC2 emulator until a signal stops it, and return the exit status: 0, or 2 for wrong options or a wrong
+    file, or 1 if the port is taken or the file cannot be read.
     """
     options = _parse(arguments)
     given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}

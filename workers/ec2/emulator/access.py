@@ -1,7 +1,7 @@
-"""The access check of an EC2 emulator that has a secret.
+"""The access check of an EC2 emulator that has a secret. An emulator without a secret has no such check.
 
-The check admits requests that are signed with the secret as AWS secret key, and requests with the secret as password of
-HTTP basic authentication (for use with curl). An emulator without a secret has no such check.
+The check admits a request that is signed with the secret as AWS secret key, and a request with the secret as password
+of HTTP basic authentication (for use with curl).
 """
 
 import hmac
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 OPEN_PAGES: Final = frozenset({"/_leasehold/health"})
-"""Paths that the EC2 emulator serves without its secret, for health checks. They reveal only the name of a queue."""
+"""Paths that the EC2 emulator serves without its secret, for health checks. Their content reveals only the name of a
+queue.
+"""
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _REFUSED: Final = "this emulator has a secret: sign with it as secret key, or send it as password"
 
 
 class SecretCheck:
-    """A WSGI application that passes a request on to the EC2 emulator if the request is signed with the emulator's
-    secret or has it as password, and refuses it otherwise.
+    """A WSGI application in front of the EC2 emulator. It passes on a request that is signed with the emulator's secret
+    or has it as password, and refuses any other request.
     """
 
     def __init__(self, inside: "WSGIApplication", secret: str) -> None:
         self._inside, self._secret = inside, secret
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
-        """Serve one request if it is signed with the emulator's secret or has it as password; else refuse it as EC2
-        does.
-        """
+        """Serve one HTTP request: pass it on to the emulator, or refuse it as EC2 refuses a wrong signature."""
         request = Request(environ)
         login = request.authorization
         if request.path in OPEN_PAGES:
@@ -52,7 +52,9 @@ class SecretCheck:
 
 
 def _is_signed(request: Request, secret: str) -> bool:
-    """Return whether the request has an AWS signature of version 4 that was made with `secret`, under any key id."""
+    """Return whether the request has an AWS signature of version 4 that was made with `secret`. The key id may be any
+    text.
+    """
     algorithm, _, rest = request.headers.get("Authorization", "").partition(" ")
     given = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     try:
@@ -62,7 +64,7 @@ def _is_signed(request: Request, secret: str) -> bool:
         return False
     headers = {name: request.headers.get(name, "") for name in names.split(";")}
     body = request.environ["wsgi.input"].read(request.content_length or 0)
-    # The application reads the body again.
+    # The body is put back, because the application reads it again.
     request.environ["wsgi.input"] = io.BytesIO(body)
     signed = AWSRequest(request.method, request.url, headers, body)
     signed.context["timestamp"] = at

@@ -1,4 +1,6 @@
-"""Answers that the EC2 emulator gives without moto: errors, empty fleets, lost answers, refused signatures."""
+"""The answers that the EC2 emulator makes itself and not by moto: errors, empty fleets, lost answers, refused
+signatures.
+"""
 
 import contextlib
 import json
@@ -16,10 +18,13 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 LONGEST_WAIT: Final = 600.0
-"""Seconds after which the emulator cuts the connection of a caller that waits for a lost answer without a timeout."""
+"""A caller without a timeout that waits for a lost answer: the emulator cuts its connection after this number of
+seconds.
+"""
 WINDOW: Final = 300.0
-"""Most seconds between the signing time of a request and its arrival. AWS documents 5 minutes for signatures, 15 for
-requests to EC2.
+"""Most seconds between the signing time of a request and its arrival.
+
+AWS documents 5 minutes for signatures and 15 for requests to EC2.
 """
 _EXPIRED: Final = FaultRule(code="RequestExpired", message="Request has expired.", status=400)
 _NOT_YET_CURRENT: Final = FaultRule(
@@ -30,7 +35,7 @@ _REQUEST: Final = "00000000-0000-0000-0000-000000000000"
 
 
 def answer_error(code: str, message: str, status: int) -> Response:
-    """Return the answer by which EC2 reports this error code and message, with this HTTP status."""
+    """Return the HTTP answer by which EC2 reports an error with this code, message and status."""
     return _xml(
         f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
         f"</Errors><RequestID>{_REQUEST}</RequestID></Response>",
@@ -39,7 +44,9 @@ def answer_error(code: str, message: str, status: int) -> Response:
 
 
 def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
-    """Return the answer to a CreateFleet that launched no instance: status 200 with an error for each of `faults`."""
+    """Return EC2's answer to a CreateFleet that launched no instance: status 200, with an error for each of
+    `faults`.
+    """
     return _xml(
         '<CreateFleetResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
         f"<requestId>{_REQUEST}</requestId><fleetId>fleet-{_REQUEST}</fleetId>"
@@ -49,9 +56,9 @@ def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
 
 
 def add_fleet_errors(answer: Response, market: str, faults: Iterable[FaultRule]) -> None:
-    """Add an error for each of `faults` to the answer of a CreateFleet that launched some instances.
+    """Add an error for each of `faults` to the answer of a CreateFleet that launched some of the requested instances.
 
-    If the answer is itself an error, it stays unchanged.
+    An answer that is itself an error stays unchanged.
     """
     text = answer.get_data(as_text=True)
     end = "</CreateFleetResponse>"
@@ -73,11 +80,10 @@ def _xml(body: str, status: int) -> Response:
 
 
 def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
-    """Lose the answer to a call as the injected fault `rule` demands: return a 5xx instead, or raise
-    ConnectionResetError to send nothing.
+    """Lose the answer to a call in the way that the injected fault `rule` names: return a 5xx in its place, or raise
+    ConnectionResetError so that the caller gets no answer.
 
-    It must be called without the middleware's lock, because the fault "timeout" waits until the caller closes the
-    connection.
+    The middleware's lock must not be held, because the way "timeout" waits until the caller closes the connection.
     """
     if rule.lost == "500":
         return answer_error(rule.code or "InternalError", rule.message, rule.http_status)
@@ -93,9 +99,9 @@ def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
 
 
 def find_signing_error(signed_at: float | None, now: float) -> FaultRule | None:
-    """Return the error by which EC2 refuses a request that was signed at this time and arrives at `now`.
+    """Return the error by which EC2 refuses a request that was signed at `signed_at` and arrives at `now`.
 
-    Return None if EC2 accepts the time or the request is not signed.
+    Return None if EC2 accepts the signing time, or if the request is not signed.
     """
     if signed_at is None or abs(now - signed_at) <= WINDOW:
         return None
@@ -103,9 +109,9 @@ def find_signing_error(signed_at: float | None, now: float) -> FaultRule | None:
 
 
 def answer_outside_window(error: FaultRule, content_type: str) -> Response:
-    """Return the answer by which an AWS service other than EC2 refuses a request with a wrong signing time.
+    """Return the answer by which an AWS service other than EC2 refuses a request because of its signing time.
 
-    `error` comes from `find_signing_error`. The answer has the protocol of the request: JSON or XML.
+    `error`: the result of `find_signing_error`. The answer is JSON or XML, like the request.
     """
     message = "Signature expired" if error is _EXPIRED else "Signature not yet current"
     if "json" in content_type:

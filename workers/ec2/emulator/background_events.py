@@ -1,8 +1,8 @@
 """What happens to emulated EC2 instances without a call: interruptions, rebalance recommendations, failing boots,
-losses.
+sudden losses.
 
-Future events are kept in a heap by their due time. `advance` runs the due ones: the middleware calls it before each
-call, and a thread of the server calls it in between.
+Planned events are kept in a heap by their due time. The middleware runs the due ones before each call, and a thread of
+the server runs them in between.
 """
 
 import heapq
@@ -23,7 +23,7 @@ LOST: Final = "Server.InternalError: Internal error"
 
 
 class BackgroundEvents:
-    """The future interruptions and boot failures of the emulated instances. Not thread-safe; the middleware uses it
+    """The planned interruptions and boot failures of the emulated instances. Not thread-safe; the middleware uses it
     under its lock.
     """
 
@@ -33,8 +33,8 @@ class BackgroundEvents:
         self._number = count()
 
     def add(self, instances: Iterable[EmulatedInstance], token: str | None) -> None:
-        """Plan the boot failures and interruptions that were drawn for these new instances, and record their client
-        token.
+        """Plan the boot failure and the interruption that were drawn for each of these new instances, and record the
+        client token of their launch.
         """
         for instance in instances:
             instance.life.token = token
@@ -48,35 +48,35 @@ class BackgroundEvents:
                 self._plan(self._clock() + fate.interrupted_after, partial(self._warn_if_there, instance, deadline))
 
     def advance(self) -> None:
-        """Run all planned events of the emulated instances that are due."""
+        """Run all planned events that are due."""
         while self._due and self._due[0][0] <= self._clock():
             heapq.heappop(self._due)[2]()
 
     def interrupt(self, instances: Sequence[str], deadline: float | None) -> list[EventRecord]:
-        """Send an interruption notice for these spot instances, and end them after `deadline` seconds (None: as
-        configured).
+        """Send an interruption notice for each of these spot instances, and end the instance `deadline` seconds later
+        (None: as configured). Return the log records of the notices.
 
-        Raises InvalidInputError unless all of them are spot instances that are alive.
+        Raises InvalidInputError if one of them is not a spot instance that is alive.
         """
         found = self._find(instances, spot=True)
         seconds = self._lives.settings.interruption_deadline if deadline is None else deadline
         return [self._warn(instance, seconds) for instance in found]
 
     def recommend(self, instances: Sequence[str]) -> list[EventRecord]:
-        """Send a rebalance recommendation for these spot instances.
+        """Send a rebalance recommendation for each of these spot instances. Return the log records.
 
-        Raises InvalidInputError unless all of them are spot instances that are alive.
+        Raises InvalidInputError if one of them is not a spot instance that is alive.
         """
         return [self._recommend(instance) for instance in self._find(instances, spot=True)]
 
     def lose(self, instances: Sequence[str]) -> list[EventRecord]:
-        """End these emulated instances at once, without a notice. Raises InvalidInputError unless all of them are
-        alive.
+        """End these instances at once, without a notice. Return the log records. Raises InvalidInputError if one of
+        them is not alive.
         """
         return [self._lose(instance) for instance in self._find(instances, spot=False)]
 
     def clear(self) -> None:
-        """Remove all planned events and all records of emulated instances."""
+        """Remove all planned events, and the records of all emulated instances."""
         self._due.clear()
         self._lives.all.clear()
 
@@ -93,7 +93,8 @@ class BackgroundEvents:
             self._warn(instance, deadline)
 
     def _warn(self, instance: EmulatedInstance, seconds: float) -> EventRecord:
-        """Send the interruption notice of a spot instance, and plan its end.
+        """Send the interruption notice of a spot instance, plan its end in `seconds`, and return the log record of the
+        notice.
 
         If several ends are planned for an instance, it ends at the earliest one, and the later ones do nothing.
         """
@@ -109,8 +110,8 @@ class BackgroundEvents:
         return self._log.append_event("rebalance", life.region, [life.id], notices=notices)
 
     def _send(self, event: dict[str, Any]) -> int:
-        """Send an interruption or rebalance notice 0, 1 or 2 times, as drawn at random (lost, usual, doubled). Return
-        this number.
+        """Send an interruption or rebalance notice 0, 1 or 2 times (lost, usual, doubled), as drawn at random, and
+        return this number.
         """
         notices = self._lives.count_notices()
         for _ in range(notices):

@@ -1,4 +1,4 @@
-"""Requests to EC2, parsed as far as the EC2 emulator needs."""
+"""Read requests to EC2, as far as the EC2 emulator needs their content."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,37 +18,42 @@ _ATTEMPT: Final = re.compile(r"attempt=(\d+)")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A possible target of a launch: an instance type in a zone or subnet. A part is None if the request does not give
-    it.
+    """A place where a launch may put an instance: an instance type in a zone or subnet. A part that the request does
+    not name is None.
     """
 
     type: str | None
     zone: str | None
     subnet: str | None
     override: tuple[str, str] | None = None
-    """For CreateFleet: the numbers of the template configuration and of the override that name this place in the
-    request.
+    """For CreateFleet: the numbers of the template configuration and of the override in the request that name this
+    place. For RunInstances: None.
     """
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to EC2, read from its form parameters."""
+    """One request to EC2. `parameters` are those of its form; `action` is the name of the EC2 call, like
+    "RunInstances".
+    """
 
     action: str
     region: str
     parameters: dict[str, str]
     invocation: str | None
-    """An id that all attempts of boto3 for one call have in common; None if the request has none."""
+    """An id that all of boto3's attempts of one call share; None if the request has none."""
     attempt: int = 1
     signed_at: float | None = None
-    """The signing time of the request in seconds since the epoch; None without a signature or a readable time."""
+    """The signing time of the request in seconds since the epoch; None if the request has no signature or no readable
+    time.
+    """
     places: tuple[Place, ...] = ()
-    """The instance types and zones or subnets at which a launch may put instances, in their order; () for other calls.
+    """The places (instance type with zone or subnet) where a launch may put instances, in their order; () for any other
+    call.
     """
 
     @property
     def token(self) -> str | None:
-        """The client token (EC2's idempotency key) of the call, or None."""
+        """The client token of the call, by which EC2 recognises a repeated request; None without one."""
         return self.parameters.get("ClientToken")
 
     @property
@@ -66,18 +71,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether the call has DryRun, so that EC2 only checks the permission for it."""
+        """Whether the call has DryRun: EC2 then only checks whether the call is permitted."""
         return self.parameters.get("DryRun") == "true"
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """The least and the largest number of instances that a launch call accepts."""
+        """The least and the greatest number of instances with which a launch call is content."""
         if self.action == "CreateFleet":
             return 0, _number(self.parameters.get(_TARGET))
         return _number(self.parameters.get("MinCount")), _number(self.parameters.get("MaxCount"))
 
     def asking_for(self, count: int) -> "Call":
-        """Return this launch call, changed to request exactly `count` instances."""
+        """Return a copy of this launch call that requests exactly `count` instances."""
         if self.action == "RunInstances":
             changes = {"MinCount": str(count), "MaxCount": str(count)}
         else:
@@ -95,8 +100,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return [value for key, value in self.parameters.items() if _IDENTIFIER.fullmatch(key)]
 
     def without(self, places: Sequence[Place]) -> "Call":
-        """Return this CreateFleet call without the overrides of these places; the remaining overrides are numbered
-        again from 1.
+        """Return a copy of this CreateFleet call without the overrides of `places`. The other overrides get numbers
+        from 1 again.
         """
         gone = {place.override for place in places}
         kept: dict[str, str] = {}
@@ -114,12 +119,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, parameters=kept)
 
     def body(self) -> bytes:
-        """Return the parameters of the call, encoded as the form of a request."""
+        """Return the parameters of the call as the body of an HTTP request."""
         return urlencode(self.parameters).encode()
 
 
 def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
-    """Return the EC2 call that a WSGI request with this body makes."""
+    """Return the EC2 call that an HTTP request makes. `environ`: the WSGI environment of the request;
+    `body`: its form.
+    """
     parameters = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     attempt = _ATTEMPT.search(environ.get("HTTP_AMZ_SDK_REQUEST", ""))
     action = parameters.get("Action", "")
@@ -141,13 +148,13 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
 
 
 def credential_scope(environ: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the AWS region and service that the signature of a WSGI request names; ("", "") without a signature."""
+    """Return the AWS region and service in the signature of an HTTP request; ("", "") without a signature."""
     scope = environ.get("HTTP_AUTHORIZATION", "").split(",")[0].rpartition("Credential=")[2].split("/")
     return (scope[2], scope[3]) if len(scope) == 5 else ("", "")  # noqa: PLR2004 - id/date/region/service/aws4
 
 
 def read_signing_time(environ: Mapping[str, Any]) -> float | None:
-    """Return the signing time of a WSGI request in seconds since the epoch; None without a signature or a readable
+    """Return the signing time of an HTTP request in seconds since the epoch; None without a signature or a readable
     time.
     """
     if "HTTP_AUTHORIZATION" not in environ:

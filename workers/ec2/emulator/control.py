@@ -1,4 +1,6 @@
-"""The settings that the EC2 emulator uses: from options, from a file that may change, and from the control API."""
+"""The settings that the EC2 emulator uses. They come from options, from a file that may change, and from the control
+API.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,8 +14,8 @@ from workers.ec2.emulator.settings import EmulatorSettings, load_settings, read_
 
 
 class Control:
-    """The settings and injected faults that the EC2 emulator uses. The last change wins; a changed file replaces all
-    settings.
+    """The present settings and injected faults of the EC2 emulator. The last change counts; a changed settings file
+    replaces all settings.
 
     Not thread-safe; the middleware uses it under its lock.
     """
@@ -27,21 +29,21 @@ class Control:
         self.faults = FaultTable()
         self.lives = Lives(settings)
         self.file_error: str | None = None
-        """Why the emulator did not apply the last change of its settings file (the earlier settings stay); None: it
-        did.
+        """Why the emulator could not apply the last change of its settings file, so that the earlier settings stay;
+        None if it could.
         """
         self._file, self._stamp, self.clock = file, _stamp(file), clock
         self.settings = settings
         self.apply(load_settings(file) if file else settings)
 
     def apply(self, settings: EmulatorSettings) -> None:
-        """Replace all settings of the emulator. Its injected faults are replaced too, and their time starts now."""
+        """Replace all settings of the emulator and all injected faults. The time of the new faults starts now."""
         self.settings = settings
         self.lives.change(settings, restart=True)
         self.faults.replace(settings.faults, self.clock())
 
     def change(self, document: object) -> None:
-        """Change the settings of the emulator that a partial document names.
+        """Change those settings of the emulator that `document` contains; the others stay.
 
         Raises InvalidInputError if a key of the document is wrong.
         """
@@ -53,20 +55,20 @@ class Control:
             self.faults.replace(given.faults, self.clock())
 
     def restart(self) -> None:
-        """Remove all injected faults; start random choices and counts of boot failures again as after the emulator's
-        start.
+        """Remove all injected faults, and start random choices and counts of boot failures again, as at the start of
+        the emulator.
         """
         self.faults.replace((), self.clock())
         self.lives.change(self.settings, restart=True)
 
     def show(self) -> dict[str, Any]:
-        """Return the emulator's settings, with the injected faults whose time is not over, as JSON values."""
+        """Return the settings of the emulator as JSON values, with those injected faults whose time is not over."""
         now = self.clock()
         faults = [rule.model_dump(exclude_none=True) for rule in self.faults.rules(now)]
         return {**self.settings.model_dump(mode="json"), "faults": faults}
 
     def refresh(self) -> None:
-        """Read the emulator's settings file again if it changed. If the file is wrong, keep the settings and set
+        """Read the settings file again if it has changed. If the file is wrong, keep the present settings and set
         `file_error`.
         """
         stamp = _stamp(self._file)

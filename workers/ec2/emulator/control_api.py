@@ -1,4 +1,4 @@
-"""The control API of the EC2 emulator under `/_leasehold/`: JSON over HTTP, for tests and for use with curl."""
+"""The control API of the EC2 emulator, JSON over HTTP under `/_leasehold/`, for tests and for use with curl."""
 
 import json
 from typing import TYPE_CHECKING, Any, Final
@@ -24,19 +24,19 @@ MOST_BODY: Final = 1_000_000
 
 
 class Order(Document):
-    """The body of an order to the EC2 emulator that names instances, like the order to end them."""
+    """The JSON body of a control request about some instances, like the request to end them at once."""
 
     instances: list[Name]
 
 
 class Interruption(Order):
-    """The body of an order to the EC2 emulator to interrupt spot instances, with the seconds until their end."""
+    """The JSON body of a control request to interrupt spot instances. `deadline`: seconds until their end."""
 
     deadline: Seconds | None = None
 
 
 class ControlApi:
-    """A WSGI application that serves the emulator's control API under PREFIX and passes other requests to the
+    """A WSGI application that serves the control API of the emulator under PREFIX. All other requests go to the
     middleware.
     """
 
@@ -44,7 +44,7 @@ class ControlApi:
         self._middleware = middleware
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
-        """Serve one HTTP request: under PREFIX by the emulator's control API, else by the middleware."""
+        """Serve one HTTP request: by the control API if its path begins with PREFIX, else by the middleware."""
         path = environ.get("PATH_INFO", "")
         if not path.startswith(PREFIX):
             return self._middleware(environ, start_response)
@@ -112,8 +112,8 @@ class ControlApi:
         return events.recommend(instances) if what == "rebalance" else events.lose(instances)
 
     def _find_queue(self, request: Request) -> str | None:
-        """Return the URL of the interruption queue, with the server name that the request used; None if no queue is
-        configured.
+        """Return the URL of the interruption queue, with the server name from the request's own URL; None if no queue
+        is configured.
         """
         name = self._middleware.control.settings.interruption_queue
         return request.host_url.rstrip("/") + queue_path(name) if name else None

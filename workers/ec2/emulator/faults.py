@@ -1,7 +1,8 @@
-"""Calls that the EC2 emulator refuses: by injected faults, and by EC2's throttling with token buckets.
+"""Decide which calls the EC2 emulator refuses: by injected faults, and by EC2's throttling with token buckets.
 
-Every call takes a token of the bucket for its kind of call; a launch or a termination also takes one for each instance.
-If one bucket has too few tokens, the call is refused and no bucket changes. The emulator has one account.
+Every call takes a token from the bucket for its kind of call. A launch or a termination also takes a token for each
+instance. If one bucket has too few tokens, the call is refused, and no bucket changes. The emulator has one AWS
+account.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +20,9 @@ Kind = Literal["request", "place", "short", "lost"]
 
 
 class Fault:
-    """An injected fault of the EC2 emulator: a fault rule with its remaining count and time."""
+    """One injected fault of the EC2 emulator: its rule, the number of calls that it still fails, and the time until
+    which it does.
+    """
 
     def __init__(self, rule: FaultRule, now: float) -> None:
         self.rule = rule
@@ -29,8 +32,8 @@ class Fault:
 
     @property
     def kind(self) -> Kind:
-        """What the injected fault does: lose an answer, deliver fewer instances, fail a place (type and zone) of a
-        launch, or fail a whole request.
+        """The effect of the fault: `lost` (the answer is lost), `short` (a launch gets fewer instances), `place` (a
+        place, which is an instance type in a zone, fails), or `request` (the whole request fails).
         """
         rule = self.rule
         if rule.lost is not None:
@@ -40,22 +43,24 @@ class Fault:
         return "place" if classify(str(rule.code), rule.http_status) in ABOUT_PLACES else "request"
 
     def has_ended(self, now: float) -> bool:
-        """Return whether the time for which the injected fault was set is over."""
+        """Return whether the time of the injected fault is over."""
         return self._until is not None and now >= self._until
 
     def meets(self, call: Call, place: Place | None, now: float) -> bool:
-        """Return whether the injected fault applies to this call, at this place of a launch, and is not used up."""
+        """Return whether the injected fault applies to this call at this place (instance type and zone; None: no
+        launch), and is not used up.
+        """
         if self.has_ended(now) or not (self._left != 0 or call.invocation in self._met):
             return False
         rule = self.rule
         is_for_action = call.is_launch if rule.action is None else rule.action in {call.action, "any"}
-        # A call without places meets only the faults that name none.
+        # A call without places can meet only a fault that names neither type nor zone.
         kind, zone = (place.type, place.zone) if place else (None, None)
         is_there = rule.type in {None, kind} and rule.zone in {None, zone}
         return is_for_action and rule.market in {None, call.market} and is_there
 
     def spend(self, call: Call) -> None:
-        """Reduce the remaining count of the injected fault by 1, only once for all of boto3's attempts of one call."""
+        """Reduce the remaining count of the injected fault by 1. All of boto3's attempts of one call count once."""
         if call.invocation in self._met:
             return
         if call.invocation:
@@ -65,17 +70,19 @@ class Fault:
 
 
 class FaultTable:
-    """The injected faults of the EC2 emulator, in their order. `now` is a monotonic time in seconds."""
+    """All injected faults of the EC2 emulator, in the order in which they are tried. `now` is a monotonic time in
+    seconds.
+    """
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
 
     def replace(self, rules: Iterable[FaultRule], now: float) -> None:
-        """Replace all injected faults by those of `rules`, whose time starts now."""
+        """Replace all injected faults by faults with these rules. Their time starts at `now`."""
         self._faults = [Fault(rule, now) for rule in rules]
 
     def add(self, rules: Iterable[FaultRule], now: float) -> None:
-        """Add injected faults by these rules, after the present ones; their time starts now."""
+        """Append injected faults with these rules. Their time starts at `now`."""
         self._faults += [Fault(rule, now) for rule in rules]
 
     def rules(self, now: float) -> Iterator[FaultRule]:
@@ -83,10 +90,10 @@ class FaultTable:
         return (fault.rule for fault in self._faults if not fault.has_ended(now))
 
     def take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
-        """Return the first injected fault of this kind that applies to the call, and reduce its count; None if there is
-        none.
+        """Return the rule of the first injected fault of this kind that applies to the call, and reduce the count of
+        the fault; None if there is none.
 
-        `request`: it fails the whole request. `short`: a launch gets fewer instances. `lost`: the answer is lost.
+        `request`: the whole request fails. `short`: a launch gets fewer instances. `lost`: the answer is lost.
         """
         places = call.places or (None,)
         for fault in self._faults:
@@ -96,10 +103,10 @@ class FaultTable:
         return None
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
-        """Return for each place (type and zone) of a launch the first injected fault that fails it; other places are
-        missing.
+        """Return, for each place (instance type and zone) of a launch that an injected fault fails, the rule of the
+        first such fault.
 
-        The count of each returned fault is reduced once.
+        The count of each of these faults is reduced once.
         """
         met = {
             place: fault
@@ -113,8 +120,8 @@ class FaultTable:
 
 
 class TokenBucket:
-    """A token bucket that limits calls: it holds at most `size` tokens, is full at first, and gains `refill` tokens a
-    second. Times are in seconds.
+    """A token bucket, which limits the rate of calls. It is full at first, holds at most `size` tokens, and gains
+    `refill` tokens a second. Times are in seconds.
     """
 
     def __init__(self, bucket: Bucket, now: float) -> None:
@@ -122,26 +129,30 @@ class TokenBucket:
         self._tokens, self._at = float(bucket.size), now
 
     def level(self, now: float) -> float:
-        """Return the number of tokens in the bucket at the time `now`. A clock that was set back adds none."""
+        """Return the number of tokens in the bucket at the time `now`. If the clock was set back, the bucket gains
+        none.
+        """
         gained = max(0.0, now - self._at) * self.bucket.refill
         return min(float(self.bucket.size), self._tokens + gained)
 
     def take(self, tokens: int, now: float) -> None:
-        """Take this number of tokens from the bucket at the time `now`."""
+        """Take this number of tokens from the bucket at the time `now`. The caller has checked that the bucket has
+        them.
+        """
         self._tokens, self._at = self.level(now) - tokens, max(now, self._at)
 
 
 class Throttle:
-    """The token buckets by which the EC2 emulator throttles calls, for all regions. Not thread-safe; the middleware
-    uses it under its lock.
+    """The token buckets by which the EC2 emulator limits the rate of calls, for each region. Not thread-safe; the
+    middleware uses it under its lock.
     """
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def admits(self, call: Call, throttling: Throttling | None, now: float) -> bool:
-        """Return whether all token buckets of a call have enough tokens for it; if so, take them. `throttling` None:
-        always True.
+        """Return whether all token buckets of a call have enough tokens. If they have, take the tokens. If `throttling`
+        is None, every call is admitted.
         """
         if throttling is None:
             return True
@@ -156,7 +167,7 @@ class Throttle:
         return True
 
     def clear(self) -> None:
-        """Fill the token buckets, which limit the rate of EC2 calls, of all regions again."""
+        """Fill the token buckets of all regions again."""
         self._buckets.clear()
 
     def _find(self, region: str, name: str, bucket: Bucket, now: float) -> TokenBucket:
@@ -167,7 +178,9 @@ class Throttle:
 
 
 def find_costs(call: Call) -> Mapping[str, int]:
-    """Return for each token bucket of `Throttling` that a call uses the number of tokens that it takes."""
+    """Return the number of tokens that a call takes from each token bucket of `Throttling`, by the name of
+    the bucket.
+    """
     if call.is_launch:
         return {"launch": 1, "launched_instances": 0 if call.is_dry_run else call.wanted[1]}
     if call.action == "TerminateInstances":

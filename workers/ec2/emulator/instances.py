@@ -1,7 +1,7 @@
-"""Emulated EC2 instances: the instances of moto (a mock of AWS) with boots, status checks and ends that take time.
+"""The emulated EC2 instances: instances of moto (a mock of AWS) whose boots, status checks and ends take time.
 
-How an instance's boot fails and when it is interrupted is drawn at its launch. The record of an instance stays when EC2
-no longer describes it.
+At the launch of an instance it is drawn how its boot fails and when it is interrupted. The record of an instance stays
+after EC2 no longer describes the instance.
 """
 
 import copy
@@ -30,14 +30,16 @@ HOUR = 3600.0
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What was drawn for an emulated instance: how its boot fails, and after how many seconds it is interrupted."""
+    """What was drawn at the launch of an emulated instance: how its boot fails (None: it does not), and after how many
+    seconds it is interrupted (None: never).
+    """
 
     failure: Kind | None = None
     interrupted_after: float | None = None
 
 
 class Life(msgspec.Struct, kw_only=True):
-    """The record of one emulated instance; times in seconds since the epoch."""
+    """The record of one emulated instance from its launch to its end. Times are in seconds since the epoch."""
 
     id: str
     region: str
@@ -49,19 +51,19 @@ class Life(msgspec.Struct, kw_only=True):
     boot_failure: str | None = None
     warned_at: float | None = None
     deadline: float | None = None
-    """The end of the instance that an interruption notice has announced."""
+    """The end of the instance that an interruption notice has announced; None without a notice."""
     end_asked_at: float | None = None
     terminated_at: float | None = None
-    """When the instance has shut down and no longer costs anything; may be in the future."""
+    """The time at which the instance has shut down and no longer costs anything. It may be in the future."""
     cause: Cause | None = None
-    """What ended the instance: a call, or an event of EC2."""
+    """What ended the instance: a call, or an event of EC2; None while it lives."""
 
 
 class Lives:
-    """The records of all emulated instances since the start or the last reset, and the random generators for the next
-    ones.
+    """The records of all emulated instances since the start or the last reset, and the random generators for new
+    instances.
 
-    The same seed and the same launches in the same order give the same random outcomes. Not thread-safe; the middleware
+    The same seed and the same launches in the same order give the same random results. Not thread-safe; the middleware
     uses it under its lock.
     """
 
@@ -70,8 +72,8 @@ class Lives:
         self.change(settings, restart=True)
 
     def change(self, settings: EmulatorSettings, *, restart: bool) -> None:
-        """Use these emulator settings for the next instances. `restart`: random generators and counts of boot failures
-        start again.
+        """Use these settings for new instances. `restart`: the random generators and the counts of boot failures start
+        again.
         """
         self.settings = settings
         if restart:
@@ -81,7 +83,9 @@ class Lives:
             self._left = [failure.count for failure in settings.boot_failures]
 
     def begin(self, life: Life) -> Fate:
-        """Record an emulated instance at its launch, and draw how its boot fails and when it is interrupted."""
+        """Record an emulated instance at its launch, and return what was drawn for it: how its boot fails and when it
+        is interrupted.
+        """
         # Each instance takes the same number of draws, so that one setting does not change the others' random numbers.
         boot, interruption = self._fates.random(), self._fates.expovariate(1.0)
         rate = self.settings.interruption_rate
@@ -94,17 +98,19 @@ class Lives:
         return fate
 
     def count_notices(self) -> int:
-        """Draw how often the next interruption or rebalance notice is sent: 0 (lost), 1 or 2 (doubled) times."""
+        """Draw and return how often the next interruption or rebalance notice is sent: 0 (lost), 1, or 2 (doubled)
+        times.
+        """
         dropped, doubled = self._notices.random(), self._notices.random()
         if dropped < self.settings.dropped_notices:
             return 0
         return 2 if doubled < self.settings.doubled_notices else 1
 
     def _choose_failure(self, life: Life, drawn: float) -> Kind | None:
-        """Return how the boot of a new instance fails, or None: the configured boot failure in whose share `drawn` (0
-        to 1) lies.
+        """Return how the boot of a new instance fails, or None if it does not. Each configured boot failure has a share
+        of the numbers from 0 to 1; the one whose share contains `drawn` is chosen.
 
-        Boot failures for other types, zones or markets, and those whose count is used up, are skipped.
+        Boot failures for other types, zones or markets, and those whose count is used up, have no share.
         """
         before = 0.0
         for index, failure in enumerate(self.settings.boot_failures):
@@ -120,7 +126,9 @@ class Lives:
 
 
 class EmulatedInstance(moto_instances.Instance):
-    """An emulated EC2 instance whose state follows the clock, with the delays that were set when it was launched."""
+    """An emulated EC2 instance whose state follows the clock. The delays are those that were configured when it was
+    launched.
+    """
 
     lives: ClassVar[Lives] = Lives(EmulatorSettings())
 
@@ -128,11 +136,11 @@ class EmulatedInstance(moto_instances.Instance):
         now, settings = time.monotonic(), self.lives.settings
         self._settings, self._began_at = settings, now
         self.runs_at = now + settings.boot_seconds
-        """The end of the instance's boot, by the monotonic clock."""
+        """The end of the instance's boot, as a time of the monotonic clock."""
         self._ends_at: float | None = None
         self._seen_until: tuple[float, moto_instances.InstanceState] | None = None
         self.fate = Fate()
-        """How the boot of the instance fails and when it is interrupted, as drawn at its launch."""
+        """How the boot of the instance fails and when the instance is interrupted, as drawn at its launch."""
         super().__init__(*args, **kwargs)
         spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
         self.life = Life(
@@ -149,7 +157,9 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def real_state(self) -> moto_instances.InstanceState:
-        """The instance's state by the clock: running only after the boot, terminated only after shutting down."""
+        """The state of the instance by the clock: it is running only after its boot, and terminated only after it has
+        shut down.
+        """
         now = time.monotonic()
         if self._held.code == RUNNING and now < self.runs_at:
             return moto_instances.InstanceState("pending", PENDING)
@@ -159,8 +169,8 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def _state(self) -> moto_instances.InstanceState:
-        """The instance's state as the API shows it: for a configured time after TerminateInstances still the state
-        before.
+        """The state of the instance that the API shows. For a configured time after TerminateInstances it is still the
+        state before.
         """
         if self._seen_until is not None and time.monotonic() < self._seen_until[0]:
             return self._seen_until[1]
@@ -177,30 +187,32 @@ class EmulatedInstance(moto_instances.Instance):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the instance is still so new that Describe calls do not include it."""
+        """Whether the instance is so new that Describe calls do not include it yet."""
         return time.monotonic() < self._began_at + self._settings.describe_lag_seconds
 
     @property
     def instance_id(self) -> str:
-        """The id of the instance. moto's serializer derives this attribute name from the class name, which is another
-        one here.
+        """The id of the instance. moto's serializer derives the name of this attribute from the name of the class,
+        which is another one here than in moto.
         """
         return self.id
 
     @property
     def instance_status(self) -> dict[str, Any]:
-        """The instance status check: `initializing` for a configured time after the boot, then `ok` or `impaired`."""
+        """EC2's instance status check: `initializing` for a configured time after the boot, then `ok` or `impaired`."""
         return self._check(super().instance_status)
 
     @property
     def system_status(self) -> dict[str, Any]:
-        """The system status check: `initializing` for a configured time after the boot, then `ok` or `impaired`."""
+        """EC2's system status check: `initializing` for a configured time after the boot, then `ok` or `impaired`."""
         return self._check(super().system_status)
 
     @property
     def private_ip_address(self) -> str | None:
-        """The private address of the instance: None for a configured time after the launch, `dead_address` after a boot
-        that ends as unreachable, else the configured address or moto's.
+        """The private address of the instance; None for a configured time after the launch.
+
+        If the boot ends as unreachable, the address is `dead_address`; else it is the configured address or the one of
+        moto.
         """
         if self._has_no_address:
             return None
@@ -218,7 +230,9 @@ class EmulatedInstance(moto_instances.Instance):
         return time.monotonic() < self._began_at + self._settings.address_lag_seconds
 
     def get_tags(self) -> list[dict[str, str]]:
-        """Return the tags of this instance. moto's method would search the tags of all resources for each instance."""
+        """Return the tags of this instance. This method replaces moto's, which searches the tags of all resources for
+        each instance.
+        """
         tags = self.ec2_backend.tags.get(self.id, {})
         return [
             {"resource_id": self.id, "key": key, "value": value, "resource_type": "instance"}
@@ -226,7 +240,7 @@ class EmulatedInstance(moto_instances.Instance):
         ]
 
     def terminate(self) -> moto_instances.InstanceState:
-        """Begin to shut the instance down, and return the state that it had before; a repeated call changes nothing."""
+        """Begin to shut the instance down, and return the state that it had before. A repeated call changes nothing."""
         before = copy.copy(self._state)
         if self._ends_at is None:
             self._end("call", self._settings.terminate_seconds)
@@ -234,7 +248,7 @@ class EmulatedInstance(moto_instances.Instance):
         return before
 
     def end_by_itself(self, cause: Cause, reason: str, seconds: float) -> None:
-        """End the instance without a call, after `seconds` of shutting down. `reason`: a text like
+        """End the instance without a call, after `seconds` of shutting down. `reason`: EC2's text for the cause, like
         "Server.InternalError: why".
         """
         if self._ends_at is None:
@@ -255,7 +269,7 @@ class EmulatedInstance(moto_instances.Instance):
                 self.ec2_backend.tags.pop(volume, None)
 
     def is_gone_since(self, seconds: float) -> bool:
-        """Return whether the instance has been terminated for at least this number of seconds."""
+        """Return whether the instance was terminated at least this number of seconds ago."""
         return self._ends_at is not None and time.monotonic() >= self._ends_at + seconds
 
     def _check(self, status: dict[str, Any]) -> dict[str, Any]:
@@ -269,29 +283,28 @@ class EmulatedInstance(moto_instances.Instance):
 
 
 def know_no_images() -> None:
-    """Let moto's EC2 of this process start without machine images (AMIs).
+    """Let moto's EC2 in this process start without machine images (AMIs), so that it accepts every image id.
 
-    Loading thousands of images would take seconds at the start and most of the time of each launch. Without them every
-    image id is accepted.
+    Loading thousands of images would take seconds at the start, and most of the time of each launch.
     """
     os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
 
 def install_instances(lives: Lives) -> None:
-    """Let moto's EC2 of this process launch instances of the class EmulatedInstance, recorded in `lives`."""
+    """Let moto's EC2 in this process launch instances of the class EmulatedInstance, and record them in `lives`."""
     EmulatedInstance.lives = lives
     moto_instances.Instance = EmulatedInstance  # type: ignore[misc]
 
 
 def warm_up(region: str) -> None:
-    """Let moto make its model of this AWS region, with the default VPC and subnets, now instead of at the first EC2
-    call.
+    """Let moto make its model of this AWS region, with the default VPC and subnets. Otherwise the first EC2 call would
+    wait for it.
     """
     ec2_backends[DEFAULT_ACCOUNT_ID][region].describe_instances()
 
 
 def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
-    """Yield (region, instance) for all emulated instances that EC2 still describes."""
+    """Yield the region and the instance for each emulated instance that EC2 still describes."""
     for region, backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].items()):
         for reservation in list(backend.reservations.values()):
             for instance in reservation.instances:
@@ -299,17 +312,17 @@ def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
 
 
 def find_instance(name: str) -> EmulatedInstance | None:
-    """Return the emulated instance with this id in any region; None if EC2 describes no such instance."""
+    """Return the emulated instance with this id in any region; None if EC2 does not describe one."""
     found = (instance for _, instance in each_instance() if instance.id == name)
     return next((instance for instance in found if isinstance(instance, EmulatedInstance)), None)
 
 
 @contextmanager
 def without_hidden(region: str) -> Iterator[None]:
-    """Remove the instances that are too new for Describe calls from moto's list of the region, for the time of the
-    `with` block.
+    """Within this context, remove from moto's list of the region the instances that are too new for Describe calls.
 
-    All instances of one of moto's reservations were launched together, so a reservation is removed as a whole.
+    The list consists of moto's reservations, whose instances were launched together. So a reservation is removed as a
+    whole.
     """
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
     everything = backend.reservations
@@ -325,7 +338,9 @@ def without_hidden(region: str) -> Iterator[None]:
 
 
 def forget_terminated(seconds: float) -> None:
-    """Remove the instances that have been terminated for this number of seconds, as EC2 does after about an hour."""
+    """Remove the instances that were terminated at least this number of seconds ago. EC2 does so after
+    about an hour.
+    """
     for backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].values()):
         for key, reservation in list(backend.reservations.items()):
             if all(
@@ -337,9 +352,10 @@ def forget_terminated(seconds: float) -> None:
 
 
 def zone_of(place: Place, region: str) -> str | None:
-    """Return the availability zone of a launch: that of `place`, else that of its subnet, else moto's default zone.
+    """Return the availability zone of a launch: the zone of `place`, else the zone of its subnet, else moto's default
+    zone.
 
-    Return None for an unknown subnet.
+    Return None if the subnet is unknown.
     """
     if place.zone:
         return place.zone

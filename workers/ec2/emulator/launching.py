@@ -1,5 +1,5 @@
-"""Decide which part of a launch call the EC2 emulator grants, by injected faults and quota. Moto then launches this
-part.
+"""Decide which part of a launch call the EC2 emulator grants, by the injected faults and the quota. Then moto launches
+this part.
 """
 
 import time
@@ -16,12 +16,13 @@ from workers.ec2.emulator.settings import FaultRule, Quota
 
 NO_CAPACITY: Final = "InsufficientInstanceCapacity"
 UNKNOWN_TYPE: Final = 1
-"""Number of vCPUs that is assumed for an unknown instance type."""
+"""Number of vCPUs that an unknown instance type is assumed to have."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """The granted part of a launch call: the number of instances, the failed places (type and zone), and the errors for
-    the rest.
+    """The part of a launch call that is granted: `count` instances. `out` has the places (instance type and zone) that
+    failed, each with its error; `errors` are the errors for the instances that are not granted; `faults` names the
+    faults that applied, for the log.
     """
 
     count: int
@@ -31,10 +32,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Grant:
-    """Return which part of a launch call the injected faults and the quota of the EC2 emulator permit.
+    """Return the part of a launch call that the injected faults and the quota of the EC2 emulator permit.
 
     RunInstances gets between its MinCount and its MaxCount, or an error. CreateFleet of type instant gets what is
-    available, with errors for the rest.
+    available, and errors for the rest.
     """
     out = table.take_for_places(call, call.places, now)
     faults = [f"place:{rule.code}" for rule in out.values()]
@@ -63,10 +64,10 @@ def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Gra
 def _find_free(
     call: Call, places: list[Place], lives: Lives
 ) -> tuple[list[tuple[float, FaultRule]], dict[Place, FaultRule]]:
-    """Return the places (type and zone) of a launch where the emulator's quota has room, and the full ones with their
-    error.
+    """Return the places (instance type and zone) of a launch where the quota of the emulator has room, and the full
+    places with their error.
 
-    A free place has the number of instances that may be launched and the error for one more.
+    For a place with room, return the number of instances that may be launched there, and the error for one more.
     """
     quota, now = lives.settings.quota, time.time()
     alive = [
@@ -87,7 +88,7 @@ def _find_free(
 
 
 def count_vcpus(instance_type: str | None) -> int:
-    """Return the number of vCPUs of an EC2 instance type; UNKNOWN_TYPE for a type that moto does not know."""
+    """Return the number of vCPUs of an EC2 instance type; UNKNOWN_TYPE if moto does not know the type."""
     known = INSTANCE_TYPES.get(instance_type or "")
     return int(known["VCpuInfo"]["DefaultVCpus"]) if known else UNKNOWN_TYPE
 
@@ -98,7 +99,8 @@ def find_remaining(
     instance_type: str | None,
     alive: Iterable[Life],
 ) -> tuple[int | None, str]:
-    """Return how many more instances of a type the quota permits (None: any number), and EC2's code for one too many.
+    """Return how many more instances of a type the quota permits (None: any number), and EC2's error code for one more
+    than that.
 
     `alive`: the instances of both markets in the region that are not terminated.
     """

@@ -1,4 +1,4 @@
-"""The EC2 emulator's log: every call with its result and every background event, in one order."""
+"""The log of the EC2 emulator: every call with its result, and every background event, numbered in one order."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import msgspec
 from workers.ec2.emulator.calls import Call
 
 MOST_KEPT: Final = 100_000
-"""Most calls, and most events, that the EC2 emulator's log keeps in memory. The log file, if there is one, has all."""
+"""Most calls, and most events, that the log keeps in memory. The log file, if there is one, has all of them."""
 
 _FOUND_ID: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 _CODE: Final = re.compile(r"<(?:Code|errorCode)>([^<]+)<")
@@ -23,7 +23,7 @@ EventKind = Literal["warned", "rebalance", "interrupted", "lost", "boot_failure"
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One EC2 call in the emulator's log. `time` in seconds since the epoch."""
+    """One EC2 call in the emulator's log. `time` is in seconds since the epoch."""
 
     number: int
     time: float
@@ -37,13 +37,15 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     """EC2's error code in the answer; None without an error."""
     instances: list[str]
-    """For a launch the ids of the instances that it created, for other calls the instance ids that they named."""
+    """For a launch the ids of the instances that it created; for any other call the instance ids that the
+    call named.
+    """
     replayed: bool
-    """Whether the client token of a launch was known, so that no instance was launched."""
+    """Whether a launch repeated a known client token, so that it got the earlier answer and no new instance."""
     attempt: int
-    """Which of boto3's attempts of the call it is, from 1."""
+    """The number of this attempt among boto3's attempts of the call, from 1."""
     lost: bool
-    """Whether the call was carried out and its answer was lost; status and code are those of the lost answer."""
+    """Whether the call was carried out, but its answer was lost. `status` and `code` are those of the lost answer."""
     faults: list[str]
     """The injected faults and limits that applied to the call: `error:CODE`, `place:CODE`, `quota:CODE`, `short`,
     `throttled`, `lost:WAY`.
@@ -51,7 +53,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One background event (without a call) in the emulator's log. `time` in seconds since the epoch."""
+    """One background event (which no call caused) in the emulator's log. `time` is in seconds since the epoch."""
 
     number: int
     time: float
@@ -59,19 +61,19 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None
     instances: list[str]
     detail: str | None
-    """For a failed boot: the kind of the boot failure."""
+    """For a failed boot: the kind of the failure; else None."""
     deadline: float | None
-    """For an interruption notice: the announced end of the instance, in seconds since the epoch."""
+    """For an interruption notice: the announced end of the instance, in seconds since the epoch; else None."""
     notices: int | None
-    """For an interruption or rebalance notice: how often it was sent (0: lost, 2: doubled)."""
+    """For an interruption or rebalance notice: how often it was sent (0: lost, 2: doubled); else None."""
 
 
 class CallLog:
-    """The emulator's EC2 calls and events in order: the newest ones in memory, all in a file of JSON lines if there is
-    one.
+    """The EC2 calls and events of the emulator in order. The newest ones are in memory; a file of JSON lines, if there
+    is one, has all.
 
-    Each line is flushed before the next one, so that a killed emulator loses none. Not thread-safe; the middleware
-    writes it under its lock.
+    Each line is flushed before the next one, so that a killed emulator loses none. Not thread-safe; the middleware uses
+    it under its lock.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -81,7 +83,7 @@ class CallLog:
         self._numbers = count(1)
 
     def append(self, call: Call, status: int, answer: str, *, replayed: bool, lost: bool, faults: list[str]) -> None:
-        """Record an EC2 call with the status and the text of its answer in the emulator's log."""
+        """Record an EC2 call, with the HTTP status and the text of its answer."""
         # Most answers are long and have no code: the search for a plain text is faster.
         code = _CODE.search(answer) if "Code>" in answer else None
         record = CallRecord(
@@ -114,7 +116,7 @@ class CallLog:
         deadline: float | None = None,
         notices: int | None = None,
     ) -> EventRecord:
-        """Record a background event, like an interruption, in the emulator's log, and return the record."""
+        """Record a background event, like an interruption, and return its record."""
         record = EventRecord(
             number=next(self._numbers),
             time=datetime.now(UTC).timestamp(),
@@ -130,17 +132,19 @@ class CallLog:
         return record
 
     def after(self, number: int) -> list[CallRecord]:
-        """Return the recorded EC2 calls with a number above this one that are still in memory, oldest first."""
+        """Return the recorded EC2 calls whose number is greater than this one, oldest first, as far as they are in
+        memory.
+        """
         return [record for record in self._calls if record.number > number]
 
     def events_after(self, number: int) -> list[EventRecord]:
-        """Return the recorded background events with a number above this one that are still in memory, oldest first."""
+        """Return the recorded background events whose number is greater than this one, oldest first, as far as they are
+        in memory.
+        """
         return [record for record in self._events if record.number > number]
 
     def clear(self) -> None:
-        """Remove the emulator's records of calls and events from memory. Their numbers continue, and the log file
-        stays.
-        """
+        """Remove the records of calls and events from memory. The numbering continues, and the log file stays."""
         self._calls.clear()
         self._events.clear()
 
@@ -151,5 +155,5 @@ class CallLog:
 
 
 def find_instances(answer: str) -> list[str]:
-    """Return the EC2 instance ids in the text of an answer, each once, in their order."""
+    """Return the EC2 instance ids in the text of an answer, in their order, each once."""
     return list(dict.fromkeys(_FOUND_ID.findall(answer)))

@@ -1,4 +1,4 @@
-"""The EC2 emulator's middleware: it handles every EC2 request before moto (a mock of AWS) does."""
+"""The middleware of the EC2 emulator, which handles every EC2 request before moto (a mock of AWS) gets it."""
 
 import io
 import time
@@ -49,7 +49,7 @@ _WOULD_DO: Final = "Request would have succeeded, but DryRun flag is set."
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """The parameters and the answer of the first launch with a client token, kept to answer its repeats."""
+    """The first launch with a client token: its parameters and its answer. A repeated launch gets the same answer."""
 
     parameters: dict[str, str]
     body: bytes
@@ -57,7 +57,9 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """The emulator's answer to an EC2 call, whether it repeats an earlier answer, and the faults that applied."""
+    """The answer to an EC2 call. `replayed`: it repeats an earlier answer; `faults`: the faults that applied, for the
+    log.
+    """
 
     answer: Response
     replayed: bool = False
@@ -65,11 +67,11 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 class Middleware:
-    """A WSGI application: it serves EC2 calls with client tokens, delays and faults; moto serves all other AWS
-    services.
+    """A WSGI application that serves EC2 calls with client tokens, delays and faults. moto serves the calls of all
+    other AWS services.
 
-    EC2 calls are served one at a time, because moto's EC2 is not thread-safe, and a token must be looked up and stored
-    in one step. Other calls, some of which wait for messages, run in parallel.
+    EC2 calls are served one at a time, because moto's EC2 is not thread-safe, and because a token must be looked up and
+    stored in one step. Other calls, some of which wait for messages, run in parallel.
     """
 
     def __init__(self, control: Control, log: CallLog, region: str = "us-east-1") -> None:
@@ -86,7 +88,7 @@ class Middleware:
         warm_up(region)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Serve one request of an AWS client: an EC2 call by the emulator, a call of another service by moto."""
+        """Serve one HTTP request of an AWS client: a call to EC2 by the emulator, a call to another service by moto."""
         if credential_scope(environ)[1] != "ec2":
             error = find_signing_error(read_signing_time(environ), time.time())
             serve = self._moto if error is None else answer_outside_window(error, environ.get("CONTENT_TYPE", ""))
@@ -95,13 +97,13 @@ class Middleware:
         return self.serve(read_call(environ, body), environ)(environ, start_response)
 
     def begin(self) -> None:
-        """Make moto launch emulated instances, recorded in this emulator, from now on."""
+        """From now on, let moto launch emulated instances, which this emulator records."""
         install_instances(self.control.lives)
         self.run_due_events()
 
     def serve(self, call: Call, environ: "WSGIEnvironment") -> Response:
-        """Answer one EC2 call and log it. Raises ConnectionResetError if an injected fault loses the answer without
-        sending anything.
+        """Answer one EC2 call and record it in the log. Raises ConnectionResetError if an injected fault loses the
+        answer, so that the caller gets none.
         """
         with self._lock:
             self._advance()
@@ -121,19 +123,21 @@ class Middleware:
         return lose(lost, environ) if lost else reply.answer
 
     def locked(self, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of `act`, which runs while no EC2 call is served."""
+        """Call `act` while no EC2 call is served, and return its result."""
         with self._lock:
             self._advance()
             return act()
 
     def run_due_events(self) -> None:
-        """Run the background events (like interruptions) that are due, also while no EC2 call comes."""
+        """Run the background events (like interruptions) that are due. The server calls this method regularly, even if
+        no EC2 call comes.
+        """
         with self._lock:
             self._advance()
 
     def reset(self) -> None:
-        """Remove the emulator's instances, client tokens, faults and records. Its other settings stay, and the numbers
-        of records continue.
+        """Remove all instances, client tokens, faults and records of the emulator. Its other settings stay, and the
+        numbering of records continues.
         """
         moto_api_backend.reset()
         self._tokens.clear()

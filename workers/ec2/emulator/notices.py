@@ -1,7 +1,7 @@
-"""Interruption and rebalance notices: EC2's events, sent through the rules of EventBridge to their targets.
+"""Send interruption and rebalance notices: EC2's events, which the rules of EventBridge deliver to their targets.
 
-As in AWS, the rules on the default bus decide: pattern, state, targets, input transformers. Delivery is best effort, so
-a notice for an unreachable target is lost without an error.
+As in AWS, the rules of the default bus decide: pattern, state, targets, input transformers. A notice for a target that
+cannot be reached is lost without an error.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from workers.ec2.emulator.instances import Life
 from workers.ec2.interruptions import INTERRUPTION, REBALANCE
 
 NOTICE_SECONDS: Final = 120.0
-"""Seconds from a spot interruption notice to the end of the instance, as AWS promises."""
+"""Seconds from the interruption notice to the end of a spot instance, as AWS promises."""
 RULE: Final = "leasehold-interruptions"
 
 
 def interruption_event(life: Life) -> dict[str, Any]:
-    """Return the EventBridge event that EC2 sends two minutes before it terminates this spot instance (user guide,
-    "Spot interruption notices").
+    """Return the EventBridge event that EC2 sends two minutes before it terminates a spot instance (user guide, "Spot
+    interruption notices").
 
-    The event has no field for the end; readers compute it from the event's time. So for another deadline the event is
-    dated two minutes before this deadline.
+    The event has no field for the end of the instance; a reader adds two minutes to the event's time. If another end is
+    planned, the time of the event is therefore set to two minutes before this end.
     """
     at = time.time() if life.deadline is None else life.deadline - NOTICE_SECONDS
     return {
@@ -40,7 +40,7 @@ def interruption_event(life: Life) -> dict[str, Any]:
 
 
 def rebalance_event(life: Life) -> dict[str, Any]:
-    """Return the EventBridge event that EC2 sends when this spot instance has an increased risk of interruption."""
+    """Return the EventBridge event that EC2 sends when a spot instance has an increased risk of interruption."""
     return {
         **_envelope(REBALANCE, life.region, time.time()),
         "resources": [f"arn:aws:ec2:{life.region}:{DEFAULT_ACCOUNT_ID}:instance/{life.id}"],
@@ -49,14 +49,14 @@ def rebalance_event(life: Life) -> dict[str, Any]:
 
 
 def send_notice(event: dict[str, Any]) -> None:
-    """Send an EventBridge event to the targets of each enabled rule of its region's default bus. Errors of targets are
-    ignored.
+    """Send an EventBridge event to the targets of each enabled rule on the default bus of its region. Errors of a
+    target are ignored.
     """
     bus = events_backends[DEFAULT_ACCOUNT_ID][event["region"]].describe_event_bus("default")
     for rule in list(bus.rules.values()):
         if rule.state == "ENABLED":
             with contextlib.suppress(JsonRESTError, ServiceException, NotImplementedError):
-                # As moto's put_events does, but with all fields: moto's own template lacks the account.
+                # moto's put_events sends an event in the same way, but its template lacks the account.
                 if any("InputTransformer" in target for target in rule.targets):
                     rule.send_to_targets({**event, "ingestion-time": event["time"]})  # type: ignore[typeddict-item]
                 else:
@@ -64,8 +64,8 @@ def send_notice(event: dict[str, Any]) -> None:
 
 
 def make_queue(name: str, region: str) -> None:
-    """Make an SQS queue, and an EventBridge rule that sends interruption and rebalance notices to it, unless they
-    exist.
+    """Make an SQS queue, and an EventBridge rule that sends interruption and rebalance notices to the queue. Do nothing
+    if they exist.
     """
     queues, events = sqs_backends[DEFAULT_ACCOUNT_ID][region], events_backends[DEFAULT_ACCOUNT_ID][region]
     queue = queues.queues.get(name) or queues.create_queue(name)
@@ -75,7 +75,7 @@ def make_queue(name: str, region: str) -> None:
 
 
 def queue_path(name: str) -> str:
-    """Return the path of an SQS queue's URL on the emulator."""
+    """Return the path in the URL of an SQS queue on the emulator."""
     return f"/{DEFAULT_ACCOUNT_ID}/{name}"
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server of the EC2 emulator, which ends on SIGTERM or SIGINT."""
+"""The HTTP server of the EC2 emulator. SIGTERM or SIGINT ends it."""
 
 import signal
 import socket
@@ -23,18 +23,19 @@ EVENTS_EVERY: Final = 0.1
 
 
 class _Handler(MotoRequestHandler):
-    """The EC2 emulator's HTTP handler. It writes no log lines, because the call log has all calls, and sends small
-    packets without delay.
+    """Handles the HTTP requests to the EC2 emulator. It writes no log lines, because the call log has all calls, and it
+    sends small packets without delay.
     """
 
     disable_nagle_algorithm = True
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - werkzeug's own name
-        """Suppress the log line of a request."""
+        """Write nothing: the log line of a request is suppressed."""
 
 
 class EmulatorServer:
-    """An EC2 emulator that listens at once, and serves after `start`. `url` is the `endpoint_url` for boto3.
+    """The server of an EC2 emulator. Its port is taken at once, and it serves after `start`. Its `url` is the
+    `endpoint_url` for boto3.
 
     `secret`: the key with which requests must be signed (workers/ec2/emulator/access.py); None: requests are not
     checked.
@@ -56,19 +57,19 @@ class EmulatorServer:
 
     @property
     def url(self) -> str:
-        """The URL of the EC2 emulator, for boto3's `endpoint_url`."""
+        """The URL of the EC2 emulator, to be used as boto3's `endpoint_url`."""
         host, port = self._server.server_address[:2]
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def start(self) -> "EmulatorServer":
-        """Serve the EC2 emulator in a thread of its own, and return this server."""
+        """Start to serve the EC2 emulator, in threads of its own, and return this server."""
         self.middleware.begin()
         self._thread.start()
         self._events.start()
         return self
 
     def stop(self) -> None:
-        """Stop serving the EC2 emulator, and close its port."""
+        """Stop the server of the EC2 emulator and close its port."""
         self._ended.set()
         self._server.shutdown()
         self._thread.join()
@@ -76,7 +77,9 @@ class EmulatorServer:
         self._server.server_close()
 
     def _run_events(self) -> None:
-        """Run the emulator's background events (like interruptions) when they are due, even without calls."""
+        """Until the server stops, run the background events (like interruptions) when they are due, even
+        without calls.
+        """
         while not self._ended.wait(EVENTS_EVERY):
             self.middleware.run_due_events()
 
@@ -91,7 +94,8 @@ def make_server(
     region: str = "us-east-1",
     secret: str | None = None,
 ) -> EmulatorServer:
-    """Return an EC2 emulator on this host and port (0: any free one), to be started. A process can have one.
+    """Return the server of an EC2 emulator on this host and port (0: any free port). The caller starts it. A process
+    can have one.
 
     `state_file` (TOML or JSON, see EmulatorSettings) overrides `settings` and is read again when it changes. Calls are
     appended to `call_log` as JSON lines. Raises OSError if the port is taken or the file cannot be read,
@@ -112,9 +116,9 @@ def run_emulator(
     secret: str | None = None,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve an EC2 emulator until SIGTERM or SIGINT; call `on_ready` with the emulator's URL once it serves.
+    """Serve an EC2 emulator until SIGTERM or SIGINT. When it serves, call `on_ready` with its URL.
 
-    Must be called in the main thread.
+    This function must be called in the main thread, which gets the signals.
     """
     server = make_server(
         host, port, settings=settings, state_file=state_file, call_log=call_log, region=region, secret=secret

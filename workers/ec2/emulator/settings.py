@@ -1,4 +1,4 @@
-"""The EC2 emulator's settings: delays, limits and injected faults, from a file or the control API."""
+"""The settings of the EC2 emulator: delays, limits and injected faults. They come from a file or the control API."""
 
 import re
 import tomllib
@@ -35,7 +35,7 @@ STATUS_OF_CODE: Final = {
     "OptInRequired": 403,
     "DryRunOperation": 412,
 }
-"""EC2's error code → HTTP status of the answer; 400 for all other codes."""
+"""Error code of EC2 → HTTP status of the answer. Any other code has the status 400."""
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -59,35 +59,33 @@ QueueName = Annotated[str, Before(_queue_name)]
 
 
 class FaultRule(Document):
-    """A fault that the EC2 emulator injects: for which calls, and how often or how long. A field without a value
-    matches all calls.
+    """A rule by which the EC2 emulator injects a fault: which calls fail, and how often or how long. A field without a
+    value matches every call.
     """
 
     code: Name | None = None
-    """EC2's error code of the injected fault; it may be missing only with `lost` or `deliver`."""
+    """EC2's error code of the fault; it may be missing only with `lost` or `deliver`."""
     message: Text = "injected by the emulator"
     status: Positive | None = None
-    """HTTP status of the injected error; default: the one that EC2 sends with this code. boto3 repeats calls that got a
-    5xx.
-    """
+    """HTTP status of the error; default: the one that EC2 sends with this code. boto3 repeats a call that got a 5xx."""
     lost: LostWay | None = None
-    """The call is carried out, but its answer is lost: the connection is cut (`reset`), a 5xx comes (`500`), or nothing
-    at all (`timeout`).
+    """The way in which the answer is lost, although the call is carried out: the connection is cut (`reset`), a 5xx
+    comes (`500`), or no answer comes (`timeout`).
     """
     deliver: Count | None = None
-    """A launch gets at most this number of instances; `code` is then the error for the rest."""
+    """Most instances that a launch gets. `code` is then the error for the other ones."""
     action: Name | None = None
-    """The EC2 action that the fault concerns, or `any`; default: the launching ones, RunInstances and CreateFleet."""
+    """The EC2 action that fails, or `any`; default: the actions that launch, RunInstances and CreateFleet."""
     type: Name | None = None
     zone: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
     count: Positive | None = None
-    """Number of calls that the fault concerns; boto3's own repeats of one call count once. Default: any number."""
+    """Number of calls that fail. boto3's own repeats of one call count once. Default: any number."""
     seconds: Seconds | None = None
-    """How long the fault stays after it was set; default: until it is removed."""
+    """Seconds for which the fault is in force after it was set; default: until it is removed."""
 
     def check_fields(self) -> None:
-        """Refuse a fault rule whose fields contradict each other, or that has no `code` where one is required."""
+        """Refuse a fault rule whose fields contradict each other, or that lacks a required `code`."""
         if self.lost is None and self.deliver is None and self.code is None:
             raise conflicts([Fault("code", "a value", "nothing")])
         if self.lost is not None and self.deliver is not None:
@@ -97,21 +95,21 @@ class FaultRule(Document):
 
     @property
     def http_status(self) -> int:
-        """The HTTP status of the injected error: the given one, else the one that EC2 sends with the code."""
+        """HTTP status of the injected error: `status` if it is given, else the one that EC2 sends with the code."""
         return self.status or STATUS_OF_CODE.get(self.code or "InternalError", 400)
 
 
 class BootFailure(Document):
-    """A kind of failing boot for some of the emulated instances. A field without a value matches all launches."""
+    """A rule by which the boots of some emulated instances fail. A field without a value matches every launch."""
 
     kind: Literal["stuck", "terminated", "impaired", "unreachable"]
-    """What happens instead of a boot. `stuck`: the instance stays pending; `terminated`: it never runs; `impaired`: its
-    status checks fail; `unreachable`: its address gives no answer.
+    """How the boot fails. `stuck`: the instance stays pending; `terminated`: it never runs; `impaired`: its status
+    checks fail; `unreachable`: its address gives no answer.
     """
     share: Share = 1.0
     """Share of the matching launches whose boot fails, from 0 to 1."""
     count: Positive | None = None
-    """Number of instances whose boot fails; default: any number."""
+    """Most instances whose boot fails; default: any number."""
     type: Name | None = None
     zone: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
@@ -144,8 +142,8 @@ class Throttling(Document):
 
 
 class Quota(Document):
-    """Most instances and vCPUs that may exist in a region at the same time, terminated ones not counted; None: no
-    limit.
+    """Most instances and vCPUs that may exist in a region at the same time; None: no limit. Terminated instances do not
+    count.
     """
 
     spot_machines: Count | None = None
@@ -158,42 +156,45 @@ class EmulatorSettings(Document):
     """All settings of the EC2 emulator. Times in seconds, or like "2s"."""
 
     boot_seconds: Seconds = 0.0
-    """How long a new instance is `pending`."""
+    """Seconds for which a new instance is `pending`."""
     status_seconds: Seconds = 0.0
-    """How long an instance's status checks are `initializing` after it became `running`."""
+    """Seconds for which the status checks of an instance are `initializing` after it became `running`."""
     terminate_seconds: Seconds = 0.0
-    """How long an instance is `shutting-down`."""
+    """Seconds for which an ending instance is `shutting-down`."""
     forget_seconds: Seconds = 300.0
-    """How long Describe calls include an instance after it was terminated (EC2: about an hour)."""
+    """Seconds for which Describe calls include an instance after it was terminated (EC2: about an hour)."""
     describe_lag_seconds: Seconds = 0.0
-    """How long after its launch an instance is missing in Describe calls."""
+    """Seconds after its launch for which an instance is missing in Describe calls."""
     address_lag_seconds: Seconds = 0.0
-    """How long after its launch an instance has no address."""
+    """Seconds after its launch for which an instance has no address."""
     terminate_lag_seconds: Seconds = 0.0
-    """How long after TerminateInstances an instance is still described in its state before."""
+    """Seconds after TerminateInstances for which an instance is still described in its earlier state."""
     address: Text | None = None
-    """The private address of every instance, so that probes get an answer; default: addresses that moto invents."""
+    """Private address of every instance, at which probes get an answer; default: addresses that moto invents."""
     dead_address: Text = "192.0.2.1"
-    """The private address of an instance whose boot ends as `unreachable`; the default is reserved for documentation
-    (RFC 5737).
+    """Private address of an instance whose boot ends as `unreachable`. The default is reserved for documentation (RFC
+    5737).
     """
     boot_failures: tuple[BootFailure, ...] = ()
     quota: Quota = Quota()
     throttling: Throttling | None = None
-    """EC2's limits for calls by token buckets. None: no throttling; an empty table: as EC2 documents it."""
+    """Token buckets that limit the rate of calls. None: no limit; an empty table: the limits that EC2 documents."""
     interruption_queue: QueueName | None = None
     """Name of an SQS queue to make, with an EventBridge rule that sends interruption and rebalance notices to it."""
     interruption_rate: Amount = 0.0
     """Average number of random interruptions of a spot instance per hour."""
     interruption_deadline: Seconds = 120.0
-    """Seconds from an interruption notice to the end of the instance, unless the order to interrupt has another number.
+    """Seconds from an interruption notice to the end of the instance. The control request to interrupt may name another
+    number.
     """
     dropped_notices: Share = 0.0
     """Share of the interruption and rebalance notices that are lost, from 0 to 1."""
     doubled_notices: Share = 0.0
-    """Share of the interruption and rebalance notices that are sent twice, among those that are not lost."""
+    """Share of the interruption and rebalance notices that are sent twice, from 0 to 1, among those that
+    are not lost.
+    """
     random_seed: Count = 0
-    """Seed of the emulator's random choices, which start again when the seed is set."""
+    """Seed of the emulator's random choices. They start again when the seed is set."""
     faults: tuple[FaultRule, ...] = ()
 
 
