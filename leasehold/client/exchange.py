@@ -30,7 +30,7 @@ LONGEST_RETRY_SECONDS: Final = 60.0
 REQUESTS_IN_FLIGHT: Final = 8
 """The most requests of one call that wait for their answers at the same time."""
 LONGEST_WAIT_SECONDS: Final = 0.5
-"""The most seconds of waiting for an answer before it is checked whether the client was closed."""
+"""The most seconds of one wait for an answer. After each wait the exchange checks whether the client was closed."""
 
 
 class Pending:

@@ -66,13 +66,15 @@ class HeldLease(ABC):
         self._on_lost: list[Callable[[Any], object]] = []
 
     def on_revoke(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` when the scheduler begins to revoke the lease, or at once if it already has."""
+        """Call `callback` when the scheduler begins to revoke the lease. If it is being revoked already, call
+        `callback` at once.
+        """
         self._on_revoke.append(callback)
         if self.revoking.is_set():
             self._call(callback)
 
     def on_lost(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` when the lease is lost, or at once if it already is."""
+        """Call `callback` when the lease is lost. If it is lost already, call `callback` at once."""
         self._on_lost.append(callback)
         if self.lost.is_set():
             self._call(callback)
@@ -241,8 +243,8 @@ class HeldLease(ABC):
             self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
 
     def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
-        """Update the state of the lease from the phase, token and deadline in an answer or a row. If the token is an
-        older one, they are outdated and ignored.
+        """Update the state of the lease from the phase, token and deadline in an answer or a row. An answer or row with
+        an older token is outdated and ignored.
         """
         ours = self._row.token if self._row is not None else token
         if self._left.is_set() or (token is not None and ours is not None and token < ours):

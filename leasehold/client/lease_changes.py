@@ -48,7 +48,9 @@ class Changes:
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], Placement] = {}
-        """(component, token) -> lease of an elastic instance. An instance that is granted again has another token."""
+        """The elastic instances that the lease had at the last `take`: (component, token) -> lease. An instance that is
+        granted again has another token.
+        """
         self._cores: dict[tuple[str, int], float | None] = {}
         """(component, token) -> number of usable CPUs that was last recorded for the instance."""
         self._told: list[Change] = []

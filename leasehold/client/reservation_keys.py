@@ -69,7 +69,7 @@ class Keys:
         return self._keep(fresh, replace=False)
 
     def put(self, name: str, key: str) -> None:
-        """Store the key that the caller made for a reservation."""
+        """Store the key of a reservation. The caller has made the key."""
         self._keep({name: key}, replace=True)
 
     def hide(self, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -217,7 +217,7 @@ class _Sender:
             raise explain_redis(error, self._url, f"send to the queue {queue}", "takes no message") from error
 
     def close(self) -> None:
-        """Close the connections of the pool."""
+        """Close the connections to the broker."""
         if self._producers is not None:
             self._producers.connections.force_close_all()
 

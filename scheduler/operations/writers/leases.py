@@ -69,8 +69,8 @@ class LeaseWriter:
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
         self._instances: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Instance]]] = {}
-        """(identity of a request, kind of component) -> (the request, its instances by name). The request is kept so
-        that no other object gets its identity.
+        """(identity of a request object, kind of component) -> (the request object, its instances by name). The object
+        is kept, because Python may give the identity of a deleted object to a new one.
         """
 
     def _find_instances(self, current: Reservation, kind: ComponentKind) -> dict[str, Instance]:
