@@ -1,5 +1,5 @@
-"""The client for producers and holders: submit reservations, wait for them, hold leases and read the view. Public
-names: `Client`, `AsyncClient`, `Lease`. Each is imported when it is first used.
+"""The client for producers and holders: submit reservations, wait for them, hold leases and read the view (a copy of
+the stack's rows in Redis). Public names: `Client`, `AsyncClient`, `Lease`. Each is imported when it is first used.
 """
 
 from importlib import import_module
@@ -16,7 +16,9 @@ _MODULES = {"AsyncClient": "async_client", "Client": "client", "Lease": "lease"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, because importing redis and kombu takes longer than most commands run."""
+    """Import a public name when it is first used. Importing redis and kombu at once would take longer than most
+    commands run.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

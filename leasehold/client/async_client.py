@@ -1,6 +1,7 @@
-"""The asyncio client: the methods of `Client` as coroutines, with the same rules and errors.
+"""The client for asyncio: the methods of `Client` as coroutines, with the same rules and errors.
 
-Requests and reads of the blocking client run in a limited number of threads. A wait occupies no thread.
+Requests and reads run in a limited number of threads, in which the blocking client is called. A wait occupies no
+thread.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
 
 REQUESTS_AT_ONCE: Final = 32
-"""Maximum number of concurrent requests of one client. Each uses a thread; further requests wait."""
+"""The most requests that one client makes at the same time. Each occupies a thread; further requests wait."""
 READS_AT_ONCE: Final = 4
 
 P = ParamSpec("P")
@@ -35,7 +36,7 @@ R = TypeVar("R")
 def _asks(
     method: Callable[Concatenate[Client, P], R],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
-    """Return a coroutine function that runs a request of the blocking client in a thread."""
+    """Return a coroutine function that calls this method of the blocking client in a thread, for a request."""
 
     async def ask(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
         return await self._run(self._requests, partial(method, self._client, *args, **keywords))
@@ -47,8 +48,8 @@ def _asks(
 def _reads(
     method: Callable[Concatenate[Client, P], R],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
-    """Return a coroutine function that runs a read of the blocking client in a thread. Reads have threads of their own
-    and do not wait behind requests.
+    """Return a coroutine function that calls this method of the blocking client in a thread, for a read. Reads have
+    threads of their own, so that they do not wait behind requests.
     """
 
     async def read(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
@@ -103,15 +104,15 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections and threads. Leases that are still held expire after their ttl."""
+        """Close all connections and threads of the client. Leases that are still held expire after their ttl."""
         self._client.close()
         loop = asyncio.get_running_loop()
         for end in (self._notices.close, self._requests.shutdown, self._readers.shutdown):
             await loop.run_in_executor(None, end)
 
     def now(self) -> float:
-        """Return cluster time in seconds since the epoch, like `Client.now`. The method does not wait and is no
-        coroutine.
+        """Return cluster time in seconds since the epoch. This is no coroutine, because it does not wait. See
+        `Client.now`.
         """
         return self._client.now()
 
@@ -165,7 +166,7 @@ class AsyncClient:
         *,
         renew: bool = False,
     ) -> Reservation:
-        """Wait until a reservation is in one of these phases, like `Client.wait`."""
+        """Wait until a reservation is in one of these phases, and return it. See `Client.wait`."""
         waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew, now=self.now)
         steps = waiting.steps()
         async with self.watch(reservation) as watch:
@@ -183,7 +184,9 @@ class AsyncClient:
                 return found
 
     def watch(self, reservation: str) -> AsyncWatch:
-        """Return a watch over one reservation: `async with client.watch(id) as watch:`, then `await watch.read()`."""
+        """Return an object that reports the changes of one reservation: `async with client.watch(id) as watch:`, then
+        `await watch.read()`.
+        """
         return AsyncWatch(self._notices, self._rows, reservation)
 
     def lease(
@@ -195,7 +198,7 @@ class AsyncClient:
         **fields: Unpack[ReservationFields],
     ) -> AsyncLease:
         """Return a lease for use as `async with client.lease(system="x86_64-linux") as lease:`. See AsyncLease and
-        Client.lease.
+        `Client.lease`.
         """
         lease = AsyncLease(self, with_id(fields), wait)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):

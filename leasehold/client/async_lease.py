@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class AsyncLost(asyncio.Event):
-    """An event that is set when the lease is lost. `is_set` is also true when the lease has expired by the local clock
-    and the event loop has not set the event yet.
+    """An event that is set when a lease is lost. `is_set` is also true if the lease has expired by the local clock and
+    the event loop has not set the event yet.
     """
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
@@ -29,15 +29,15 @@ class AsyncLost(asyncio.Event):
         self._is_over = is_over
 
     def is_set(self) -> bool:
-        """Return whether the lease is lost, by an answer, by its row, or by the clock of this process."""
+        """Return whether the lease is lost, as shown by an answer, by its row, or by the clock of this process."""
         return super().is_set() or self._is_over()
 
 
 class AsyncLease(HeldLease):
     """A lease for use as `async with client.lease(...) as lease:`. Properties and events are those of `Lease`;
-    `revoking` and `lost` are asyncio events.
+    `revoking` and `lost` are events of asyncio.
 
-    The body must not block the event loop, because the renewals run on it. Callbacks are called on the loop; if one
+    The body must not block the event loop, because the lease is renewed on it. Callbacks are called on the loop. If one
     returns a coroutine, it runs as a task. If the task is cancelled while it waits for the lease, the reservation is
     cancelled before CancelledError continues.
     """
@@ -53,8 +53,8 @@ class AsyncLease(HeldLease):
         self.lost = AsyncLost(self._is_overdue)
         self._left = asyncio.Event()
         self._news = asyncio.Event()
-        """Event that is set at the next change of the lease. It is then replaced by a new one, so that each waiting
-        task waits for a change of its own.
+        """Event that is set at the next change of the lease, and then replaced by a new one. So each waiting task waits
+        for a change that it has not seen.
         """
         self._tasks: set[asyncio.Task[Any]] = set()
         self._callbacks: set[asyncio.Future[Any]] = set()
@@ -63,7 +63,9 @@ class AsyncLease(HeldLease):
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the iteration ends then; nothing is raised
     ) -> AsyncIterator[Change]:
-        """Yield the changes of the lease's instances, like `Lease.changes`: `async for change in lease.changes():`."""
+        """Yield the changes of the lease's instances as they happen: `async for change in lease.changes():`. See
+        `Lease.changes`.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         number = 0
         while True:
@@ -83,7 +85,9 @@ class AsyncLease(HeldLease):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Lease
     ) -> Answer:
-        """Give elastic instances of the lease back, like `Lease.surrender`."""
+        """Give one elastic instance of the lease back, or all that are being revoked if `component` is None. See
+        `Lease.surrender`.
+        """
         return await self._client.surrender(self.id, self.token, component=component, timeout=timeout)
 
     async def __aenter__(self) -> Self:
@@ -119,8 +123,8 @@ class AsyncLease(HeldLease):
         await self._say_goodbye(self.token)
 
     async def _take(self) -> None:
-        """Wait for the lease and confirm it with a first renewal. Wait again if the lease was taken back before the
-        renewal.
+        """Wait until the reservation is leased, and confirm the lease with a first renewal. If the lease was taken back
+        before the renewal, wait again.
         """
         until = None if self._wait is None else time.monotonic() + self._wait
         while self._row is None:
@@ -187,12 +191,12 @@ class AsyncLease(HeldLease):
         self._tasks.add(asyncio.create_task(work))
 
     async def _say_goodbye(self, token: int | None) -> None:
-        """Give the lease back. If the present task is cancelled meanwhile, this continues in a task of its own."""
+        """Give the lease back. If the present task is cancelled during this, a task of its own completes it."""
         await asyncio.shield(asyncio.ensure_future(self._give_back(token)))
 
     async def _give_back(self, token: int | None) -> None:
-        """Release the lease. Cancel the reservation if the release is refused, because the token is stale or it is not
-        leased yet.
+        """Release the lease. If the release is refused, because the token is stale or the reservation is not leased
+        yet, cancel the reservation.
         """
         try:
             await self._client.release(self.id, token, timeout=GOODBYE_SECONDS)
@@ -211,7 +215,7 @@ class AsyncLease(HeldLease):
 
 
 async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    """Return when the event is set or when `seconds` have passed."""
+    """Return when the event is set or when `seconds` have passed. None: no limit."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

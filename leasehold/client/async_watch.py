@@ -1,7 +1,7 @@
-"""Watches over many reservations in one event loop: one connection receives all notices, and one read fetches all due
-rows.
+"""Watches over many reservations in one event loop. One connection receives all notices, and one read fetches all rows
+that are due.
 
-A wait uses neither a thread nor a connection of its own, so thousands of waits can run at the same time.
+A watch uses neither a thread nor a connection of its own, so thousands of waits can run at the same time.
 """
 
 import asyncio
@@ -19,24 +19,24 @@ from leasehold.client.view_reader import Joined, ViewReader
 from leasehold.errors import LeaseholdError
 
 _LOOK_SECONDS: Final = 0.1
-"""Interval in which the thread that receives notices checks for new watches, in seconds."""
+"""Interval in seconds after which the thread that receives notices checks for new watches."""
 
 
 class Notices:
-    """Receives the notices for all watches of one event loop, in a thread that starts with the first watch."""
+    """The receiver of the notices for all watches of one event loop. Its thread starts with the first watch."""
 
     def __init__(self, wire: RequestTransport, channel_of: Callable[[str], str]) -> None:
         self._wire, self._channel_of = wire, channel_of
         self._loop: asyncio.AbstractEventLoop | None = None
         self._events: dict[str, set[asyncio.Event]] = {}
-        """Channel name -> events to set at a notice. Only the thread of the event loop uses this table."""
+        """Channel name -> events to set when a notice arrives. Only the thread of the event loop uses this table."""
         self._wanted: frozenset[str] = frozenset()
         """The names of the watched channels, for the thread that receives notices."""
         self._is_wanted = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, reservation: str, event: asyncio.Event) -> None:
-        """Set `event` at each notice that this reservation changed, until `event` is removed."""
+        """Set `event` at each notice about this reservation, until `remove` is called."""
         self._loop = asyncio.get_running_loop()
         self._events.setdefault(self._channel_of(reservation), set()).add(event)
         self._take_over()
@@ -45,7 +45,7 @@ class Notices:
             self._thread.start()
 
     def remove(self, reservation: str, event: asyncio.Event) -> None:
-        """Stop setting `event` at notices about this reservation."""
+        """No longer set `event` at notices about this reservation."""
         channel = self._channel_of(reservation)
         events = self._events.get(channel, set())
         events.discard(event)
@@ -54,7 +54,7 @@ class Notices:
         self._take_over()
 
     def close(self) -> None:
-        """End the thread. The transport must be closed before."""
+        """End the thread that receives notices. The transport must be closed before."""
         self._is_wanted.set()
         if self._thread is not None:
             self._thread.join()
@@ -78,8 +78,8 @@ class Notices:
                 channel.close()
 
     def _listen(self, connection: PubSub) -> None:
-        """Receive notices until no reservation is watched or the transport is closed. Raise RedisError if
-        Redis fails.
+        """Receive notices until no reservation is watched or the transport is closed. Raise RedisError
+        if Redis fails.
         """
         subscribed: frozenset[str] = frozenset()
         while (wanted := self._wanted) and not self._wire.is_closed:
@@ -105,7 +105,9 @@ class Notices:
 
 
 class Rows:
-    """Reads rows of reservations. All rows requested during a read are fetched together by the next read."""
+    """The reader of reservations' rows for one event loop. All rows that are requested during a read are fetched
+    together by the next read.
+    """
 
     def __init__(self, reader: ViewReader, run: Callable[..., Coroutine[Any, Any, list[Joined]]]) -> None:
         self._reader, self._run = reader, run
@@ -113,8 +115,8 @@ class Rows:
         self._reading: asyncio.Task[None] | None = None
 
     async def read(self, reservation: str) -> Joined:
-        """Return the present row of a reservation with the machines of its leases. Raise Unavailable without a valid
-        view.
+        """Return the present row of a reservation with the machines of its leases. Raise Unavailable if the view is not
+        valid.
         """
         found = self._wanted.get(reservation)
         if found is None:
@@ -139,7 +141,9 @@ class Rows:
 
 
 class AsyncWatch:
-    """A watch over the present row of one reservation, for use in one task: `async with client.watch(id) as watch:`."""
+    """A watch that reports the present row of one reservation, for use in one task: `async with client.watch(id) as
+    watch:`.
+    """
 
     def __init__(self, notices: Notices, rows: Rows, reservation: str) -> None:
         self._notices, self._rows, self.reservation = notices, rows, reservation
@@ -155,14 +159,14 @@ class AsyncWatch:
         self._notices.remove(self.reservation, self._hinted)
 
     async def read(self) -> Reservation | None:
-        """Return the present row of the reservation, or None if the view does not contain it. Raise Unavailable without
-        a valid view.
+        """Return the present row of the reservation, or None if the view does not have it. Raise Unavailable if the
+        view is not valid.
         """
         return (await self.read_joined()).row
 
     async def read_joined(self) -> Joined:
         """Return the present row of the reservation, and the slots of its leases whose machine is missing in the view.
-        Raise Unavailable without a valid view.
+        Raise Unavailable if the view is not valid.
         """
         return await self._rows.read(self.reservation)
 

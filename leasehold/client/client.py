@@ -1,8 +1,8 @@
-"""The blocking client for producers: submits reservations, waits for them, holds their leases, and explains why they
+"""The blocking client for producers: it submits reservations, waits for them, holds their leases, and explains why they
 wait.
 
-Changes are sent as Celery messages and are accepted when they are committed. Reads come from the view in Redis. A
-producer needs only the package `leasehold` and Redis.
+Requests for changes are sent as Celery messages; an answer means that the change is committed. Reads come from the view
+in Redis. A producer needs only the package `leasehold` and Redis.
 """
 
 import os
@@ -51,13 +51,13 @@ class Client(Commands):
 
     `url`: the Redis of the stack; default: LEASEHOLD_BROKER__URL, else the stack that runs in this folder or in one
     above it. `view_url` and `prefix`: a separate Redis and key prefix of the view; default: LEASEHOLD_VIEW__URL and
-    LEASEHOLD_VIEW__PREFIX, else the broker's Redis and `leasehold:`. `timeout`: default time limit of a request, in
-    seconds. `keys`: the file with the keys of reservations; default: LEASEHOLD_KEYS, else
+    LEASEHOLD_VIEW__PREFIX, else the broker's Redis and `leasehold:`. `timeout`: time limit of a request in seconds,
+    unless a call has its own. `keys`: the file with the keys of reservations; default: LEASEHOLD_KEYS, else
     `~/.local/state/leasehold/keys`.
 
-    With `key_file` (or `key`, its content) messages are signed as the principal that it names; `principal` names it if
-    the file does not. Default: LEASEHOLD_ACCESS__KEY_FILE, LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL;
-    without them messages are not signed. Raises NoStack, Unavailable, BadCredentials.
+    With `key_file` (or `key`, its content) messages are signed as the principal that the file names, else as
+    `principal`. Default: LEASEHOLD_ACCESS__KEY_FILE, LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL; without
+    them messages are not signed. Raises NoStack, Unavailable, BadCredentials.
     """
 
     def __init__(
@@ -95,14 +95,14 @@ class Client(Commands):
         self._wire.close()
 
     def ping(self) -> None:
-        """Raise Unavailable unless Redis answers and holds a valid view."""
+        """Raise Unavailable unless Redis answers and has a valid view."""
         self._reader.check()
 
     def now(self) -> float:
         """Return cluster time in seconds since the epoch. All times that this client returns are cluster time.
 
-        Requests and reads correct the time, and a monotonic clock advances it in between. The wall clock of this host
-        may be wrong.
+        Requests and reads correct the time; in between, a monotonic clock continues it. The wall clock of this host may
+        be wrong.
         """
         return self._wire.clock.now()
 
@@ -113,35 +113,35 @@ class Client(Commands):
 
     @property
     def probe(self) -> Probe:
-        """Health checks of the stack, for operators."""
+        """Checks of the stack's health, for operators."""
         return Probe(self._wire)
 
     @property
     def hosts(self) -> Hosts:
-        """Messages of static hosts: register, send heartbeats, leave, and read the leases of a host."""
+        """The messages of static hosts: register, send heartbeats, leave, and read the leases of a host."""
         return Hosts(self._wire, self._reader, self.timeout)
 
     # Requests that change something.
 
     def reserve(self, *, timeout: float | None = None, **fields: Unpack[ReservationFields]) -> Reservation:
-        """Submit a reservation and return it after it is stored durably. A second request with the same id changes
+        """Submit a reservation, and return it when it is stored durably. A second request with the same id changes
         nothing.
 
-        If no slot or offering could hold it at present, `waiting` has the reason. Raise Refused, NotAnswered (safe to
-        repeat with the same id) or Unavailable.
+        If no slot or offering could hold the reservation at present, its field `waiting` has the reason. Raise Refused,
+        NotAnswered (safe to repeat with the same id) or Unavailable.
         """
         return self.submit(fields, timeout=timeout)
 
     def submit(self, document: Mapping[str, Any], *, timeout: float | None = None) -> Reservation:
-        """Submit a reservation whose fields are given as a document, like `reserve`. Raise Refused for
-        invalid fields.
+        """Submit a reservation whose fields are in a document, and return it. See `reserve`. Raise Refused for invalid
+        fields.
         """
         (hidden,) = self._keys.hide([with_id(document)])
         return self._describe(self._ask("submit", hidden, timeout))
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> Table[Answer]:
-        """Submit many reservations, a thousand in a message, and return the answers by index. Invalid ones have
-        `errors`.
+        """Submit many reservations, a thousand in each message. Return a table with one answer for each, in the given
+        order. The answers to invalid reservations have `errors`.
 
         Raise NotAnswered or Unavailable; reservations that were accepted until then stay accepted.
         """
@@ -160,24 +160,26 @@ class Client(Commands):
         )
 
     def find_key(self, reservation: str) -> str | None:
-        """Return the key of a reservation that this user submitted on this host, or None for other reservations.
+        """Return the key of a reservation that this user submitted on this host. Return None for other reservations.
 
-        A holder on another host needs the key: every command of a holder has a parameter `key`.
+        A holder on another host needs the key: pass it as `key` to the commands of a holder.
         """
         return self._keys.find(reservation)
 
     # Reads. Each raises Unavailable while Redis is unreachable or the view is not valid.
 
     def get(self, reservation: str) -> Reservation | None:
-        """Return a reservation with its leases and their machines, or None if the view does not contain it.
+        """Return a reservation with its leases and their machines, or None if the view does not have it.
 
-        An ended reservation stays in the view for ten minutes; `recall` also finds older ones.
+        An ended reservation stays in the view for ten minutes; `recall` also finds older ones. Raise Unavailable.
         """
         return self._reader.find_reservations([reservation])[0]
 
     def recall(self, *reservations: str, timeout: float | None = None) -> Table[Reservation]:
-        """Return reservations from the database, including those that ended long ago. Unknown ids are omitted. A worker
-        must run to answer this. Raise NotAnswered or Unavailable.
+        """Return the reservations with these ids from the database, including those that ended long ago. Unknown ids
+        are missing.
+
+        A worker must run to answer this. Raise NotAnswered or Unavailable.
         """
         found = self._query(reservations, timeout)
         return Table(each.row for each in found if each.row is not None)
@@ -197,28 +199,30 @@ class Client(Commands):
         )
 
     def slots(self, *, pool: str | None = None, state: str | None = None) -> Table[Slot]:
-        """Return the slots of the view, optionally only those of one pool or in one state, in order of their names."""
+        """Return the slots of the view, sorted by name; with `pool` or `state`, only those of the pool
+        or in the state.
+        """
         found = (
             slot for slot in self._reader.scan_slots() if pool in {None, slot.pool} and state in {None, slot.state}
         )
         return Table(sorted(found, key=lambda slot: (slot.pool, len(slot.id), slot.id)))
 
     def slot(self, slot: str) -> Slot | None:
-        """Return the slot with this id, or None if the view does not contain it."""
+        """Return the slot with this id, or None if the view does not have it."""
         return self._reader.find_slots([slot])[0]
 
     def accounts(self) -> Table[Account]:
-        """Return the quota accounts of the view by name. Each has the balance of its last charge."""
+        """Return the quota accounts of the view, sorted by name. Their balances are those of the last charge."""
         found = {row.id: row for row in self._reader.scan_accounts() if not row.forgotten}
         return Table(found[name] for name in sorted(found))
 
     def report(self) -> dict[str, Any]:
-        """Return the report of the last tick: term, time, the reservations that wait and why."""
+        """Return the report of the last tick: its term and time, and the reservations that wait with their reasons."""
         return self._reader.read_report()
 
     def explain(self, reservation: str) -> Explanation:
-        """Return the state of a reservation and the reason why it waits. Raise Unknown if the view does not
-        contain it.
+        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
+        the view does not have the reservation.
         """
         row = self.get(reservation)
         if row is None:
@@ -249,8 +253,9 @@ class Client(Commands):
         return read_explanation(answer)
 
     def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
-        """Return sentences about unusual conditions of slots and pools that their states do not show. A worker must run
-        to answer this. Raise NotAnswered or Unavailable.
+        """Return sentences about what the states of slots and pools do not show, for example that launches are paused.
+
+        A worker must run to answer this. Raise NotAnswered or Unavailable.
         """
         asked = {} if pool is None else {"pool": pool}
         answer = self._wire.ask("conditions", asked, self._timeout(timeout))
@@ -266,12 +271,12 @@ class Client(Commands):
         *,
         renew: bool = False,
     ) -> Reservation:
-        """Wait until a reservation is in one of these phases, and return it. `ended` stands for all phases in which it
-        has ended.
+        """Wait until a reservation is in one of these phases, and return it. `ended` stands for all phases in which a
+        reservation has ended. A leased reservation is returned with its machines.
 
-        A leased reservation is returned with its machines. `timeout` is in seconds; None: no limit. `renew`: renew the
-        pending reservation before its ttl is over. Raise Ended if it ends in another phase, Unknown if the view does
-        not get it, and NotAnswered or Unavailable when the time is over.
+        `timeout` is in seconds; None: no limit. `renew`: renew the reservation while it is pending, so that its ttl
+        does not end. Raise Ended if it ends in another phase, Unknown if the view does not get it, and NotAnswered or
+        Unavailable when the time is over.
         """
         phases, now = list_phases(phase) or frozenset(), self._wire.clock.now
         waiting = PhaseWait(reservation, phases, timeout, renew=renew, now=now)
@@ -294,7 +299,9 @@ class Client(Commands):
                 assert_never(step)
 
     def watch(self, reservation: str) -> Watch:
-        """Return a watch that reports every change of one reservation. Use it as a context manager."""
+        """Return an object that reports the present row of one reservation and waits for its next change. Use it as a
+        context manager.
+        """
         return Watch(self._wire, self._reader, reservation)
 
     def lease(
@@ -305,10 +312,10 @@ class Client(Commands):
         on_lost: Callable[[Lease], object] | None = None,
         **fields: Unpack[ReservationFields],
     ) -> Lease:
-        """Return a lease for use as `with client.lease(system="x86_64-linux") as lease:`.
+        """Return a lease for use as `with client.lease(system="x86_64-linux") as lease:`. See Lease.
 
-        Entering it submits a reservation and waits for the lease, at most `wait` seconds (None: no limit). The lease is
-        renewed in the background and released at the end. See Lease.
+        Entering it submits a reservation and waits for the lease, at most `wait` seconds (None: no limit). A thread
+        renews the lease in the background, and leaving it releases the lease. `fields` are those of the reservation.
         """
         lease = Lease(self, with_id(fields), wait)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
@@ -325,7 +332,9 @@ class Client(Commands):
         system: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> Table[Reservation]:
-        """Return the reservations of the view that match all given filters, in order of submission."""
+        """Return the reservations of the view that match all given filters, in order of submission. Without a filter,
+        return all.
+        """
         phases = list_phases(phase)
         wanted = {"account": account, "pool": pool, "system": system}
         found = [
@@ -350,8 +359,8 @@ class Client(Commands):
         return read_answer(answer)
 
     def _describe(self, answer: Answer) -> Reservation:
-        """Return the reservation that an answer is about. It is made from the answer if the view does not have the row
-        yet.
+        """Return the reservation that an answer is about: its row in the view, or fields from the answer if the view
+        does not have the row yet.
         """
         name, phase = answer.reservation or "", answer.phase or "pending"
         row = Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)

@@ -1,7 +1,7 @@
-"""The clock of a client: cluster time, which is the time of Redis plus an offset that the leader publishes.
+"""The clock of a client. It returns cluster time: the time of Redis plus an offset that the leader publishes.
 
 All times that the stack sends (`revoke_by`, `expires_at`, ages) are cluster time. The wall clock of this host may be
-wrong or jump. Between two readings of Redis the monotonic clock advances the time.
+wrong or jump. Between two readings of Redis, the monotonic clock continues the time.
 """
 
 import logging
@@ -14,15 +14,15 @@ import redis
 from leasehold.common.clock import PublishedClock, read_monotonic
 
 LOOK_SECONDS: Final = 30.0
-"""Interval between two readings of the cluster time, in seconds."""
+"""Seconds between two readings of cluster time from Redis."""
 DOUBT_SECONDS: Final = 1.0
-"""Interval between two readings while Redis disagrees with the time that the client has, in seconds."""
+"""Seconds between two readings while the time of Redis differs from the time that the client knows."""
 _NEVER: Final = float("-inf")
 _log: Final = logging.getLogger("leasehold")
 
 
 class ClientClock:
-    """The clock of one client, which returns cluster time. Safe for threads."""
+    """The clock of one client, which returns cluster time. Thread-safe."""
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._redis, self._key = client, key
@@ -33,16 +33,16 @@ class ClientClock:
         self._may_read_offset = True
 
     def now(self) -> float:
-        """Return cluster time in seconds since the epoch. Redis is only asked if it has not answered before. Without an
-        answer the wall clock is used.
+        """Return cluster time in seconds since the epoch. Redis is asked only if it has never answered. If it does not
+        answer, the wall clock is used.
         """
         if self._due == _NEVER:
             self.refresh()
         return self._clock.now() if self._clock.has_looked else time.time()
 
     def refresh(self) -> None:
-        """Read cluster time from Redis if the last reading is too old. Without an answer the monotonic clock advances
-        the known time.
+        """Read cluster time from Redis if the last reading is too old. If Redis does not answer, the monotonic clock
+        continues the known time.
         """
         with self._guard:
             if read_monotonic() < self._due:

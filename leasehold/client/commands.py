@@ -1,7 +1,7 @@
 """The commands of a client: requests that change a reservation, a slot or an account. An answer means that the change
-was committed.
+is committed.
 
-The verbs are described in docs/reference/protocol.md, "The verbs".
+docs/reference/protocol.md, "The verbs", describes them.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,9 @@ from leasehold.client.reservation_keys import KEY_VERBS
 
 
 class AccountFields(TypedDict, total=False):
-    """The fields of a quota account to change. Lists have one number for each paid level, best first."""
+    """The settings of a quota account that a command changes. A list has one number for each paid level, best level
+    first.
+    """
 
     charge_rate: Sequence[float]
     max_charge_seconds: float | str
@@ -27,16 +29,17 @@ class AccountFields(TypedDict, total=False):
 class Commands(ABC):
     """The commands of a client, except `submit`. Each raises Refused, NotAnswered (safe to repeat) or Unavailable.
 
-    `key` is the key of the reservation; default: the result of `find_key`.
+    `token`: the fencing token of the lease. `key`: the key of the reservation; default: the one that `find_key`
+    returns.
     """
 
     @abstractmethod
     def find_key(self, reservation: str) -> str | None:
-        """Return the key of a reservation, or None if this client does not know it."""
+        """Return the key of a reservation, or None if this client does not have it."""
 
     @abstractmethod
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
-        """Send one request of the client to the workers and return the answer."""
+        """Send a request with this verb to the workers, and return the answer."""
 
     def renew(
         self,
@@ -46,7 +49,9 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Move the expiry of a reservation to now + ttl. A holder's first renewal also confirms the lease."""
+        """Move the expiry of a reservation to the present time plus its ttl. A holder's first renewal also confirms the
+        lease.
+        """
         return self._tell("renew", reservation, token, timeout, key=key)
 
     def confirm(
@@ -59,16 +64,16 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Report that a reservation runs on its slot, or on `slot`. A different stored slot is corrected: the
-        reservation is leased on `slot` from now on.
+        """Report that a reservation is running on its slot, or on `slot`. If the stack knows another slot, it leases
+        `slot` to the reservation from now on.
 
-        `as_of` is the time of the report in seconds since the epoch. A report that is older than the known state
-        changes nothing.
+        `as_of`: time of the report in seconds since the epoch. A report that is older than the known state changes
+        nothing.
         """
         return self._tell("confirm", reservation, token, timeout, slot=slot, as_of=as_of, key=key)
 
     def absent(self, reservation: str, *, as_of: float | None = None, timeout: float | None = None) -> Answer:
-        """Report that a reservation neither runs nor waits. The reservation and its leases end."""
+        """Report that a reservation neither runs nor waits any more. The reservation and its leases end."""
         return self._tell("absent", reservation, None, timeout, as_of=as_of)
 
     def idle(
@@ -79,8 +84,8 @@ class Commands(ABC):
         as_of: float | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Report that nothing runs on a slot. Confirmed reservations on it end, and `labels` are its new labels. A
-        lease that is not confirmed yet is kept.
+        """Report that nothing runs on a slot. Reservations that were confirmed there end; a lease that is not confirmed
+        yet is kept. `labels`: the new labels of the slot.
         """
         return self._say("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
 
@@ -92,16 +97,16 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """End a reservation because its holder has finished. A pending reservation needs no token."""
+        """End a reservation because its holder has finished. The release of a pending reservation needs no token."""
         return self._tell("release", reservation, token, timeout, key=key)
 
     def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
-        """End a reservation in any phase. No token is needed."""
+        """End a reservation in any phase, without a token. `reason`: a text for people."""
         return self._tell("cancel", reservation, None, timeout, reason=reason)
 
     def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
-        """Change the priority of a reservation. Under the queue `priority` the highest is served first; 0 puts a
-        pending reservation on hold.
+        """Change the priority of a reservation. Under the queue `priority`, the highest is served first. The priority 0
+        puts a pending reservation on hold.
         """
         return self._tell("priority", reservation, None, timeout, priority=priority)
 
@@ -115,8 +120,8 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Report that a component of a reservation, or all of it, has died. The reservation fails, and its restart
-        policy decides whether it is restarted.
+        """Report that a component of a reservation, or the whole reservation, has died. The reservation fails, and its
+        restart policy decides whether it restarts.
         """
         return self._tell("fail", reservation, token, timeout, component=component, reason=reason, key=key)
 
@@ -129,8 +134,8 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Give revoked leases back before their deadline. With `component`, give that elastic instance back, even if it
-        is not being revoked.
+        """Give revoked leases back before their deadline. With `component`, give the elastic instance of this name
+        back, even if it is not being revoked.
         """
         return self._tell("surrender", reservation, token, timeout, component=component, key=key)
 
@@ -142,8 +147,8 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Give leases back because the holder cannot use the slots. The reservation becomes pending with its earlier
-        position in the queue, and is not placed on these slots next time.
+        """Give leases back because the holder cannot use their slots. The reservation returns to its position in the
+        queue, and its next lease is on other slots.
         """
         return self._tell("decline", reservation, token, timeout, key=key)
 
@@ -155,11 +160,11 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Give the leases of a reservation back and keep it on hold. It keeps its position in the queue."""
+        """Give the leases of a reservation back, and keep it out of the queue until `resume`. It keeps its position."""
         return self._tell("suspend", reservation, token, timeout, key=key)
 
     def resume(self, reservation: str, *, key: str | None = None, timeout: float | None = None) -> Answer:
-        """End the suspension of a reservation, so that the scheduler can lease slots to it again."""
+        """Put a suspended reservation back into the queue, so that it can be leased again."""
         return self._tell("resume", reservation, None, timeout, key=key)
 
     def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
@@ -167,7 +172,7 @@ class Commands(ABC):
         return self._ask("cordon", {"slot": slot}, timeout)
 
     def uncordon(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """Undo the cordon of a slot (for operators)."""
+        """Undo the cordon of a slot, so that it takes new leases again (for operators)."""
         return self._ask("uncordon", {"slot": slot}, timeout)
 
     def drain(self, slot: str, *, timeout: float | None = None) -> Answer:
@@ -177,7 +182,7 @@ class Commands(ABC):
         return self._ask("drain", {"slot": slot}, timeout)
 
     def account(self, account: str, *, timeout: float | None = None, **fields: Unpack[AccountFields]) -> Answer:
-        """Create a quota account, or change the given fields of one. Without `balance` its balance stays."""
+        """Create a quota account, or change those of its fields that are given. Without `balance` its balance stays."""
         return self._say("account", {"account": account, **fields}, timeout)
 
     def reset_account(self, account: str, *, timeout: float | None = None) -> Answer:
@@ -185,7 +190,7 @@ class Commands(ABC):
         return self._ask("reset_account", {"account": account}, timeout)
 
     def forget_account(self, account: str, *, timeout: float | None = None) -> Answer:
-        """Delete the balance and the rules of a quota account. Its leases continue without payment; its pending
+        """Delete the balance and the settings of a quota account. Its leases continue without payment, and its pending
         reservations have no account from now on.
         """
         return self._ask("forget_account", {"account": account}, timeout)

@@ -1,4 +1,4 @@
-"""The credentials with which a client signs its messages, from arguments, a key file, or the environment."""
+"""The credentials with which a client signs its messages. They come from arguments, a key file, or the environment."""
 
 import os
 import stat
@@ -17,8 +17,8 @@ KEY_FILE_VARIABLE: Final = "LEASEHOLD_ACCESS__KEY_FILE"
 
 @dataclass(frozen=True)
 class Credentials:
-    """A principal, its key, and the identity of its cluster. If the identity is None, it is read from the cluster's
-    Redis.
+    """A principal, its key, and the identity of its cluster. If the identity is None, the client reads it from the
+    cluster's Redis.
     """
 
     principal: str
@@ -32,8 +32,10 @@ def find_credentials(
     key: str | None = None,
     key_file: str | os.PathLike[str] | None = None,
 ) -> Credentials | None:
-    """Return the credentials from the arguments, else from environment variables. Return None if neither has a key. A
-    key has precedence over a key file. Raise BadCredentials.
+    """Return the credentials from the arguments, else from the environment variables in `said`. Return None if neither
+    has a key.
+
+    If there is both a key and a key file, the key is used. Raise BadCredentials.
     """
     if key is None and key_file is None:
         key, key_file = said.get(KEY_VARIABLE) or None, said.get(KEY_FILE_VARIABLE) or None
@@ -48,10 +50,10 @@ def find_credentials(
 
 
 def read_credentials(line: str, principal: str | None, origin: str) -> Credentials:
-    """Return the credentials in the content of a key file: `NAME:KEY@CLUSTER`.
+    """Return the credentials in `line`, the content of a key file: `NAME:KEY@CLUSTER`. Name and cluster may be missing;
+    without a name, `principal` is required.
 
-    Name and cluster are optional; without a name, `principal` is required. Raise BadCredentials, whose message does not
-    contain the key.
+    Raise BadCredentials, whose message names `origin` and does not contain the key.
     """
     try:
         name, key, cluster = read_key_line(line)
@@ -66,7 +68,7 @@ def read_credentials(line: str, principal: str | None, origin: str) -> Credentia
 
 
 def read_key_file(path: Path) -> str:
-    """Return the content of a key file. Raise BadCredentials unless only its owner may read it."""
+    """Return the content of a key file. Raise BadCredentials if other users than its owner may read it."""
     try:
         with path.open(encoding="utf-8") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -1,10 +1,10 @@
-"""Find the running stack of a folder by `.leasehold/run.json`, which `leasehold up` writes. The search goes from the
-working folder upwards.
+"""Find the running stack of a folder by the file `.leasehold/run.json`, which `leasehold up` writes. The search goes
+from the working folder upwards.
 
-The processes of a stack hold a lock on a file beside run.json, and the kernel releases it when the last process ends. A
-stale run.json is recognised by the missing lock, without process ids. Commands connect to the addresses in run.json and
-end the process that it names. Therefore a folder that belongs to another user, or that other users may write to, is
-refused (leasehold/private_files.py).
+The processes of a stack hold a lock on a file beside run.json; the kernel releases it when the last process ends. So a
+run.json without the lock is stale. Commands connect to the addresses in run.json and end the process that it names.
+Therefore a folder is refused that belongs to another user or that other users may write to
+(leasehold/private_files.py).
 """
 
 import json
@@ -31,9 +31,8 @@ _HAS_LOCKS: Final = find_spec("fcntl") is not None
 
 @dataclass(frozen=True)
 class RunningStack:
-    """The content of run.json: addresses and processes of a running stack.
-
-    `phase` is `starting` until all parts answer, then `running`, and `stopping` at the end.
+    """The content of run.json: the addresses and processes of a running stack. `phase` is `starting` until all parts
+    answer, then `running`, and `stopping` at the end.
     """
 
     folder: Path
@@ -42,18 +41,18 @@ class RunningStack:
     broker_url: str
     database_url: str
     environment: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the stack's processes, which other commands use too."""
+    """Environment variables of the stack's processes. Commands in the folder use them too."""
     urls: dict[str, str] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
     started_at: float = 0.0
     processes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The processes of the stack by name, each with id, start time and command; `supervisor` is the main one. A signal
-    is sent to a process only if its start time is the recorded one.
+    """Name -> id, start time and command of each process of the stack; `supervisor` is the main process. A process gets
+    a signal only if its start time is the recorded one.
     """
 
     @property
     def supervisor(self) -> ProcessIdentity | None:
-        """The process that `leasehold down` ends; None in a run.json of an older version."""
+        """The process that `leasehold down` ends; None if an older version wrote run.json."""
         try:
             return ProcessIdentity(**self.processes["supervisor"])
         except (KeyError, TypeError):
@@ -61,7 +60,9 @@ class RunningStack:
 
 
 def find_running(start: Path | None = None) -> RunningStack | None:
-    """Return the running stack of this folder or of the nearest folder above it, or None. Raise UntrustedFolder."""
+    """Return the stack that runs in this folder or in the nearest folder above it; None if there is none. Raise
+    UntrustedFolder.
+    """
     for folder in list_folders(start):
         found = read_running(folder)
         if found is not None:
@@ -70,15 +71,18 @@ def find_running(start: Path | None = None) -> RunningStack | None:
 
 
 def list_folders(start: Path | None = None) -> Iterator[Path]:
-    """Return the folders in which a stack may be, from `start` (default: the working folder) upwards."""
+    """Yield the `.leasehold` folders in which a stack may run, from the folder `start` (default: the working folder)
+    upwards.
+    """
     here = (start or Path.cwd()).absolute()
     yield from (folder / FOLDER for folder in (here, *here.parents))
 
 
 def read_running(folder: Path) -> RunningStack | None:
-    """Return the stack that runs in this `.leasehold` folder, or None if none runs. A stale run.json counts as none.
+    """Return the stack that runs in this `.leasehold` folder, or None. A stale run.json counts as no stack. Raise
+    UntrustedFolder.
 
-    Raise UntrustedFolder. On systems without fcntl, such as Windows, no stack can run.
+    On systems without fcntl, such as Windows, no stack can run.
     """
     if not _HAS_LOCKS:
         return None
@@ -112,7 +116,7 @@ def _is_held(folder: Path, descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a running process holds this lock file. A missing file is not locked."""
+    """Return whether a running process has a lock on this file. A missing file has no lock."""
     if not _HAS_LOCKS:
         return False
     try:
@@ -136,7 +140,9 @@ def _is_locked(descriptor: int) -> bool:
 
 @dataclass(frozen=True)
 class Address:
-    """The addresses that a client needs: the broker, the Redis of the view, and the prefix of the view's keys."""
+    """What a client needs to find a stack: the URL of the broker, the URL of the view's Redis, and the prefix of the
+    view's keys.
+    """
 
     broker_url: str
     view_url: str
@@ -147,7 +153,7 @@ def find_address(url: str | None = None, view_url: str | None = None, prefix: st
     """Return the address of the stack: the given values, else those of the environment, else those of the running
     stack.
 
-    With a given URL, the environment and the running stack are ignored, because they could name the view of another
+    If a URL is given, the environment and the running stack are ignored, because they may name the view of another
     stack. Raise NoStack if no URL is found, and UntrustedFolder if only a folder of another user has one.
     """
     said: Mapping[str, str] = {} if url else os.environ

@@ -1,4 +1,4 @@
-"""How the client's results are displayed: one line in a shell, a table in a notebook."""
+"""How the client's results are displayed: as one line in a shell, as a table in a notebook."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,16 +10,16 @@ import msgspec
 from leasehold.common.visible import make_visible
 
 MOST_SHOWN: Final = 160
-"""Maximum number of characters of a displayed line or table cell."""
+"""The most characters of a displayed line or table cell."""
 _TIMES: Final = ("_at", "_by", "_until", "since", "deadline", "last_seen", "as_of")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """The base class of results. The repr is `<Kind line>`; a notebook shows a table."""
+    """The base class of the client's results. `repr()` returns `<Kind line>`; a notebook shows a table."""
 
     _cells_shown: ClassVar[str] = ""
-    """Names of the fields and properties that a table shows, separated by spaces; "" = all fields."""
+    """Names of the fields and properties that the table shows, separated by spaces; "" = all fields."""
 
     def __repr__(self) -> str:
         return show_line(self, self._line())
@@ -28,11 +28,11 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
         return draw_table([self.cells()])
 
     def _line(self) -> str:
-        """Return the important fields of a value as one line of text."""
+        """Return the important fields of this result as one line of text."""
         return join_words(f"{name}={value}" for name, value in self.cells().items() if value not in _NOTHING)
 
     def cells(self) -> dict[str, object]:
-        """Return the values that a table shows, by column."""
+        """Return the values that the table shows, by column name."""
         return {name: getattr(self, name) for name in self._cells_shown.split() or self.__struct_fields__}
 
 
@@ -40,7 +40,7 @@ _NOTHING: Final[tuple[Any, ...]] = (None, (), {}, "")
 
 
 class Table(tuple[T_co, ...]):
-    """A tuple of results that a notebook shows as a table with one row for each element."""
+    """A tuple of results. A notebook shows it as a table with one row for each result."""
 
     __slots__ = ()
 
@@ -49,7 +49,9 @@ class Table(tuple[T_co, ...]):
 
 
 def show_line(of: object, text: str) -> str:
-    """Return `<Kind text>` on one line, with line breaks and control characters of the text escaped."""
+    """Return `<Kind text>`, where Kind is the class of the object `of`. Line breaks and control characters in the text
+    are escaped.
+    """
     return f"<{type(of).__name__} {shorten(text)}>"
 
 
@@ -65,7 +67,7 @@ def shorten(text: str) -> str:
 
 
 def draw_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return an HTML table of the rows. All texts are escaped, and columns without any value are omitted."""
+    """Return the rows as an HTML table. All texts are escaped, and columns without any value are omitted."""
     names = [name for name in (rows[0] if rows else ()) if any(row[name] not in _NOTHING for row in rows)]
     if not names:
         return "<p>none</p>"

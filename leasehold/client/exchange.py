@@ -1,7 +1,8 @@
-"""Requests and their answers: each request is sent again, at growing intervals, until its answer arrives.
+"""Sends requests and receives their answers. Each request is sent again, at growing intervals, until its answer
+arrives.
 
-No copy is sent while an earlier copy still waits in the queue; workers publish which message they took last. An
-overloaded worker answers that the request should be sent again later (`retry_after`).
+No copy of a request is sent while an earlier copy still waits in the queue; workers publish which message they took
+last. A worker that is overloaded answers that the request should be sent again later (`retry_after`).
 """
 
 import time
@@ -19,49 +20,49 @@ if TYPE_CHECKING:
     from leasehold.client.transport import RequestTransport
 
 RESEND_SECONDS: Final = 2.0
-"""Time until the first copy of a request is sent. The time before each further copy doubles."""
+"""Seconds after which the first copy of a request is sent. The time before each further copy doubles."""
 LONGEST_RESEND_SECONDS: Final = 15.0
 LONGEST_HOLD_SECONDS: Final = 30.0
-"""Longest time for which no copy is sent because an earlier one seems to wait in the queue. The limit is needed because
-the clocks of senders may differ.
+"""The most seconds for which no copy is sent because an earlier one seems to wait in the queue. The limit is needed
+because the clocks of senders may differ.
 """
 LONGEST_RETRY_SECONDS: Final = 60.0
 REQUESTS_IN_FLIGHT: Final = 8
-"""Maximum number of concurrent requests of one call."""
+"""The most requests of one call that wait for their answers at the same time."""
 LONGEST_WAIT_SECONDS: Final = 0.5
-"""Longest wait for an answer before the exchange checks whether the client was closed."""
+"""The most seconds of one wait for an answer. After each wait the exchange checks whether the client was closed."""
 
 
 class Pending:
-    """A request that has no answer yet, with the time when it is due to be sent again."""
+    """A request that has no answer yet, and the time at which it is sent again."""
 
     def __init__(self, index: int, document: dict[str, Any]) -> None:
         self.index, self.document = index, document
         self.due = 0.0
         self.sent_at: float | None = None
-        """The time in the header of the newest copy of the request; None before the first one is sent."""
+        """The time in the header of the newest copy of the request; None before the request is sent."""
         self.times_shed = 0
         self._backoff = Backoff(RESEND_SECONDS, LONGEST_RESEND_SECONDS)
         self._held_until = 0.0
 
     def note_sent(self, sent_at: float) -> None:
-        """Record that a copy of the request was sent to the broker."""
+        """Record that the request or a copy of it was sent to the broker. `sent_at`: the time in its header."""
         now = time.monotonic()
         self.sent_at, self._held_until = sent_at, now + LONGEST_HOLD_SECONDS
         self.due = now + self._backoff.take()  # promise: request-sent-again
 
     def may_be_held(self) -> bool:
-        """Return whether the newest copy may still wait in the queue: it was sent less than
+        """Return whether the newest copy of the request may still wait in the queue: it was sent less than
         LONGEST_HOLD_SECONDS ago.
         """
         return self.sent_at is not None and time.monotonic() < self._held_until
 
     def hold(self) -> None:
-        """Delay the next copy of the request, because the newest one still waits in the queue."""
+        """Delay the next copy of the request, because the newest copy still waits in the queue."""
         self.due = time.monotonic() + shorten(RESEND_SECONDS)
 
     def note_shed(self, seconds: float) -> None:
-        """Record the answer of an overloaded worker that the request should be sent again after `seconds`."""
+        """Record that an overloaded worker wants the request again after `seconds`."""
         self.times_shed += 1
         self._backoff.reset()
         # No copy waits in the queue any more, so the next one is sent when it is due.
@@ -70,15 +71,17 @@ class Pending:
 
 
 def read_retry(answer: Mapping[str, Any]) -> float | None:
-    """Return the seconds after which an overloaded worker wants the request again, or None for any other answer."""
+    """Return the seconds after which an overloaded worker wants the request again. Return None if the answer is another
+    one.
+    """
     seconds = answer.get("retry_after")
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     return float(cast("float", seconds)) if is_number and answer.get("ok") is False else None
 
 
 class Exchange:
-    """Sends several requests with one verb, a limited number at a time. `timeout` is the longest time without any
-    answer.
+    """The sending of several requests with one verb, a limited number at a time. `timeout`: the most seconds without
+    any answer.
     """
 
     def __init__(
@@ -92,7 +95,9 @@ class Exchange:
         self._trouble: Unavailable | None = None
 
     def answers(self) -> Iterator[dict[str, Any]]:
-        """Yield the answers in the order of the requests, see RequestTransport.ask_each."""
+        """Yield the answers in the order of the requests. Raise NotAnswered or Unavailable after `timeout` seconds
+        without any answer.
+        """
         self._deadline = time.monotonic() + self._timeout
         index = 0
         self._fill()
@@ -118,7 +123,7 @@ class Exchange:
             self._send_due()
 
     def _send_due(self) -> None:
-        """Send all requests that are due, except those whose newest copy still waits in the queue."""
+        """Send all requests that are due, except if their newest copy still waits in the queue."""
         due = [pending for pending in self._pending.values() if pending.due <= time.monotonic()]
         taken = self._wire.read_taken() if any(pending.may_be_held() for pending in due) else None
         for pending in due:
@@ -134,7 +139,7 @@ class Exchange:
             pending.note_sent(sent_at)
 
     def _receive(self) -> None:
-        """Wait for one answer until the next request is due to be sent again."""
+        """Wait for one answer, at most until the next request must be sent again."""
         now = time.monotonic()
         if now >= self._deadline or self._wire.is_closed:
             self._give_up()
@@ -182,7 +187,7 @@ def _find_reason(pending: Pending) -> str:
 
 
 def describe_request(document: Mapping[str, Any]) -> str:
-    """Return what a request is about, as text for people: an id, or the number of items. Flower shows this text."""
+    """Return as text for people what a request is about: an id, or a number of items. Flower shows this text."""
     if "items" in document:
         return f"{len(document['items'])} items"
     about = ("reservation", "id", "slot", "account")

@@ -1,8 +1,8 @@
-"""The state and rules of a held lease, shared by the blocking and the async lease.
+"""The state and rules of a held lease, which the blocking and the async lease share.
 
-A lease gets its state from answers, from its row in the view and from two clocks: cluster time for deadlines of the
-stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Its subclasses define how it waits and
-wakes up threads or tasks.
+A lease learns its state from answers and from its row in the view. It uses two clocks: cluster time for deadlines of
+the stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Subclasses define how to wait and
+how to wake threads or tasks.
 """
 
 import threading
@@ -21,25 +21,29 @@ from leasehold.errors import Refused, Unavailable
 LONGEST_PAUSE_SECONDS: Final = 60.0
 HELD: Final = frozenset({"leased", "revoking"})
 GOODBYE_SECONDS: Final = 10.0
-"""Longest wait for the answer when a lease is given back. Without an answer the lease expires after its ttl."""
+"""The most seconds to wait for the answer when a lease is given back. Without an answer the lease expires after its
+ttl.
+"""
 
 
 FINAL_FAULTS: Final = frozenset({"key", "principal", "signature"})
-"""Paths of faults that repeating a request does not remove, because this process cannot prove that it is the holder."""
+"""Paths of faults for which a request is not repeated: this process cannot prove that it is the holder of the lease."""
 
 
 class Flag(Protocol):
-    """The methods that the events of threading and asyncio have in common."""
+    """The methods that the events of threading and of asyncio have in common."""
 
     def is_set(self) -> bool:
         """Return whether the event (for example `lost`) is set."""
 
     def set(self) -> None:
-        """Set the event and wake up everything that waits for it."""
+        """Set the event, and wake every thread or task that waits for it."""
 
 
 class HeldLease(ABC):
-    """A lease as its holder uses it, with its state, its machine and its remaining time."""
+    """A lease as its holder sees it: its state, its machine and its remaining time. The base class of `Lease` and
+    `AsyncLease`.
+    """
 
     revoking: Flag
     lost: Flag
@@ -62,76 +66,78 @@ class HeldLease(ABC):
         self._on_lost: list[Callable[[Any], object]] = []
 
     def on_revoke(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` when the scheduler begins to revoke the lease, or at once if it already has."""
+        """Call `callback` when the scheduler begins to revoke the lease. If it is being revoked already, call
+        `callback` at once.
+        """
         self._on_revoke.append(callback)
         if self.revoking.is_set():
             self._call(callback)
 
     def on_lost(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` when the lease is lost, or at once if it already is."""
+        """Call `callback` when the lease is lost. If it is lost already, call `callback` at once."""
         self._on_lost.append(callback)
         if self.lost.is_set():
             self._call(callback)
 
     @property
     def reservation(self) -> Reservation:
-        """The reservation in its state when it was leased."""
+        """The row of the reservation at the time when it was leased."""
         if self._row is None:
             raise Unavailable(f"{self.id} is not leased: use it as `with client.lease(...) as lease:`")
         return self._row
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The present leases of all components with their machines. Elastic instances are added and removed
-        over time.
-        """
+        """The present leases of all component instances with their machines. Elastic instances come and go."""
         first = self.reservation.leases
         return first if self._placements is None else self._placements
 
     @property
     def token(self) -> int:
-        """The fencing token of the lease. Pass it to resources that must refuse an earlier holder."""
+        """The fencing token of the lease. Pass it to resources that must refuse earlier holders."""
         return self.reservation.token
 
     @property
     def slot(self) -> str:
-        """The id of the first component's slot."""
+        """The id of the slot of the reservation's first instance."""
         return self.placements[0].slot
 
     @property
     def instance_id(self) -> str | None:
-        """The EC2 instance id of the first component's machine."""
+        """The EC2 instance id of the machine of the reservation's first instance; None on a static host."""
         return self.placements[0].instance_id
 
     @property
     def address(self) -> str | None:
-        """The network address of the first component's machine."""
+        """The network address of the machine of the reservation's first instance; None if it is not known."""
         return self.placements[0].address
 
     @property
     def type(self) -> str | None:
-        """The EC2 instance type of the first component's machine."""
+        """The EC2 instance type of the machine of the reservation's first instance."""
         return self.placements[0].type
 
     @property
     def zone(self) -> str | None:
-        """The availability zone of the first component's machine."""
+        """The availability zone of the machine of the reservation's first instance."""
         return self.placements[0].zone
 
     @property
     def resources(self) -> dict[str, float]:
-        """The resources that the first component of the leased reservation received on its slot."""
+        """Resource name -> amount that the reservation's first instance got on its slot."""
         return self.placements[0].resources
 
     @property
     def cores(self) -> float | None:
-        """The number of CPUs of its slot that the first component may use at present, see `Placement.usable_cores`."""
+        """The number of CPUs of its slot that the reservation's first instance may use at present. See
+        `Placement.usable_cores`.
+        """
         return self.placements[0].usable_cores
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds for which the lease is valid without another renewal, or until it is revoked; None: no limit. The
-        wall clock has no effect.
+        """Seconds until the lease ends unless it is renewed, and at most until the deadline of its revocation; None: no
+        limit. The wall clock of this host has no effect.
         """
         limits = []
         if self._trusted_until is not None:
@@ -142,20 +148,22 @@ class HeldLease(ABC):
 
     @property
     def deadline(self) -> float | None:
-        """Cluster time at which the lease ends unless it is renewed (seconds since the epoch, see `Client.now`); None:
-        no limit. A renewal moves it on, except while the lease is being revoked.
+        """Time at which the lease ends unless it is renewed, in seconds since the epoch by cluster time (`Client.now`);
+        None: no limit. A renewal moves it on, except while the lease is being revoked.
         """
         left = self.seconds_left
         return None if left is None else self._now() + left
 
     @property
     def revoke_by(self) -> float | None:
-        """Cluster time at which a revoked lease ends; None while the lease is not being revoked."""
+        """Time at which a lease that is being revoked ends, in seconds since the epoch by cluster time; None for other
+        leases.
+        """
         return self._revoke_by
 
     @property
     def is_held(self) -> bool:
-        """Whether the lease is held: entered, not left and not lost."""
+        """Whether the lease is held: its `with` block was entered and not left, and the lease is not lost."""
         return self._row is not None and not self._left.is_set() and not self.lost.is_set()
 
     def __repr__(self) -> str:
@@ -184,14 +192,16 @@ class HeldLease(ABC):
 
     @abstractmethod
     def _wake(self) -> None:
-        """Wake up everything that waits for a change of the lease's times."""
+        """Wake every thread or task that waits for a change of the lease's times."""
 
     @abstractmethod
     def _call(self, callback: Callable[[Any], object]) -> None:
-        """Call a callback that the holder of the lease registered."""
+        """Call a callback that the holder has registered with `on_revoke` or `on_lost`."""
 
     def _begin(self, row: Reservation, answer: Answer) -> bool:
-        """Begin to hold the lease after its first renewal. Return False if the reservation was no longer leased."""
+        """Begin to hold the lease after its first renewal, which got `answer`. Return False if the reservation is no
+        longer leased.
+        """
         if answer.phase not in HELD:
             return False
         self._row = row
@@ -201,14 +211,14 @@ class HeldLease(ABC):
 
     @staticmethod
     def _is_foreign(refused: Refused) -> bool:
-        """Return whether a refusal shows that this process cannot prove to be the holder, for example because of a
-        wrong key.
+        """Return whether a refusal means that this process cannot prove to be the holder, for example because its key
+        is wrong.
         """
         return any(error.path in FINAL_FAULTS for error in refused.errors)
 
     def _note_renewal(self, answer: Answer, sent: float) -> None:
-        """Set the local expiry of the lease: the time when the renewal was first sent, plus the ttl. The time that the
-        answer took does not extend it.
+        """Set the local expiry of the lease to the time when the renewal was first sent (`sent`) plus the ttl in the
+        answer. So the time that the answer took does not extend the lease.
         """
         with self._guard:
             self._ttl = answer.ttl
@@ -216,7 +226,9 @@ class HeldLease(ABC):
         self._wake()
 
     def _patience(self) -> float:
-        """Return the time limit of one renewal. It is short, because a later renewal extends the lease further."""
+        """Return the time limit of one renewal, in seconds. It is short, because a later renewal extends the lease
+        further.
+        """
         return RENEWAL_SECONDS if self._ttl is None else min(self._pause(), RENEWAL_SECONDS)
 
     def _pause(self) -> float:
@@ -225,14 +237,14 @@ class HeldLease(ABC):
         return min(max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
     def _note_row(self, row: Reservation | None, missing: frozenset[str]) -> None:
-        """Update the lease from its row. `missing` has the slots whose machine is not in the view."""
+        """Update the state of the lease from its row. `missing`: the slots whose machine is not in the view."""
         if row is not None:
             self._note_parts(row, missing)
             self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
 
     def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
-        """Update the lease from the phase, token and deadline of an answer or a row. A state with an older token is
-        outdated and ignored.
+        """Update the state of the lease from the phase, token and deadline in an answer or a row. An answer or row with
+        an older token is outdated and ignored.
         """
         ours = self._row.token if self._row is not None else token
         if self._left.is_set() or (token is not None and ours is not None and token < ours):
@@ -243,7 +255,7 @@ class HeldLease(ABC):
             self._begin_revoke(deadline, reason)
 
     def _note_parts(self, row: Reservation, missing: frozenset[str]) -> None:
-        """Update the component leases from the row, unless the row's token belongs to another holder."""
+        """Update the leases of the instances from the row, unless the token of the row belongs to another holder."""
         if self._row is not None and row.token == self._row.token and row.phase in HELD:
             self._placements = fill_in(row, missing, self.placements)
             self._elastic.take(self._placements)

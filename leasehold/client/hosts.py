@@ -1,6 +1,6 @@
-"""Messages of static hosts: a host registers, sends heartbeats, leaves, and reads the leases on its slot.
+"""The messages of static hosts: a host registers, sends heartbeats, leaves, and reads the leases on its slot.
 
-A heartbeat is one write to Redis that waits in no queue. All other messages are normal requests.
+A heartbeat is one write to Redis and waits in no queue. All other messages are requests to workers.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,14 @@ from leasehold.common.heartbeats import Heartbeat, format_heartbeat
 from leasehold.errors import Fault, Refused, Unknown, read_faults
 
 HEARTBEAT_SECONDS: Final = 86400
-"""Time to live of a heartbeat's key in Redis. It is the same for all hosts, because the age of a heartbeat is computed
-from it.
+"""Seconds after which a heartbeat's key in Redis expires. All hosts use the same value, because the age of a heartbeat
+is computed from it.
 """
 
 
 class Hosts:
-    """Sends the messages of static hosts. `machine` is an id that a host keeps as long as it is the same machine.
+    """The messages of static hosts. `slot`: the name of the host and of its slot. `machine`: an id that must not change
+    while it is the same machine.
 
     Requests raise Refused, NotAnswered (safe to repeat) and Unavailable. `timeout` is in seconds.
     """
@@ -31,7 +32,7 @@ class Hosts:
     def __init__(self, wire: RequestTransport, reader: ViewReader, timeout: float) -> None:
         self._wire, self._reader, self._timeout = wire, reader, timeout
         self._counters: dict[str, int] = {}
-        """Slot id -> counter of the last heartbeat. The next heartbeat needs a higher one."""
+        """Slot id -> counter of the last heartbeat that was sent. The next heartbeat gets a higher one."""
 
     def register(
         self,
@@ -44,8 +45,10 @@ class Hosts:
         address: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Register a host with its resources and labels; default: those of the pool. Registering the same machine again
-        updates its slot. Another machine is refused until an operator removes the slot.
+        """Register a host as a slot of a static pool, with its resources and labels (default: those of the pool).
+
+        Registering the same machine again updates its slot. Another machine under this name is refused until an
+        operator has removed the slot.
         """
         said = {"pool": pool, "machine": machine, "resources": resources, "labels": labels, "address": address}
         document = {"slot": slot, **{key: value for key, value in said.items() if value is not None}}
@@ -54,10 +57,11 @@ class Hosts:
         return answer
 
     def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Report that the host is online and knows this `version` of its slot (`Host.version`).
+        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`). There is no
+        answer.
 
-        There is no answer. Heartbeats count only from the machine that the slot belongs to, and are signed by a
-        principal with the name of the slot. Raise Unavailable without Redis.
+        A heartbeat counts only if it is from the machine that the slot belongs to. It is signed if this client's
+        principal has the name of the slot. Raise Unavailable if Redis does not answer.
         """
         beat = self._wire.sign_heartbeat(slot, Heartbeat(machine, version), self._counters.get(slot, 0))
         self._counters[slot] = beat.counter or 0
@@ -67,7 +71,7 @@ class Hosts:
             raise explain_redis(error, self._wire.view_url, "write heartbeats", "takes no heartbeat") from error
 
     def check(self, slot: str, machine: str) -> None:
-        """Raise Unknown if the slot is not in the view, and Refused if it belongs to another machine."""
+        """Raise Unknown if the view does not have the slot, and Refused if the slot belongs to another machine."""
         row = self._reader.find_slots([slot])[0]
         if row is None:
             raise Unknown(f"no slot {slot} is in the view: has its host registered?")
@@ -75,7 +79,7 @@ class Hosts:
             raise Refused([Fault(0, "machine", f"the machine that {slot} belongs to", f'"{machine}"')])
 
     def leave(self, slot: str, machine: str, *, timeout: float | None = None) -> Answer:
-        """Report that a host leaves. Its slot takes no new leases and becomes empty when its leases have ended."""
+        """Report that a host leaves. Its slot takes no new leases, and becomes empty when its leases have ended."""
         return read_answer(self._ask("leave", {"slot": slot, "machine": machine}, timeout))
 
     def remove(self, slot: str, *, timeout: float | None = None) -> Answer:
@@ -89,7 +93,7 @@ class Hosts:
         return msgspec.convert(self._ask("leases", {"slot": slot, "machine": machine}, timeout), Host)
 
     def hints(self, slot: str) -> Hints:
-        """Return a watch over the changes of this slot. The caller must close it."""
+        """Return a subscription to hints that this slot has changed. The caller must close it."""
         return Hints(self._wire, self._wire.names.host(slot))
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""A lease for blocking programs: renewed in the background, with a warning before it is revoked, and ended by the local
-clock.
+"""A lease for blocking programs. A thread renews it in the background, another one reports its revocation, and it ends
+by the local clock.
 """
 
 import builtins
@@ -21,26 +21,24 @@ if TYPE_CHECKING:
 
 
 class Lost(threading.Event):
-    """An event that is set when the lease is lost. `is_set` is also true when the lease has expired by the
-    local clock.
-    """
+    """An event that is set when a lease is lost. `is_set` is also true if the lease has expired by the local clock."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         super().__init__()
         self._is_over = is_over
 
     def is_set(self) -> bool:
-        """Return whether the lease is lost, by an answer, by its row, or by the clock of this process."""
+        """Return whether the lease is lost, as shown by an answer, by its row, or by the clock of this process."""
         return super().is_set() or self._is_over()
 
 
 class Lease(HeldLease):
-    """A lease for use as a context manager. Entering it waits until the reservation is leased and the first renewal is
+    """A lease for use as a context manager. Entering it waits until the reservation is leased and its first renewal is
     answered.
 
-    A thread renews the lease. The body checks two events: `revoking` (the lease must be given back by `deadline`; leave
-    the body in time) and `lost` (the lease has ended: stop at once). A lease that cannot be renewed is lost when its
-    ttl has passed since the last acknowledged renewal was sent, by the local clock. Leaving the body releases the
+    A thread renews the lease. The body should check two events: `revoking` (the lease must be given back by `deadline`;
+    leave the body in time) and `lost` (the lease has ended; stop at once). A lease that cannot be renewed is lost when
+    its ttl has passed, by the local clock, since the last answered renewal was sent. Leaving the body releases the
     lease. Callbacks run in threads of the lease.
     """
 
@@ -57,16 +55,17 @@ class Lease(HeldLease):
         self._threads: list[threading.Thread] = []
 
     def changes(self, timeout: float | None = None) -> Iterator[Change]:
-        """Yield the changes of the lease's instances, first those that it began with: granted, revoked, or with another
-        number of usable cores.
+        """Yield the changes of the lease's instances as they happen, first the instances that it began with: an
+        instance was granted, is being revoked, has ended, or may use another number of CPUs. Use it as `for change in
+        lease.changes():`.
 
-        Use it as `for change in lease.changes():`. The iteration ends with the lease, or after `timeout` seconds.
+        The iteration ends with the lease, or after `timeout` seconds.
         """
         until = None if timeout is None else time.monotonic() + timeout
         return self._elastic.read(lambda: None if until is None else until - time.monotonic())
 
     def surrender(self, component: str | None = None, *, timeout: float | None = None) -> Answer:
-        """Give back one elastic instance, or all that are being revoked if `component` is None.
+        """Give one elastic instance back, or all that are being revoked if `component` is None.
 
         An instance that was not being revoked is not granted again. Raise Refused, NotAnswered or Unavailable.
         """
@@ -101,8 +100,8 @@ class Lease(HeldLease):
             thread.join(POLL_SECONDS)
 
     def _take(self) -> None:
-        """Wait for the lease and confirm it with a first renewal. Wait again if the lease was taken back before the
-        renewal.
+        """Wait until the reservation is leased, and confirm the lease with a first renewal. If the lease was taken back
+        before the renewal, wait again.
         """
         until = None if self._wait is None else time.monotonic() + self._wait
         while self._row is None:
@@ -165,8 +164,8 @@ class Lease(HeldLease):
             self._lose("it could not be renewed in time")
 
     def _say_goodbye(self, token: int | None) -> None:
-        """Release the lease. Cancel the reservation if the release is refused, because the token is stale or it is not
-        leased yet.
+        """Release the lease. If the release is refused, because the token is stale or the reservation is not leased
+        yet, cancel the reservation.
         """
         try:
             self._client.release(self.id, token, timeout=GOODBYE_SECONDS)

@@ -1,5 +1,5 @@
-"""Changes of the instances of a held lease: granted, to be given back, ended, or with another number of
-usable cores.
+"""The changes of the instances of a held lease: an instance was granted, must be given back, has ended, or may use
+another number of CPUs.
 """
 
 import threading
@@ -11,10 +11,8 @@ from leasehold.client.models import Placement
 
 
 class Change(Shown, frozen=True, kw_only=True):
-    """A change of one instance of a lease.
-
-    An elastic instance was `granted`, is `revoking` (surrender it by `deadline`) or was `revoked` (it has ended).
-    `cores`: the number of cores changed that an essential or elastic instance may use.
+    """One change of one instance of a lease. `kind`: an elastic instance was `granted`, is `revoking` (surrender it by
+    `deadline`) or was `revoked` (it has ended); or an instance of any component has a new number of CPUs (`cores`).
     """
 
     kind: Literal["granted", "revoking", "revoked", "cores"]
@@ -22,12 +20,12 @@ class Change(Shown, frozen=True, kw_only=True):
 
     @property
     def component(self) -> str:
-        """The name of the instance whose lease changed."""
+        """The name of the component instance whose lease changed, such as `worker.2`."""
         return self.placement.component
 
     @property
     def deadline(self) -> float | None:
-        """Time at which the instance ends, in seconds since the epoch; None while it is not being revoked."""
+        """Time at which the lease of the instance ends, in seconds since the epoch; None if it is not being revoked."""
         return self.placement.revoke_by
 
     @property
@@ -44,19 +42,25 @@ class Change(Shown, frozen=True, kw_only=True):
 
 
 class Changes:
-    """All changes of one lease so far. Every reader gets all of them from the beginning, in any thread."""
+    """The record of all changes of one lease so far. Every reader gets all of them from the first one
+    on. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], Placement] = {}
-        """(component, token) -> elastic lease. An instance that is granted again has another token."""
+        """The elastic instances that the lease had at the last `take`: (component, token) -> lease. An instance that is
+        granted again has another token.
+        """
         self._cores: dict[tuple[str, int], float | None] = {}
-        """(component, token) -> number of usable CPUs that was last reported for the instance."""
+        """(component, token) -> number of usable CPUs that was last recorded for the instance."""
         self._told: list[Change] = []
         self._is_over = False
         self._news = threading.Condition()
 
     def take(self, placements: Sequence[Placement]) -> None:
-        """Record how the present instances of a lease differ from the known ones. No change is recorded twice."""
+        """Compare the present instances of the lease with the known ones, and record the differences. No change is
+        recorded twice.
+        """
         present = {(each.component, each.token): each for each in placements if each.kind == "elastic"}
         with self._news:
             known, self._held = self._held, present
@@ -70,26 +74,28 @@ class Changes:
             self._news.notify_all()
 
     def _take_cores(self, placements: Sequence[Placement]) -> None:
-        """Record changed numbers of usable cores. The initial number of an instance is its requested CPUs."""
+        """Record instances that may use another number of CPUs than before. An instance begins with the number that it
+        requested.
+        """
         known, self._cores = self._cores, {(each.component, each.token): each.usable_cores for each in placements}
         for each in placements:
             if known.get((each.component, each.token), each.resources.get("cpus")) != each.usable_cores:
                 self._told.append(Change(kind="cores", placement=each))
 
     def end(self) -> None:
-        """Record that the lease has no more changes. Readers receive the remaining changes and then end."""
+        """Record that there will be no more changes. Readers then get the remaining changes and end."""
         with self._news:
             self._is_over = True
             self._news.notify_all()
 
     def since(self, number: int) -> tuple[list[Change], bool]:
-        """Return the recorded changes of a lease after the first `number`, and whether no change will follow."""
+        """Return the recorded changes after the first `number` ones, and whether no further change will follow."""
         with self._news:
             return self._told[number:], self._is_over
 
     def read(self, seconds_left: Callable[[], float | None]) -> Iterator[Change]:
-        """Yield all changes of the lease's instances in order as they arrive, until the lease ends or the timeout has
-        passed (None: no limit).
+        """Yield all changes of the lease in order, as they arrive. End when the lease ends, or when the function
+        `seconds_left` returns 0 (None: no limit).
         """
         number = 0
         while True:

@@ -1,7 +1,7 @@
-"""The values that the client returns: reservations, slots, accounts and answers, read from JSON.
+"""The values that the client returns, such as reservations, slots, accounts and answers, read from JSON.
 
-The rows have the fields of `scheduler.model`, with a repr for shells and a table for notebooks. Unknown fields of a
-newer server are ignored. Times are seconds since the epoch; None if the event has not happened.
+Rows have the fields of `scheduler.model`, with a repr for shells and a table for notebooks. Fields that this version
+does not know are ignored. Times are seconds since the epoch; None if the event has not happened.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,11 +19,11 @@ from scheduler.model.transitions import ENDED, Phase
 
 
 class Component(Shown, reservations.Component, frozen=True, kw_only=True):
-    """A component that a reservation requests, with `count` equal instances."""
+    """A component in the request of a reservation, with `count` equal instances."""
 
 
 class Request(Shown, PublicRequest, frozen=True, kw_only=True):
-    """The content of a reservation's request."""
+    """What the producer requested in a reservation."""
 
     components: tuple[Component, ...] = ()
 
@@ -46,9 +46,9 @@ class Placement(Shown, Lease, frozen=True, kw_only=True):
     @property
     def usable_cores(self) -> float | None:
         """The number of CPUs of its slot that the instance may use at present, including its part of the spare ones.
+        None: the instance requested no CPUs and no number was reported.
 
-        The number changes when other leases begin or end. None: the instance requested no CPUs and no number was
-        reported.
+        The number changes when other leases on the slot begin or end.
         """
         return usable_cores(self)
 
@@ -59,16 +59,16 @@ class Placement(Shown, Lease, frozen=True, kw_only=True):
 
 
 class Account(Shown, PublicAccount, frozen=True, kw_only=True):
-    """A quota account in the view. Amounts are in worker-seconds (or in the unit of `charge_by`) for each
-    paid level.
+    """A quota account in the view. Amounts are in worker-seconds (or in the unit of `charge_by`) for
+    each paid level.
     """
 
     _cells_shown: ClassVar[str] = "id level balance charged_at charge_rate max_charge_seconds max_fanout description"
 
     @property
     def level(self) -> int:
-        """The best level for which the account has a balance; 5 if it has none, and its reservations run at the free
-        level or wait.
+        """The best level for which the account has a balance. 5 if it has none: its reservations run at the free level
+        or wait.
         """
         return level_of(self.balance)
 
@@ -81,7 +81,7 @@ class Account(Shown, PublicAccount, frozen=True, kw_only=True):
 
 
 class Wait(Shown, frozen=True, kw_only=True):
-    """The reason why a reservation waits: a stable code and a sentence."""
+    """The reason why a reservation waits: a waiting code and a sentence for people."""
 
     code: str
     detail: str
@@ -94,7 +94,7 @@ class Wait(Shown, frozen=True, kw_only=True):
 
 
 class Note(Shown, frozen=True, kw_only=True):
-    """A note in the answer to an accepted request: a field that has no effect, and a sentence about it."""
+    """A remark in the answer to an accepted request: a field that has no effect, and a sentence about it."""
 
     path: str
     text: str
@@ -104,7 +104,7 @@ class Note(Shown, frozen=True, kw_only=True):
 
 
 class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
-    """A reservation in the view. `token` is 0 until the reservation is leased for the first time."""
+    """The row of a reservation in the view. `token` is 0 until the reservation is leased for the first time."""
 
     _cells_shown: ClassVar[str] = (
         "id phase reason account priority slots token created_at leased_at expires_at finished_at"
@@ -114,27 +114,29 @@ class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
     created_at: float = 0.0
     leases: tuple[Placement, ...] = ()
     waiting: Wait | None = None
-    """The reason why no slot or offering could hold the reservation at present. Only `reserve` sets it.
+    """Why no slot or offering could hold the reservation when it was submitted. The reservation was accepted, and waits
+    for a change of the pools.
 
-    Such a reservation is accepted and waits for a change. The field is None in rows that are read later;
-    `Client.explain` reports why a reservation waits.
+    Only `Client.reserve` sets it; None in rows that are read later. `Client.explain` returns why a reservation waits.
     """
     notes: tuple[Note, ...] = ()
-    """Fields of the request that have no effect, as `reserve` reports them. Empty in rows that are read later."""
+    """The fields of the request that have no effect. Only `Client.reserve` sets it; empty in rows that
+    are read later.
+    """
 
     @property
     def is_over(self) -> bool:
-        """Whether the reservation has ended. A failed one may still be restarted by its policy."""
+        """Whether the reservation has ended. If it has failed, its restart policy may still restart it."""
         return is_over(self)
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots of the reservation's leases."""
+        """The ids of the slots on which the reservation has leases."""
         return tuple(each.slot for each in self.leases)
 
     @property
     def account(self) -> str | None:
-        """The quota account that the request names."""
+        """The quota account that the request names; None if it names none."""
         return self.request.account
 
     def _line(self) -> str:
@@ -143,7 +145,7 @@ class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
 
 
 class Slot(Shown, PublicSlot, frozen=True, kw_only=True):
-    """A slot in the view."""
+    """The row of a slot in the view."""
 
     _cells_shown: ClassVar[str] = (
         "id pool state cordoned offering market price instance_id address instance_type zone machine uses "
@@ -158,14 +160,14 @@ class Slot(Shown, PublicSlot, frozen=True, kw_only=True):
 
 
 class Hosted(Shown, frozen=True, kw_only=True):
-    """A lease as it is reported to the host of its slot."""
+    """A lease as the host of its slot gets it."""
 
     reservation: str
     component: str
     token: int
     resources: dict[str, float] = {}
     cores: float | None = None
-    """The number of CPUs that the lease may use at present."""
+    """The number of CPUs of the host that the lease may use at present."""
     assigned_at: float = 0.0
     state: str = "held"
     revoke_by: float | None = None
@@ -175,15 +177,15 @@ class Hosted(Shown, frozen=True, kw_only=True):
 
 
 class Host(Shown, frozen=True, kw_only=True):
-    """The slot of a static host in the database, with the leases on it."""
+    """The slot of a static host, read from the database, with the leases on it."""
 
     slot: str
     state: str
     cordoned: bool = False
     offline_timeout: float | None = None
     version: str | None = None
-    """Version of the slot and its leases, which changes whenever another field does. Heartbeats of the host contain it.
-    None: the workers report no versions.
+    """Version of the slot and its leases; it changes whenever another field changes. A host sends it in heartbeats.
+    None: the workers are of an older version.
     """
     leases: tuple[Hosted, ...] = ()
 
@@ -192,7 +194,9 @@ class Host(Shown, frozen=True, kw_only=True):
 
 
 class Answer(Shown, frozen=True, kw_only=True):
-    """The answer to one request: `ok`, or the errors for which the request was refused."""
+    """The answer to one request. `ok`: whether it was carried out; otherwise `errors` has the faults for which it was
+    refused.
+    """
 
     _cells_shown: ClassVar[str] = "ok reservation phase token deadline slot state account balance waiting errors"
 
@@ -203,12 +207,12 @@ class Answer(Shown, frozen=True, kw_only=True):
     token: int | None = None
     deadline: float | None = None
     ttl: float | None = None
-    """Seconds from the sending of `renew` or `confirm` for which the holder has the lease; None = until it is
-    revoked.
+    """In answers to `renew` and `confirm`: seconds, from the sending of the request, for which the holder has the
+    lease. None: until the lease is revoked.
     """
     cores: dict[str, float] | None = None
-    """In answers to `renew` and `confirm`: component -> CPUs of its slot that it may use; None if they are
-    not limited.
+    """In answers to `renew` and `confirm`: component -> number of CPUs of its slot that it may use.
+    None: not limited.
     """
     slot: str | None = None
     state: str | None = None
@@ -218,12 +222,14 @@ class Answer(Shown, frozen=True, kw_only=True):
     heartbeat: int | None = None
     """In answers to `register`: the counter of the next signed heartbeat must be higher than this."""
     waiting: Wait | None = None
-    """In answers to `submit`: the reason why no slot or offering could hold the accepted reservation at present."""
+    """In answers to `submit`: why no slot or offering could hold the accepted reservation at present; None if one
+    could.
+    """
     notes: tuple[Note, ...] = ()
-    """Fields of an accepted request that have no effect."""
+    """The fields of the accepted request that have no effect."""
     account: str | None = None
     balance: Levels | None = None
-    """In answers to commands about a quota account: its present balance."""
+    """In answers to commands about a quota account: the present balance of the account, by paid level."""
     errors: tuple[Fault, ...] = ()
 
     def _line(self) -> str:
@@ -234,9 +240,10 @@ class Answer(Shown, frozen=True, kw_only=True):
 
 
 class SmallestChange(Shown, frozen=True, kw_only=True):
-    """The smallest change that would end a wait: a sentence, and the actions that make it, as in a scenario's timeline.
+    """The smallest change that would end a wait: a sentence for people, and the actions that make it, in the format of
+    a scenario's timeline.
 
-    `wait_seconds` is the time for which nothing but waiting is needed.
+    `wait_seconds`: time after which the wait ends without any action; 0 if actions are needed at once.
     """
 
     kind: str
@@ -249,9 +256,10 @@ class SmallestChange(Shown, frozen=True, kw_only=True):
 
 
 class Explanation(Shown, frozen=True, kw_only=True):
-    """The state of a reservation, and why it waits if it is pending (`code` and `detail`).
+    """The state of a reservation, and the reason why it waits if it is pending: a waiting code and a sentence
+    (`detail`).
 
-    `position` is its position among all waiting reservations, from 1; None until a tick has processed it.
+    `position`: its position among all waiting reservations, from 1; None before a tick has planned it.
     """
 
     _cells_shown: ClassVar[str] = "reservation phase reason code detail position waiting as_of change account"
@@ -263,22 +271,22 @@ class Explanation(Shown, frozen=True, kw_only=True):
     detail: str | None = None
     position: int | None = None
     waiting: int = 0
-    """Number of all waiting reservations."""
+    """Number of all reservations that wait."""
     as_of: float | None = None
-    """Time of the tick that reported the explanation, in seconds since the epoch."""
+    """Time of the tick that reported this, in seconds since the epoch."""
     change: SmallestChange | None = None
-    """The smallest change that would end the wait. None if none was searched for, or if no combination of two changes
-    suffices.
+    """The smallest change that would end the wait. None if it was not searched, or if neither one change nor two
+    suffice.
     """
     served: bool = False
-    """Whether the next tick will serve the reservation without any change."""
+    """Whether the next tick will serve the reservation without a change."""
     is_complete: bool = True
-    """Whether the search for a change finished within its time limit."""
+    """Whether the search for a change tried everything within its time limit."""
     pools: dict[str, tuple[str, ...]] = {}
-    """Sentences about what prevents launches of the pools that may serve the reservation."""
+    """Pool name -> sentences about what pauses the launches of the pool, for pools that may serve the reservation."""
     account: str | None = None
-    """A sentence about the balance of the reservation's account and when it can pay again; None if accounts do not
-    count.
+    """A sentence about the balance of the reservation's account and when the account can pay again; None where accounts
+    do not count.
     """
 
     def __str__(self) -> str:
@@ -307,7 +315,7 @@ class Explanation(Shown, frozen=True, kw_only=True):
 
 
 class Conditions(Shown, frozen=True, kw_only=True):
-    """The conditions of slots and pools by id. Slots and pools without a condition are omitted."""
+    """The conditions of slots and pools as sentences, by id. Slots and pools without a condition are missing."""
 
     as_of: float | None = None
     slots: dict[str, tuple[str, ...]] = {}
@@ -315,7 +323,7 @@ class Conditions(Shown, frozen=True, kw_only=True):
 
 
 def read_explanation(document: Mapping[str, Any]) -> Explanation:
-    """Return the explanation in a worker's answer."""
+    """Return the explanation in the answer of a worker."""
     waiting = document.get("waiting") or {}
     shared = {
         name: document[name] for name in ("phase", "reason", "as_of", "change", "pools", "account") if name in document
@@ -334,13 +342,13 @@ def read_explanation(document: Mapping[str, Any]) -> Explanation:
 
 
 def read_answer(document: Mapping[str, Any]) -> Answer:
-    """Return an answer from its JSON document, which is a single answer or an element of `results`."""
+    """Return the answer in a JSON document: a whole answer, or one element of the `results` of an answer."""
     return msgspec.convert(document, Answer)
 
 
 def list_phases(phase: str | Iterable[str] | None) -> frozenset[str] | None:
-    """Return a set of phases from one name or several. `ended` stands for the four phases in which a reservation ends.
-    None stays None.
+    """Return a set of phases from one name or several. `ended` stands for the four phases in which a reservation has
+    ended. Return None if `phase` is None.
     """
     if phase is None:
         return None

@@ -1,4 +1,4 @@
-"""A transport for commands that have the settings of the cluster's own processes."""
+"""The transport of the commands that run with the settings of the cluster's own processes."""
 
 from contextlib import closing, suppress
 
@@ -13,10 +13,10 @@ from workers.settings import Settings
 
 
 def open_wire(settings: Settings) -> RequestTransport:
-    """Return a transport to the cluster of these settings. Raise BadCredentials.
+    """Return a transport for requests to the cluster of these settings. Raise BadCredentials.
 
-    It signs as `access.principal` if a key is configured. Otherwise it signs as the cluster itself, unless
-    `access.mode` is open.
+    It signs messages as `access.principal` if a key is configured. Otherwise it signs them as the cluster itself,
+    unless `access.mode` is `open`.
     """
     credentials = _read_configured(settings)
     if credentials is None and settings.access.mode != "open":
@@ -30,8 +30,8 @@ def _read_configured(settings: Settings) -> Credentials | None:
 
 
 def _read_own(settings: Settings) -> Credentials | None:
-    """Return the key of the workers' principal. Return None while the database is unavailable: messages are then not
-    signed, and workers refuse them.
+    """Return the name and key of the workers' principal, from the database. Return None if the database cannot be
+    reached; then messages are not signed, and workers refuse them.
     """
     with suppress(StoreUnavailableError), closing(open_store(settings.database_url)) as store:
         for row in store.find_principals():

@@ -1,4 +1,4 @@
-"""The fields of a reservation that a client submits: their types, and their description for users. A new field must be
+"""The fields of a reservation that a client submits: their types, and their descriptions for users. A new field must be
 added to both.
 
 `scheduler/model/command_schemas.py` checks the fields, `scheduler/model/reservations.py` stores them.
@@ -9,14 +9,14 @@ from typing import Final, Literal, TypedDict
 
 
 class CallbackFields(TypedDict):
-    """A Celery task of the producer, and the queue that its workers read."""
+    """A Celery task of the producer, and the queue from which the producer's workers take it."""
 
     task: str
     queue: str
 
 
 class ComponentFields(TypedDict, total=False):
-    """The fields of a component: `count` equal instances, each on one slot."""
+    """The fields of a component of a reservation: `count` equal instances, each of which gets a slot."""
 
     name: str
     count: int
@@ -81,4 +81,4 @@ Fields of a reservation, in --file and in Client.reserve:
   on_end           a Celery task that is sent when it has ended; each has
     task           the name of the task
     queue          the queue that its workers read"""
-"""Field -> description. `leasehold reserve --help` prints these texts."""
+"""The fields of a reservation and their descriptions, as text. `leasehold reserve --help` prints it."""

@@ -1,8 +1,8 @@
-"""Keys of reservations: a client that signs its messages makes a key for each reservation that it submits, and sends
-only its hash.
+"""Keys of reservations. A client that signs its messages makes a key for each reservation that it submits, and sends
+only the hash of the key.
 
 The key proves that a later command comes from the holder. Keys are stored in a private file of the user, so that
-another process of the same user on this host can act for the holder: `leasehold reserve`, and later `leasehold
+another process of this user on the same host can act for the holder: `leasehold reserve`, and later `leasehold
 release`. See docs/reference/client.md, "Keys".
 """
 
@@ -22,18 +22,20 @@ from leasehold.errors import Fault, Refused
 
 KEYS_VARIABLE: Final = "LEASEHOLD_KEYS"
 KEPT_SECONDS: Final = 90 * 86400.0
-"""Time since its last use after which a key is removed from the file."""
+"""Seconds after its last use for which a key is kept in the file."""
 KEY_VERBS: Final = frozenset({"release", "renew", "confirm", "fail", "decline", "surrender", "suspend", "resume"})
-"""The verbs whose messages contain the key of the reservation."""
+"""The verbs whose requests contain the key of the reservation."""
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _BUSY_SECONDS: Final = 5.0
 _KEY_BYTES: Final = 32
 _MOST_NAMES: Final = 500
-"""Maximum number of names in one SQLite statement."""
+"""The most names in one SQLite statement."""
 
 
 def find_keys_file() -> Path:
-    """Return the path of the file with keys: LEASEHOLD_KEYS, else `leasehold/keys` in the user's state folder."""
+    """Return the path of the file with keys: the value of LEASEHOLD_KEYS, else `leasehold/keys` in the user's state
+    folder.
+    """
     named = os.environ.get(KEYS_VARIABLE)
     if named:
         return Path(named)
@@ -42,17 +44,17 @@ def find_keys_file() -> Path:
 
 
 def hash_key(key: str) -> str:
-    """Return the hash that is sent with `submit` in place of the key."""
+    """Return the SHA-256 of a key in hexadecimal, which is sent with `submit` in place of the key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 class Keys:
-    """The keys of one user by reservation id. Safe for threads and processes.
+    """The keys of one user, by reservation id. Safe for threads and processes.
 
-    `makes`: a reservation that is submitted without a key gets one. Clients that sign their messages set it. Where
-    messages need no signature, holders on other hosts work with the token alone, so no key is made. If the file cannot
-    be used (no home folder, a read-only disk, another user's file), keys are kept in memory, and only this object has
-    them.
+    `makes`: whether a key is made for a reservation that is submitted without one. Clients that sign their messages set
+    it. Where messages need no signature, no keys are made, so that holders on other hosts need only the token. If the
+    file cannot be used (no home folder, a read-only disk, another user's file), keys are kept in the memory of this
+    object.
     """
 
     def __init__(self, path: Path | None = None, *, makes: bool = True) -> None:
@@ -60,17 +62,19 @@ class Keys:
         self._in_memory: dict[str, str] = {}
 
     def make(self, names: Iterable[str]) -> dict[str, str]:
-        """Return a key for each of these reservations: the stored one, or else a new one, which is stored."""
+        """Return reservation id -> key for these reservations: the stored keys, and new ones, which are stored, for the
+        others.
+        """
         fresh = {name: secrets.token_urlsafe(_KEY_BYTES) for name in names}
         return self._keep(fresh, replace=False)
 
     def put(self, name: str, key: str) -> None:
-        """Store a key of a reservation that the caller made."""
+        """Store the key of a reservation. The caller has made the key."""
         self._keep({name: key}, replace=True)
 
     def hide(self, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return documents of reservations with the hash of each key in place of the key. With `makes`, documents
-        without key and hash get a key. Raise Refused for an invalid key.
+        """Return documents of reservations in which each key is replaced by its hash. If `makes` is set, documents with
+        neither a key nor a hash get a new key. Raise Refused for an invalid key.
         """
         _check_keys(documents)
         given = {each["id"]: each["key"] for each in documents if _has_texts(each, "id", "key")}
@@ -81,7 +85,7 @@ class Keys:
         return [_hide_key(each, keys) for each in documents]
 
     def find(self, name: str) -> str | None:
-        """Return the key of this reservation, or None if no client of this user made one."""
+        """Return the key of this reservation, or None if no client of this user has stored one."""
         if name in self._in_memory:
             return self._in_memory[name]
         with suppress(OSError, RuntimeError, sqlite3.Error), closing(self._open(create=False)) as database:
@@ -100,7 +104,7 @@ class Keys:
 
     def _open(self, *, create: bool) -> sqlite3.Connection:
         """Open the file with keys. Raise OSError, RuntimeError (no home folder) or sqlite3.Error if it cannot be used
-        or is not private.
+        or other users may read it.
         """
         path = self._path or find_keys_file()
         if create:
@@ -113,8 +117,8 @@ class Keys:
 
 
 def _has_texts(document: Mapping[str, Any], *names: str) -> bool:
-    """Return whether the document has texts where keys and ids belong. The stack refuses other documents with a better
-    message.
+    """Return whether the document has a text under each of these names. If not, the document is left to the stack,
+    which refuses it with a better message.
     """
     return all(isinstance(document.get(name), str) for name in names)
 
@@ -137,7 +141,7 @@ def _hide_key(document: dict[str, Any], keys: Mapping[str, str]) -> dict[str, An
 
 
 def _create(path: Path) -> None:
-    """Create the file for keys with mode 0600 if it does not exist."""
+    """Create the file for keys with the mode 0600 if it does not exist."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,7 +150,9 @@ def _create(path: Path) -> None:
 
 
 def _check_private(path: Path) -> None:
-    """Raise PermissionError for a file of another user. Remove the rights of other users from an own file."""
+    """Raise PermissionError if the file belongs to another user. Remove the rights of other users from a file of this
+    user.
+    """
     status = path.stat()
     if not hasattr(os, "getuid"):
         return
@@ -157,7 +163,9 @@ def _check_private(path: Path) -> None:
 
 
 def _write(database: sqlite3.Connection, fresh: dict[str, str], *, replace: bool) -> dict[str, str]:
-    """Store keys of reservations and return the keys that are stored now."""
+    """Store new keys (reservation id -> key), and return the keys that are stored now. `replace`: overwrite stored
+    keys.
+    """
     now, names = time.time(), list(fresh)
     database.execute("BEGIN IMMEDIATE")
     database.execute("CREATE TABLE IF NOT EXISTS keys (reservation TEXT PRIMARY KEY, key TEXT, used_at REAL)")

@@ -1,4 +1,4 @@
-"""Sign the messages of one client with the principal's key, the identity of the cluster and the cluster time."""
+"""Sign the messages of one client with the key of its principal, the identity of the cluster and cluster time."""
 
 import threading
 import time
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from kombu import Producer
 
 CLUSTER_SECONDS: Final = 60.0
-"""Age at which the cluster's identity is read from Redis again, in seconds."""
+"""Seconds after which the cluster's identity is read from Redis again."""
 
 
 class Signer:
-    """Signs the messages of one client. Safe for threads. `client` is the Redis of the view, from which the cluster's
-    identity is read unless the credentials contain it. `clock` returns cluster time.
+    """Signs the messages of one client. Thread-safe. `clock` returns cluster time. `client` is the Redis of the view:
+    the cluster's identity is read from it unless the credentials contain the identity.
     """
 
     def __init__(
@@ -33,7 +33,9 @@ class Signer:
         self._asked_at = float("-inf")
 
     def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-        """Return the headers that sign a message. Raise Unavailable while the cluster's identity is unknown."""
+        """Return the headers that sign a message: the signature and what it covers. Raise Unavailable if the cluster's
+        identity is not known.
+        """
         return sign_headers(
             self._credentials.key,
             principal=self._credentials.principal,
@@ -46,8 +48,8 @@ class Signer:
         )
 
     def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
-        """Return the heartbeat with a counter higher than `above` and a MAC. Return it unsigned if the principal does
-        not have the name of the slot. Raise Unavailable while the cluster's identity is unknown.
+        """Return the heartbeat with a counter above `above` and a signature (MAC). Return it unsigned if the principal
+        does not have the name of the slot. Raise Unavailable if the cluster's identity is not known.
         """
         if self._credentials.principal != slot:
             return beat
@@ -74,8 +76,8 @@ class Signer:
 
 
 def make_signing_producer(signer: Signer) -> "type[Producer]":
-    """Return a kombu producer that signs messages. It serializes the body itself, so that the signed bytes are the sent
-    bytes.
+    """Return a class of kombu's message producer that signs each message. It serializes the body itself, so that
+    exactly the signed bytes are sent.
     """
     from kombu import Producer
     from kombu.serialization import dumps

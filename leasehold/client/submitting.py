@@ -1,4 +1,4 @@
-"""Build the requests that submit reservations, and read their answers."""
+"""Build requests that submit reservations, and read the answers."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,8 +13,8 @@ ITEMS_A_REQUEST: Final = 1000
 
 
 def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a reservation as JSON values, without those that are None. A random id is added if there is
-    none.
+    """Return the fields of a reservation as JSON values, without fields that are None. If `id` is missing, a random one
+    is added.
     """
     given = {key: value for key, value in fields.items() if value is not None}
     document: dict[str, Any] = msgspec.to_builtins(given)
@@ -22,15 +22,15 @@ def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_items(items: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the documents in groups of ITEMS_A_REQUEST, one group for each request."""
+    """Yield the documents of reservations in groups of ITEMS_A_REQUEST. Each group becomes one request."""
     iterator = iter(items)
     while chunk := [with_id(item) for item in islice(iterator, ITEMS_A_REQUEST)]:
         yield chunk
 
 
 def read_answers(document: Mapping[str, Any], size: int, offset: int) -> Iterator[Answer]:
-    """Return the answers to one request by index. If the request was refused as a whole, each of its items gets the
-    refusal.
+    """Yield one answer for each of the `size` reservations of a request. Their errors contain the index of the
+    reservation, counted from `offset`. If the request was refused as a whole, each reservation gets that refusal.
     """
     results = document.get("results") or [document] * size
     for index, result in enumerate(results):

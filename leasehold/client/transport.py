@@ -1,8 +1,8 @@
-"""Send requests as Celery tasks and receive their answers on Redis lists.
+"""Send requests as Celery tasks, and receive their answers on Redis lists.
 
 Copies of a request with the same id are sent until its answer arrives (`leasehold/client/exchange.py`). The intake
-carries a request out once and gives every copy the same answer. A message that Redis loses, or a worker that ends
-before its commit or its answer, therefore causes a delay and never loses a reservation (docs/reference/protocol.md,
+worker carries the request out once and gives every copy the same answer. So if Redis loses a message, or a worker ends
+before its commit or its answer, the request is delayed and no reservation is lost (docs/reference/protocol.md,
 "Answers").
 """
 
@@ -42,7 +42,7 @@ class RequestTransport:
     """Sends requests and waits for their answers. Safe for threads and after a fork.
 
     Messages go to the broker at `url`. Answers, rows and notices are in the Redis of the view, which is usually the
-    same. With `credentials` each message is signed, and each copy has a signature of its own.
+    same. If there are `credentials`, each message is signed, each copy with a signature of its own.
     """
 
     def __init__(
@@ -66,42 +66,41 @@ class RequestTransport:
         self._sender: _Sender | None = None
         self._closed = threading.Event()
         self._other: redis.Redis | None = None
-        """The broker's Redis, if it is not that of the view."""
+        """The connection to the broker's Redis, if it is another one than that of the view."""
 
     def ask(
         self, verb: str, document: Mapping[str, Any], timeout: float, *, request: str | None = None
     ) -> dict[str, Any]:
-        """Send one request and return its answer. After the time limit, raise Unavailable if Redis is unreachable, else
-        NotAnswered.
+        """Send one request and return its answer. Raise NotAnswered if there is no answer within `timeout` seconds, or
+        Unavailable if Redis cannot be reached. `request`: the id of the request (default: a random one).
         """
         given = {"request": request, **document} if request else document
         return next(self.ask_each(verb, [given], timeout))
 
     def ask_each(self, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float) -> Iterator[dict[str, Any]]:
-        """Yield the answers to these requests in their order, with several requests at the same time.
-
-        `timeout` is the longest time without any answer. Raise NotAnswered or Unavailable after it, as `ask` does.
+        """Send several requests at the same time, and yield their answers in the order of the requests. Raise
+        NotAnswered or Unavailable after `timeout` seconds without any answer.
         """
         exchange = Exchange(self, verb, documents, timeout)
         return exchange.answers()
 
     def reply_address(self, request: str) -> str:
-        """Return the name of the Redis list for the answer to this request."""
+        """Return the name of the Redis list on which the answer to this request arrives."""
         return self.names.reply(request)
 
     def send(self, verb: str, document: Mapping[str, Any], patience: float | None = None) -> float:
         """Send one message to the broker and return the `sent_at` in its header. Raise Unavailable if the broker does
         not accept it.
 
-        `patience` is the number of seconds for which the sender waits for the answer. With it, the sender accepts
-        `retry_after` as an answer.
+        `patience`: seconds for which the sender waits for the answer. Only if it is set may a worker answer with
+        `retry_after`.
         """
         headers = {} if patience is None else {"patience": round(patience, 3)}
         return self._send(task_name(RESERVATIONS, verb), RESERVATIONS, document, describe_request(document), headers)
 
     def read_taken(self) -> float | None:
-        """Return the time of sending (`sent_at`) of the request that a worker took last. None if no request waits in
-        the queue or the time cannot be read: a request without an answer may then be lost.
+        """Return the sending time (`sent_at`) of the request that a worker took last. Return None if no request waits
+        in the queue or the time cannot be read; then a request without an answer may be lost.
         """
         try:
             waiting = self._broker().llen(RESERVATIONS)
@@ -111,12 +110,14 @@ class RequestTransport:
             return None
 
     def explain(self, error: redis.RedisError, purpose: str) -> Unavailable:
-        """Return the client's error for an error of the view's Redis."""
+        """Return the client's error for an error of the view's Redis. `purpose`: what was tried, such as "read the
+        view".
+        """
         return explain_redis(error, self.view_url, purpose)
 
     def send_canary(self, queue: str, address: str, expires: float | None = None) -> None:
-        """Send a canary task that any worker of this queue answers on the list `address`. It is dropped after `expires`
-        seconds. Raise Unavailable if the broker does not accept it.
+        """Send a canary, a task that any worker of this queue answers on the Redis list `address`. If no worker takes
+        it within `expires` seconds, it is dropped. Raise Unavailable if the broker does not accept it.
         """
         # Without this, Celery would compute the expiry from the wall clock of this host.
         until = None if expires is None else datetime.fromtimestamp(self.clock.now() + expires, UTC).isoformat()
@@ -124,8 +125,8 @@ class RequestTransport:
         self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
 
     def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
-        """Return the heartbeat as signed by the principal of this client, see Signer. Without a principal it stays
-        unsigned.
+        """Return the heartbeat, signed by the principal of this client. Return it unsigned if the client has no
+        principal. See Signer.
         """
         return beat if self._signer is None else self._signer.sign_heartbeat(slot, beat, above)
 
@@ -139,7 +140,7 @@ class RequestTransport:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """Return whether `close` was called."""
         return self._closed.is_set()
 
     def close(self) -> None:
@@ -171,8 +172,8 @@ class RequestTransport:
         return sent_at
 
     def _current_sender(self) -> "_Sender":
-        """Return the sender of this process. After a fork a new one is made, because connections of the parent must not
-        be used.
+        """Return the sender of this process. After a fork a new sender is made, because the connections of the parent
+        must not be used.
         """
         with self._guard:
             if self._sender is None or self._sender.pid != os.getpid():
@@ -181,8 +182,8 @@ class RequestTransport:
 
 
 class _Sender:
-    """A Celery application of its own, made at the first use, so that the producer's own application is not
-    affected.
+    """The Celery application with which one process sends tasks. It is separate, so that the producer's own application
+    is not affected. It is made when it is first used.
     """
 
     def __init__(self, url: str, signer: Signer | None) -> None:
@@ -192,8 +193,8 @@ class _Sender:
         self._guard = threading.Lock()
 
     def send(self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, Any]) -> None:
-        """Send a task with one argument, or without arguments if `argument` is None. `headers` are added before
-        Celery's own.
+        """Send a task with one argument, or without arguments if `argument` is None. `shown`: the text that Flower
+        shows in place of the argument. `headers` are added before Celery's own headers.
         """
         app, producers = self._open()
         from kombu.entity import Queue
@@ -216,7 +217,7 @@ class _Sender:
             raise explain_redis(error, self._url, f"send to the queue {queue}", "takes no message") from error
 
     def close(self) -> None:
-        """Close the connections of the pool."""
+        """Close the connections to the broker."""
         if self._producers is not None:
             self._producers.connections.force_close_all()
 
@@ -231,8 +232,8 @@ class _Sender:
 def _import_celery() -> None:
     """Import celery and kombu completely, in one thread at a time.
 
-    While either package is imported, it replaces its module object in `sys.modules`. A thread that imports it at the
-    same time waits for the import and then gets the first object, which lacks `Celery` and `Queue`.
+    While one of these packages is imported, it replaces its module object in `sys.modules`. Another thread that imports
+    it at the same time would get the first object, which lacks `Celery` and `Queue`.
     """
     with _importing:
         import_module("celery")
@@ -277,8 +278,8 @@ def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
 
 
 def make_redis(url: str) -> redis.Redis:
-    """Return a Redis client with a limit for every wait, whose answers are bytes. It is safe for threads and after a
-    fork.
+    """Return a Redis client whose answers are bytes and whose waits all have a time limit. It is safe for threads and
+    after a fork.
     """
     return redis.Redis.from_url(
         url,
@@ -292,10 +293,8 @@ def make_redis(url: str) -> redis.Redis:
 
 
 def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:
-    """Return the client's error for an error of Redis.
-
-    If Redis refuses the user, the message has the user name and `purpose`, the attempted operation ("read the view").
-    Otherwise it has `trouble`.
+    """Return the client's error for an error of Redis. `purpose`: what was tried, such as "read the view"; it is in the
+    message if Redis refuses the user. `trouble`: the words of the message for any other error.
     """
     user = urlsplit(url).username or "default"
     # kombu wraps the error of redis-py and keeps it as the cause.

@@ -1,6 +1,6 @@
-"""Read the view as a producer: directly from Redis, and only while it is valid.
+"""Read the view (a copy of the stack's rows in Redis) as a producer. Reads are possible only while the view is valid.
 
-A view is valid if its generation names this Redis server. After a flush, a restart or a restore it is not, and reads
+A view is valid if its generation names the present Redis server. After a flush, a restart or a restore of Redis, reads
 raise Unavailable until a leader has rebuilt the view.
 """
 
@@ -23,10 +23,10 @@ Row = TypeVar("Row", Reservation, Slot, Account)
 
 
 class Joined(NamedTuple):
-    """A row with the machines of its leases.
+    """The row of a reservation with the machines of its leases. `missing`: the slots of leases whose machine is
+    unknown, because the view does not have the slot or has another epoch of it.
 
-    `missing` has the slots of leases whose machine is unknown, because the slot's row is missing or belongs to another
-    epoch. A machine without an address is known: its `address` is None.
+    A machine without an address is known; its `address` is None.
     """
 
     row: Reservation | None
@@ -34,10 +34,10 @@ class Joined(NamedTuple):
 
 
 class ViewReader:
-    """Reads rows and the tick report from the view. Every method raises Unavailable without Redis or without a valid
-    view.
+    """Reads rows and the report of the last tick from the view. Every method raises Unavailable if Redis does not
+    answer or the view is not valid.
 
-    `clock` is the clock by which the caller compares the times of rows. Each read also corrects it.
+    `clock`: the clock with which the caller compares the times in rows. Each read also corrects this clock.
     """
 
     def __init__(self, client: redis.Redis, prefix: str, url: str, clock: ClientClock | None = None) -> None:
@@ -45,20 +45,22 @@ class ViewReader:
         self._names = RedisNames(prefix)
 
     def find_reservations(self, ids: Sequence[str]) -> list[Reservation | None]:
-        """Return the reservations with these ids and their machines, in the given order; None for an id that the view
-        does not have.
+        """Return the reservations with these ids and their machines, in the given order. The list has None for an id
+        that the view does not have.
         """
         return [each.row for each in self.find_joined(ids)]
 
     def find_joined(self, ids: Sequence[str]) -> list[Joined]:
-        """Return the reservations with these ids and their machines, in the given order, each with the slots whose
-        machine is missing in the view.
+        """Return the reservations with these ids and their machines, in the given order. Each has the list of its slots
+        whose machine is missing in the view.
         """
         bodies = self._fetch(self._names.rows("reservations"), ids)
         return self._join([None if body is None else _decode(body, Reservation) for body in bodies])
 
     def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
-        """Return the slots with these ids in the given order; None for an id that the view does not have."""
+        """Return the slots with these ids in the given order. The list has None for an id that the view
+        does not have.
+        """
         return [None if body is None else _decode(body, Slot) for body in self._fetch(self._names.rows("slots"), ids)]
 
     def scan_reservations(self) -> Iterator[Reservation]:
@@ -70,7 +72,7 @@ class ViewReader:
         return (_decode(body, Slot) for body in self._scan(self._names.rows("slots")))
 
     def scan_accounts(self) -> Iterator[Account]:
-        """Yield every quota account of the view in any order, including forgotten ones."""
+        """Yield every quota account of the view in any order, including deleted (forgotten) ones."""
         return (_decode(body, Account) for body in self._scan(self._names.rows("accounts")))
 
     def read_report(self) -> dict[str, Any]:
@@ -81,11 +83,13 @@ class ViewReader:
             raise explain_redis(error, self._url, "read the view") from error
 
     def with_machines(self, rows: Iterable[Reservation | None]) -> list[Reservation | None]:
-        """Return reservations with instance id, address, type and zone of the machine added to each lease."""
+        """Return these reservations with the instance id, address, type and zone of the machine added to each of their
+        leases.
+        """
         return [each.row for each in self._join(list(rows))]
 
     def check(self) -> None:
-        """Raise Unavailable unless Redis answers and holds a valid view."""
+        """Raise Unavailable unless Redis answers and has a valid view."""
         self._fetch(self._names.rows("slots"), [""])
 
     def _join(self, rows: Sequence[Reservation | None]) -> list[Joined]:

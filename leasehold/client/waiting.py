@@ -1,7 +1,7 @@
-"""The rules of waiting for a phase, shared by the blocking and the async client.
+"""The rules of waiting for a phase of a reservation, which the blocking and the async client share.
 
-`PhaseWait.steps` is a generator of the next actions. The client carries each one out and sends back the result, or
-throws the error.
+`PhaseWait.steps` is a generator that yields the next action. The client carries the action out and sends the result
+back, or throws the error into the generator.
 """
 
 import time
@@ -17,33 +17,35 @@ from leasehold.client.view_reader import Joined
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 
 UNKNOWN_SECONDS: Final = 10.0
-"""Time for which a valid view may lack a row before the reservation counts as unknown. It is longer than the time in
-which a tick repairs gaps of the view.
+"""Seconds for which a valid view may lack the row before the reservation counts as unknown. This is longer than a tick
+needs to repair the view.
 """
 RENEWALS_A_TTL: Final = 3
 """Number of renewals in one ttl: a lease, or a reservation that waits, is renewed after a third of its ttl."""
 RENEWAL_SECONDS: Final = 5.0
-"""Time limit for the answer to a renewal or to a query about a machine."""
+"""Seconds to wait for the answer to a renewal, or to a question about a machine."""
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 _MACHINE_PAUSE_SECONDS: Final = 0.2
-"""Interval between two reads of a leased row whose slot is missing in the view."""
+"""Seconds between two reads of a leased row while one of its slots is missing in the view."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """An action: read the row from the view. The result is a Joined. The client may throw Unavailable."""
+    """An action of a wait: read the row from the view. The result is a Joined. The client may throw Unavailable."""
 
 
 @dataclass(frozen=True)
 class Renew:
-    """An action: renew the pending reservation. The result is an Answer. The client may throw LeaseholdError."""
+    """An action of a wait: renew the pending reservation. The result is an Answer. The client may throw
+    LeaseholdError.
+    """
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Ask:
-    """An action: query a worker for the row and its machines. The result is a Joined. The client may throw
+    """An action of a wait: ask a worker for the row and its machines. The result is a Joined. The client may throw
     LeaseholdError.
     """
 
@@ -52,7 +54,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Pause:
-    """An action: wait for a notice, for `seconds` at most. The result is None."""
+    """An action of a wait: wait for a notice about the reservation, for `seconds` at most. The result is None."""
 
     seconds: float
 
@@ -62,9 +64,8 @@ Steps = Generator[Step, Any, Reservation]
 
 
 class Keepalive:
-    """Computes when a pending reservation must be renewed so that its ttl does not end during the wait.
-
-    `now` returns cluster time.
+    """Computes when a pending reservation must be renewed, so that its ttl does not end during a wait. `now` returns
+    cluster time.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -73,8 +74,8 @@ class Keepalive:
         self._due: float | None = None
 
     def note(self, row: Reservation | None) -> None:
-        """Schedule the renewal of a reservation by the ttl in its first pending row that has an expiry. A row that is
-        not pending ends the schedule.
+        """Update the schedule of renewals by a row. The ttl is taken from the first pending row that has an expiry.
+        After a row that is not pending, there are no more renewals.
         """
         if row is None or row.phase != "pending" or row.expires_at is None:
             self._due = None
@@ -85,23 +86,23 @@ class Keepalive:
             self._due = time.monotonic() + max(self._ttl / RENEWALS_A_TTL - spent, 0.0)
 
     def seconds_left(self) -> float | None:
-        """Return the seconds until the next renewal of the pending reservation, or None if it needs no renewal."""
+        """Return the seconds until the next renewal of the pending reservation; None if it needs no renewal."""
         return None if self._due is None else max(self._due - time.monotonic(), 0.0)
 
     def patience(self) -> float:
-        """Return the time limit for the answer to one renewal of a pending reservation, in seconds."""
+        """Return how many seconds to wait for the answer to a renewal of the pending reservation."""
         return min(self._pause() or RENEWAL_SECONDS, RENEWAL_SECONDS)
 
     def answered(self, answer: Answer, sent: float) -> None:
-        """Record the answer to a renewal that was sent at `sent`, and schedule the next renewal by the ttl in the
+        """Record the answer to the renewal that was sent at `sent`, and schedule the next renewal by the ttl in the
         answer.
         """
         self._ttl = answer.ttl or 0.0
         self._due = None if answer.ttl is None else sent + self._pause()
 
     def failed(self) -> None:
-        """Record that the renewal of a pending reservation was refused or not answered, and schedule another renewal
-        soon.
+        """Record that a renewal of the pending reservation was refused or not answered, and schedule
+        another one soon.
         """
         self._due = time.monotonic() + min(self._pause(), watch.POLL_SECONDS)
 
@@ -110,9 +111,10 @@ class Keepalive:
 
 
 class PhaseWait:
-    """One wait until a reservation is in one of these phases. `timeout` is in seconds; None: no limit.
+    """One wait until a reservation is in one of these phases.
 
-    `renew`: renew the reservation while it is pending. `now` returns cluster time.
+    `timeout` is in seconds; None: no limit. `renew`: renew the reservation while it is pending. `now` returns cluster
+    time.
     """
 
     def __init__(
@@ -131,13 +133,13 @@ class PhaseWait:
         self._seen = Joined(None)
         self._first_missed: float | None = None
         self._asked_at: float | None = None
-        """Time when the machine of a leased row was first found missing, later the time of the last query to a worker
-        about it.
+        """Time at which a machine of a leased row was first missing, and later the time of the last question to a
+        worker about it.
         """
 
     def steps(self) -> Steps:
-        """Yield the actions of the wait, and return the row when its phase is one of those waited for. A leased row is
-        returned with the machines of its essential components.
+        """Yield the actions of the wait. Return the row when its phase is one of those waited for; a leased row has the
+        machines of its essential components.
 
         Raise Ended if the reservation ends in another phase, and Unknown if the view does not get it. When the time is
         over, raise NotAnswered, or Unavailable if Redis or a missing machine is the cause.
@@ -172,9 +174,10 @@ class PhaseWait:
         return find_missing(self._seen)
 
     def _ask_for_machines(self) -> Generator[Step, Any, Reservation | None]:
-        """Query a worker for the row if the view lacks a slot.
+        """Ask a worker for the row, because the view lacks one of its slots. Return the row if it has all machines and
+        a phase waited for, else None.
 
-        The first query is delayed, because the view may get the slot soon. Later ones follow every few seconds.
+        The first question is delayed, because the view may get the slot soon. Later questions follow every few seconds.
         """
         now = time.monotonic()
         is_first, self._asked_at = self._asked_at is None, self._asked_at or now - watch.POLL_SECONDS
@@ -203,7 +206,7 @@ class PhaseWait:
             keepalive.answered(answer, sent)
 
     def _left(self, most: float) -> float:
-        """Return the seconds until the timeout, at most `most`."""
+        """Return the seconds until the timeout of the wait, at most `most`."""
         if self._timeout is None:
             return most
         return min(most, self._timeout - (time.monotonic() - self._started))
@@ -233,16 +236,17 @@ class PhaseWait:
 
 
 def find_missing(seen: Joined) -> frozenset[str]:
-    """Return the slots of the essential leases of a leased row whose machine is unknown."""
+    """Return the slots of the row's essential leases whose machine is unknown; an empty set if the row
+    is not leased.
+    """
     if seen.row is None or seen.row.phase != "leased":
         return frozenset()
     return seen.missing & {lease.slot for lease in seen.row.leases if lease.kind == "essential"}
 
 
 def fill_in(row: Reservation, missing: frozenset[str], known: Sequence[Placement]) -> tuple[Placement, ...]:
-    """Return the leases of a row. If the view lacks a machine, the lease gets the machine that was known before.
-
-    A lease whose machine was never known is omitted until the machine is known.
+    """Return the leases of a row. A lease whose machine is missing in the view gets the machine that was known before
+    (`known`); if there was none, the lease is omitted.
     """
     machines = {(each.component, each.slot, each.epoch, each.token): each for each in known}
     found = []
@@ -257,7 +261,7 @@ def fill_in(row: Reservation, missing: frozenset[str], known: Sequence[Placement
 
 
 def carry_out(steps: Steps, act: Callable[[Step], object]) -> Reservation:
-    """Carry out each action until the wait ends, and return its result."""
+    """Carry out each action of a wait with `act` until the wait ends. Return the result of the wait."""
     try:
         step = next(steps)
         while True:

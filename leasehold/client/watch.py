@@ -1,4 +1,4 @@
-"""Watch one reservation: a notice on its channel is a hint to read its row, and only the row is reliable."""
+"""Watch one reservation. A notice on its channel is a hint to read its row again; only the row is reliable."""
 
 import time
 from contextlib import suppress
@@ -13,11 +13,11 @@ from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import Joined, ViewReader
 
 POLL_SECONDS: Final = 2.0
-"""Interval between two reads of a watched row without a notice, in seconds."""
+"""Seconds between two reads of a watched row if no notice arrives."""
 
 
 class Hints:
-    """A subscription to one channel of notices, for one thread. Notices may be lost."""
+    """A subscription to the notices on one Redis channel, for one thread. Notices may be lost."""
 
     def __init__(self, wire: RequestTransport, channel: str) -> None:
         self._wire, self._name = wire, channel
@@ -25,7 +25,7 @@ class Hints:
         self._subscribed = False
 
     def listen(self) -> None:
-        """Subscribe to the channel. If Redis is unavailable, `wait` tries again."""
+        """Subscribe to the channel. If Redis does not answer, `wait` tries again."""
         try:
             self._channel.subscribe(self._name)
         except redis.RedisError:
@@ -33,7 +33,7 @@ class Hints:
         self._subscribed = True
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a notice about a change on the channel, for `seconds` at most. Return whether a notice arrived."""
+        """Wait for a notice on the channel, for `seconds` at most. Return whether a notice arrived."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
             try:
@@ -48,18 +48,18 @@ class Hints:
         return False
 
     def forget(self) -> None:
-        """Drop the notices that have arrived so far: the next read of the watched row already shows their changes."""
+        """Drop the notices that have arrived so far. Call it before a read of the row, which shows their changes."""
         with suppress(redis.RedisError):
             while self._subscribed and self._channel.get_message(timeout=0) is not None:
                 pass
 
     def close(self) -> None:
-        """Close the Redis connection that receives notices."""
+        """Close the connection to Redis."""
         self._channel.close()
 
 
 class Watch:
-    """A watch over the present row of one reservation. Use it as a context manager in one thread."""
+    """A watch that reports the present row of one reservation. Use it as a context manager in one thread."""
 
     def __init__(self, wire: RequestTransport, reader: ViewReader, reservation: str) -> None:
         self._reader, self.reservation = reader, reservation
@@ -75,17 +75,17 @@ class Watch:
         self._hints.close()
 
     def read(self) -> Reservation | None:
-        """Return the present row of the reservation, or None if a valid view does not have it. Raise Unavailable
-        without a valid view.
+        """Return the present row of the reservation, or None if the view does not have it. Raise Unavailable if the
+        view is not valid.
         """
         return self.read_joined().row
 
     def read_joined(self) -> Joined:
         """Return the present row of the reservation, and the slots of its leases whose machine is missing in the view.
-        Raise Unavailable without a valid view.
+        Raise Unavailable if the view is not valid.
         """
         return self._reader.find_joined([self.reservation])[0]
 
     def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice about the watched reservation arrives, or after `seconds`."""
+        """Return when a notice about the reservation arrives, or after `seconds`."""
         self._hints.wait(seconds)

@@ -22,14 +22,14 @@ _HOUR: Final = 3600
 _REASONS: Final = {
     "requested": "an operator drains it",
     "leaving": "the host leaves",
-    "interrupted": "EC2 takes it back",
-    "rebalance": "EC2 recommends to replace it",
+    "interrupted": "EC2 takes its machine back",
+    "rebalance": "EC2 recommends to replace its machine",
     "idle": "it was idle for too long",
-    "at_quota": "it makes room at the quota",
+    "at_quota": "EC2's quota is reached and a launch needs its place",
     "unconfigured": "its offering is not configured any more",
     "unhealthy": "it is unhealthy",
     "unclean": "a lease on it was not released by its holder",
-    "used_up": "it has had its max_uses",
+    "used_up": "its machine has had max_uses leases",
 }
 
 
@@ -41,7 +41,9 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
     if slot.cordoned:
         conditions.append("cordoned: takes no new leases")
     if slot.stranger is not None:
-        conditions.append(f"{slot.stranger}, which is unknown, was confirmed there: takes no leases until it is idle")
+        conditions.append(
+            f"the unknown reservation {slot.stranger} was confirmed on it: takes no leases until it is reported as idle"
+        )
     if slot.unconfirmed:
         conditions.append(f"unconfirmed leases in a row: {_of(slot.unconfirmed, pool)}")
     if slot.failed_probes:
@@ -81,26 +83,30 @@ def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
         most = find_timeout(slot.state, pool) if pool else None
         yield f"{slot.state} for {show_span(now - slot.since)}" + (f" of {show_span(most)} at most" if most else "")
     if slot.launch_reason == ADOPTED and slot.state in IN_FLIGHT:
-        yield "found under our tags and adopted"
+        yield "its machine was found by the cluster's tags and adopted"
     if slot.state == "error":
         rest = show_span(slot.since + pool.error_cooldown - now) if pool else "a while"
-        yield f"its launch failed ({slot.error or 'unknown'}): rests for {rest}"
+        yield f"its launch failed ({slot.error or 'unknown'}): not launched again for {rest}"
     if slot.attempts > 1 and slot.state in {"launching", "terminating"}:
-        yield f"tried {slot.attempts} times"
+        yield f"{slot.state}: tried {slot.attempts} times"
 
 
 def _describe_loss(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
     if is_silent(slot, pool, now) and slot.last_seen is not None:
-        yield f"offline: not heard of for {show_span(now - slot.last_seen)}"
+        yield f"offline: no heartbeat for {show_span(now - slot.last_seen)}"
     if slot.missed:
-        yield f"missing: EC2 did not know its machine {slot.missed} times in a row"
+        yield f"missing: EC2 did not list its machine in {slot.missed} checks in a row"
     if slot.state == "empty" and slot.machine and pool is not None and not pool.is_elastic:
         yield f"lost: waits for its host {slot.machine} to register again"
     if slot.interrupted_by is not None and slot.state not in INACTIVE:
         left = slot.interrupted_by - now
-        yield f"interrupted: EC2 takes it in {show_span(left)}" if left > 0 else "interrupted: EC2 takes it now"
+        yield (
+            f"interrupted: EC2 ends its machine in {show_span(left)}"
+            if left > 0
+            else "interrupted: EC2 ends its machine now"
+        )
     if slot.drain_reason and slot.state not in INACTIVE:
-        yield f"goes: {_REASONS.get(slot.drain_reason, slot.drain_reason)}"
+        yield f"leaves service: {_REASONS.get(slot.drain_reason, slot.drain_reason)}"
 
 
 def _of(count: int, pool: Pool | None) -> str:
@@ -118,13 +124,13 @@ def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[
             learned = f", or until fewer than {hold.active} machines are active" if hold.active else ""
             yield f"EC2's quota of {subject} is reached: not launched {ends}{learned}"
         case "quota":
-            yield f"EC2's quota of {subject} was reached: the next launch goes alone"
+            yield f"EC2's quota of {subject} was reached: the next launch is tried alone"
         case "throttled" if is_on:
             yield f"EC2 asked us to slow down: nothing is launched in {subject} {ends}"
         case "misconfigured" if is_on:
             yield f"the launch of {subject} was refused as misconfigured: not tried {ends}"
         case "auth" if is_on:
-            yield f"EC2 refused our credentials or permissions: nothing is launched {ends}"
+            yield f"EC2 refused the credentials or permissions of the workers: nothing is launched {ends}"
         case "unhealthy" if pool.unhealthy_after and hold.streak >= pool.unhealthy_after:
             rests = f"nothing is launched {ends}" if is_on else "one machine is tried alone"
             yield f"{hold.streak} boots in a row failed (the last one: {hold.subject}): {rests}"
@@ -202,7 +208,7 @@ def describe_account(found: Forecast) -> str:
         text = f"account {account.id} has {account.balance[found.level]:.6g} of level {found.level} left"
         loss = found.use[found.level] - account.charge_rate[found.level]
         if loss > 0:
-            text += f", which what it runs uses up in {account.balance[found.level] / loss:.3g} s"
+            text += f"; its running work uses this up in {account.balance[found.level] / loss:.3g} s"
     again = [f"at level {level} in {ceil(seconds)} s" for seconds, level in list_recoveries(found)]
     if found.level == 0:
         return text

@@ -232,7 +232,7 @@ MOST_OPENERS: Final = 3
 """The most changes of one kind that are tried as the first of two changes. Each of them needs a search for the second
 one.
 """
-TOGETHER: Final = "only together: "
+TOGETHER: Final = "two changes: "
 Candidates = Callable[[Search], Iterable[Suggestion]]
 
 

@@ -64,8 +64,8 @@ class Shape:
 class Instances(Sequence[Instance]):
     """The instances of some components of a request. They are created when the first one is read.
 
-    A tick only counts the instances of most waiting gangs. Creating 10,000 instances would take as long as the rest of
-    a tick.
+    For most waiting gangs, a tick needs only the number of instances. Creating 10,000 instances would take as long as
+    the rest of the tick.
     """
 
     __slots__ = ("_components", "_found")

@@ -208,8 +208,8 @@ def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
 
 
 KNOWN_SECONDS: Final = 10.0
-"""The most seconds for which known slots may show that a request fits. Whether a request fits nowhere is decided on
-slots that are read now.
+"""Maximum age in seconds of slots that were read earlier and show that a request fits. That a request fits on no slot
+is always decided on slots that are read now.
 """
 
 

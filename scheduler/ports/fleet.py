@@ -23,7 +23,7 @@ class CloudError(Exception):
 
     def __init__(self, category: Category, code: str, message: str) -> None:
         self.category, self.code, self.message = category, code, message
-        super().__init__(f"{category}: {code}: {message}")
+        super().__init__(f"the call of the cloud failed ({category}: {code}): {message}")
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,9 @@ _NEWEST: Final = select(
 
 
 class StoredCluster(msgspec.Struct, frozen=True):
-    """The values that the statement of `select_cluster` reads, in the order of its columns."""
+    """The row of the table `cluster` with values of other tables, as the statement that `select_cluster` returns reads
+    them.
+    """
 
     reference: float
     """The time of the database's own clock, in seconds; 0 if the database has no clock."""

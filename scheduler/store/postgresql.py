@@ -85,16 +85,16 @@ _MIGRATE: Final = "run `leasehold migrate`"
 _NO_RIGHT: Final = "42501"
 _CAUSES: Final = (
     ("08", "the connection was lost"),
-    ("25P03", "the connection was ended: the transaction paused for too long"),
-    ("57P05", "the connection was ended: it was idle"),
+    ("25P03", "the connection was ended because the transaction paused for too long"),
+    ("57P05", "the connection was ended because it was idle"),
     ("57P", "the server ended the connection"),
     ("57014", "a statement took too long, or was cancelled"),
     ("55P03", "another transaction keeps the rows locked"),
     ("53100", "the disk is full"),
-    ("53300", "it has too many connections"),
+    ("53300", "the server has too many connections"),
     ("53", "the server has no resources left"),
-    ("25006", "it is read-only"),
-    (_NO_RIGHT, "the user may not do this"),
+    ("25006", "the database is read-only"),
+    (_NO_RIGHT, "the database user has no permission for this statement"),
 )
 _CONFLICTS: Final = frozenset({"40P01", "40001"})
 _UNIQUE: Final = "23505"

@@ -52,7 +52,7 @@ class SqlTransaction(WholeOrNothing):
         self._now = now
         self._events: list[Event] = []
         self._tokens = range(0)
-        """Fencing tokens that this transaction has reserved and not returned yet."""
+        """Fencing tokens that this transaction has reserved and that `next_tokens` has not returned yet."""
         self._block = 0
         """The least number of tokens that the next statement will reserve."""
         self._leases = LeaseRows(session, statements.leases, self._write)

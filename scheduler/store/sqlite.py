@@ -55,12 +55,12 @@ _PRIVATE: Final = 0o600
 _NOT_NULL: Final = "SQLITE_CONSTRAINT_NOTNULL"
 _MIGRATE: Final = "run `leasehold migrate`"
 _CAUSES: Final = (
-    ("SQLITE_BUSY", "another process keeps it locked"),
-    ("SQLITE_LOCKED", "another process keeps it locked"),
+    ("SQLITE_BUSY", "another process keeps the file locked"),
+    ("SQLITE_LOCKED", "another process keeps the file locked"),
     ("SQLITE_FULL", "the disk is full"),
-    ("SQLITE_READONLY", "it is read-only"),
-    ("SQLITE_PERM", "it may not be opened"),
-    ("SQLITE_AUTH", "it may not be opened"),
+    ("SQLITE_READONLY", "the database is read-only"),
+    ("SQLITE_PERM", "this user may not open the file"),
+    ("SQLITE_AUTH", "this user may not open the file"),
     ("SQLITE_NOTADB", "the file is no SQLite database"),
     ("SQLITE_CORRUPT", "the file is damaged"),
     ("SQLITE_IOERR", "reading or writing the file failed"),
@@ -192,7 +192,7 @@ class SqliteDialect:
             return str(error.orig).partition("\n")[0]
         if not self.path.parent.is_dir():
             return "there is no such directory"
-        return "it cannot be opened" if self.path.exists() else f"there is no such database: {_MIGRATE}"
+        return "the file cannot be opened" if self.path.exists() else f"there is no such database: {_MIGRATE}"
 
     def _connect(self) -> sqlite3.Connection:
         if self._mode == _CREATES:

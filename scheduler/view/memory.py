@@ -221,7 +221,9 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The LeaderLock port in memory. Processes share one `lock_holder`. `clock` measures `lock_seconds`; one thread."""
+    """The LeaderLock port in memory, for one thread. Processes share one `lock_holder`. `clock` measures
+    `lock_seconds`.
+    """
 
     def __init__(
         self,

@@ -265,13 +265,13 @@ def test_without_a_worker_the_last_tick_explains_a_wait(
 
 def test_slots_are_shown_with_their_conditions(stack: FakeIntake, run: Run) -> None:
     stack.publish(a_slot("linux-1", version=1))
-    said = {"slots": {"linux-1": ["offline: not heard of for 5 min"]}, "pools": {"linux": ["no capacity"]}}
+    said = {"slots": {"linux-1": ["offline: no heartbeat for 5 min"]}, "pools": {"linux": ["no capacity"]}}
     stack.handler = lambda _verb, _document: {"ok": True, "as_of": 5.0, **said}
     shown = run("slots").out
-    assert "offline: not heard of for 5 min" in shown
+    assert "offline: no heartbeat for 5 min" in shown
     assert "pool linux: no capacity" in shown
     (slot,) = json.loads(run("slots", "--json").out)
-    assert slot["conditions"] == ["offline: not heard of for 5 min"]
+    assert slot["conditions"] == ["offline: no heartbeat for 5 min"]
 
 
 def test_a_reservation_that_left_the_view_is_read_by_a_worker(stack: FakeIntake, run: Run) -> None:

@@ -293,5 +293,5 @@ def test_a_lease_released_while_it_is_preempted_is_charged_to_exactly_one_accoun
             assert kept == pytest.approx(5000, abs=0.001)
             assert paid == pytest.approx(rivals.SECONDS, abs=60)
         else:
-            assert (lost, holders, paid) == ([f"{rivals.old} is not on lab-1"] * 2, {}, 0)
+            assert (lost, holders, paid) == ([f"{rivals.old} has no lease on lab-1"] * 2, {}, 0)
             assert 5000 - kept == pytest.approx(rivals.SECONDS, abs=60)

@@ -173,69 +173,85 @@ def test_a_decision_that_still_holds_is_committed(rows: list[Row], decision: Dec
 
 LOST: list[tuple[list[Row], Decision, str]] = [
     # the row was deleted
-    ([], EXPIRE, "the reservation is gone"),
-    ([], ASSIGN, "the reservation is gone"),
-    ([], Drain(slot="linux-9", reason="idle"), "the slot is gone"),
+    ([], EXPIRE, "the reservation does not exist any more"),
+    ([], ASSIGN, "the reservation does not exist any more"),
+    ([], Drain(slot="linux-9", reason="idle"), "the slot does not exist any more"),
     # expire
-    ([a_pending(expires_at=NOW + 0.001)], EXPIRE, "it was renewed"),
-    ([a_pending()], EXPIRE, "it was renewed"),
-    ([a_pending(phase="released", expires_at=NOW)], EXPIRE, "it is released already"),
+    ([a_pending(expires_at=NOW + 0.001)], EXPIRE, "the reservation was renewed"),
+    ([a_pending()], EXPIRE, "the reservation was renewed"),
+    ([a_pending(phase="released", expires_at=NOW)], EXPIRE, "the reservation is released already"),
     # fail
-    ([slot(), a_leased()], GONE, "its slots are there"),
-    ([slot(), a_pending()], GONE, "it is pending"),
-    ([slot(), a_leased(phase="failed", leases=())], GONE, "it is failed"),
+    ([slot(), a_leased()], GONE, "the slots of the reservation are not lost"),
+    ([slot(), a_pending()], GONE, "the reservation is pending"),
+    ([slot(), a_leased(phase="failed", leases=())], GONE, "the reservation is failed"),
     (
         [slot(name="hosts-1", last_seen=NOW - 180), a_leased(leases=(a_small_lease("hosts-1"),))],
         OFFLINE,
-        "its slots are there",
+        "the slots of the reservation are not lost",
     ),
-    ([slot(last_seen=NOW - 9999), a_leased()], OFFLINE, "its slots are there"),
-    ([slot(), a_leased()], FAILED, "its slots are there"),
+    ([slot(last_seen=NOW - 9999), a_leased()], OFFLINE, "the slots of the reservation are not lost"),
+    ([slot(), a_leased()], FAILED, "the slots of the reservation are not lost"),
     # requeue
-    ([slot(), a_leased()], REQUEUED, "its slots are there"),
-    ([slot(), a_leased()], REVOKED, "its slots are there"),
-    ([slot(epoch=2, **SPOT), a_leased()], REQUEUED, "its slots are there"),
-    ([slot(**SPOT), a_pending()], REVOKED, "it is pending"),
-    ([slot(**SPOT), a_leased(phase="released", leases=())], REQUEUED, "it is released"),
-    ([slot(**SPOT), a_leased(phase="revoking", revoke_by=NOW + 9)], REVOKED, "it is revoking"),
-    ([slot("draining"), a_leased(phase="revoking", revoke_by=NOW + 9)], REQUEUED, "its holder has time to let go"),
-    ([slot("draining", since=NOW - 59), a_leased()], DRAINED, "its slots are there"),
+    ([slot(), a_leased()], REQUEUED, "the slots of the reservation are not lost"),
+    ([slot(), a_leased()], REVOKED, "the slots of the reservation are not lost"),
+    ([slot(epoch=2, **SPOT), a_leased()], REQUEUED, "the slots of the reservation are not lost"),
+    ([slot(**SPOT), a_pending()], REVOKED, "the reservation is pending"),
+    ([slot(**SPOT), a_leased(phase="released", leases=())], REQUEUED, "the reservation is released"),
+    ([slot(**SPOT), a_leased(phase="revoking", revoke_by=NOW + 9)], REVOKED, "the leases are being revoked already"),
+    (
+        [slot("draining"), a_leased(phase="revoking", revoke_by=NOW + 9)],
+        REQUEUED,
+        "the grace period of the holder is not over",
+    ),
+    ([slot("draining", since=NOW - 59), a_leased()], DRAINED, "the slots of the reservation are not lost"),
     # The rules changed since the plan: this drain waits for its leases.
     (
         [slot("draining", "hosts-1", since=0), a_leased(leases=(a_small_lease("hosts-1"),))],
         DRAINED,
-        "its slots are there",
+        "the slots of the reservation are not lost",
     ),
-    ([slot(), a_leased()], DRAINED, "its slots are there"),
-    ([slot(), a_leased(confirmed_at=NOW - 1)], UNCONFIRMED, "it was confirmed"),
-    ([slot(), a_leased(leased_at=NOW - 9)], UNCONFIRMED, "it has time to be confirmed"),
+    ([slot(), a_leased()], DRAINED, "the slots of the reservation are not lost"),
+    ([slot(), a_leased(confirmed_at=NOW - 1)], UNCONFIRMED, "the reservation was confirmed"),
+    ([slot(), a_leased(leased_at=NOW - 9)], UNCONFIRMED, "the confirm_timeout is not over"),
     # restart
-    ([a_pending()], RESTART, "it is pending"),
-    ([a_pending(phase="cancelled")], RESTART, "it is cancelled"),
-    ([a_pending(phase="failed", restarted_at=NOW - 15)], RESTART, "it was restarted a moment ago"),
+    ([a_pending()], RESTART, "the reservation is pending"),
+    ([a_pending(phase="cancelled")], RESTART, "the reservation is cancelled"),
+    (
+        [a_pending(phase="failed", restarted_at=NOW - 15)],
+        RESTART,
+        "the restart_delay since the last restart is not over",
+    ),
     # assign: the reservation
-    ([slot(), a_leased()], ASSIGN, "it is leased"),
-    ([slot(), a_pending(phase="cancelled")], ASSIGN, "it is cancelled"),
-    ([slot(), a_pending(priority=0)], ASSIGN, "it is on hold"),
-    ([slot(), a_pending(suspended=True)], ASSIGN, "it is on hold"),
-    ([slot(), a_pending(expires_at=NOW)], ASSIGN, "its time is over"),
+    ([slot(), a_leased()], ASSIGN, "the reservation is leased"),
+    ([slot(), a_pending(phase="cancelled")], ASSIGN, "the reservation is cancelled"),
+    ([slot(), a_pending(priority=0)], ASSIGN, "the reservation is on hold"),
+    ([slot(), a_pending(suspended=True)], ASSIGN, "the reservation is on hold"),
+    ([slot(), a_pending(expires_at=NOW)], ASSIGN, "the reservation has expired"),
     # assign: the slot
     ([slot("draining"), a_pending()], ASSIGN, "linux-1 is draining"),
     ([slot("booting"), a_pending()], ASSIGN, "linux-1 is booting"),
-    ([slot(epoch=2), a_pending()], ASSIGN, "linux-1 has another machine"),
+    ([slot(epoch=2), a_pending()], ASSIGN, "linux-1 has another machine than planned"),
     ([slot(cordoned=True), a_pending()], ASSIGN, "linux-1 takes no leases"),
     ([slot(**SPOT), a_pending()], ASSIGN, "linux-1 takes no leases"),
-    ([slot(), a_pending(), a_leased("r2"), a_leased("r3")], ASSIGN, "linux-1 is taken"),
-    ([slot(resources={"cpus": 1}), a_pending()], ASSIGN, "linux-1 has no room"),
-    ([slot(), a_pending(), a_leased("r2", leases=(a_lease(resources={"cpus": 3}),))], ASSIGN, "linux-1 has no room"),
-    ([slot(), a_pending(labels={"disk": "ssd"})], ASSIGN, "linux-1 has other labels"),
-    ([slot(labels={"disk": "hdd"}), a_pending(labels={"disk": "ssd"})], ASSIGN, "linux-1 has other labels"),
-    ([slot(), a_pending()], GANG, "the rules have changed"),
+    ([slot(), a_pending(), a_leased("r2"), a_leased("r3")], ASSIGN, "linux-1 has its maximum number of leases"),
+    ([slot(resources={"cpus": 1}), a_pending()], ASSIGN, "linux-1 has too few resources left"),
+    (
+        [slot(), a_pending(), a_leased("r2", leases=(a_lease(resources={"cpus": 3}),))],
+        ASSIGN,
+        "linux-1 has too few resources left",
+    ),
+    ([slot(), a_pending(labels={"disk": "ssd"})], ASSIGN, "linux-1 does not have the required labels"),
+    (
+        [slot(labels={"disk": "hdd"}), a_pending(labels={"disk": "ssd"})],
+        ASSIGN,
+        "linux-1 does not have the required labels",
+    ),
+    ([slot(), a_pending()], GANG, "the rules have changed since the plan"),
     # launch
     ([slot("launching")], LAUNCH, "linux-1 is launching"),
     ([slot()], LAUNCH, "linux-1 is ready"),
     ([slot("empty", cordoned=True)], LAUNCH, "linux-1 is cordoned"),
-    ([slot("empty")], msgspec.structs.replace(LAUNCH, offering="t4"), "the offering is gone"),
+    ([slot("empty")], msgspec.structs.replace(LAUNCH, offering="t4"), "the offering is not configured any more"),
     # drain
     ([slot("draining")], IDLE, "linux-1 is draining"),
     ([slot(cordoned=True)], IDLE, "linux-1 is not idle"),
@@ -245,8 +261,8 @@ LOST: list[tuple[list[Row], Decision, str]] = [
     # terminate
     ([slot()], TIMEOUT, "linux-1 is ready"),
     ([slot("empty")], FREE, "linux-1 is empty"),
-    ([slot("booting", since=NOW - 99)], TIMEOUT, "linux-1 has moved on"),
-    ([slot("draining"), a_leased()], FREE, "linux-1 holds leases"),
+    ([slot("booting", since=NOW - 99)], TIMEOUT, "linux-1 has not timed out"),
+    ([slot("draining"), a_leased()], FREE, "linux-1 still has leases"),
     # reset
     ([slot("launching")], COOLED, "linux-1 is launching"),
     ([slot("draining", "hosts-1"), a_leased(leases=(a_small_lease("hosts-1"),))], HOST, "hosts-1 is draining"),
@@ -263,7 +279,7 @@ def test_a_decision_that_no_longer_holds_is_skipped_and_changes_nothing(
 def test_the_instances_of_a_gang_use_up_the_capacity_for_each_other() -> None:
     gang = a_pending(components=(msgspec.structs.replace(a_pending().request.components[0], count=2),))
     assert write([slot(), gang], GANG) == (None, True)
-    assert write([slot(resources={"cpus": 3}), gang], GANG) == ("linux-1 has no room", False)
+    assert write([slot(resources={"cpus": 3}), gang], GANG) == ("linux-1 has too few resources left", False)
 
 
 def test_a_deposed_leader_writes_nothing() -> None:
@@ -287,7 +303,7 @@ def test_skipped_decisions_do_not_prevent_the_rest_of_the_chunk() -> None:
         leader_term = transaction.take_term("me")
     decisions = [Expire(reservation=name) for name in ("r1", "r2", "r3")]
     ((skipped, *_),) = commit(harness.store, decisions, harness.ports.rules(), leader_term, lambda: "x", NOW)
-    assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "it was renewed")]
+    assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "the reservation was renewed")]
     assert [harness.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
 
 

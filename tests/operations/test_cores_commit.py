@@ -22,15 +22,23 @@ def a_claiming(name: str = "r2") -> Any:
 
 
 LOST: list[tuple[str, list[Row], str]] = [
-    ("it was deleted", [slot()], "it does not hold that any more"),
-    ("it waits again", [slot(), a_pending()], "it does not hold that any more"),
-    ("it is on another slot", [slot(), a_leased(leases=(a_small_lease("linux-2"),))], "it does not hold that any more"),
-    ("another machine", [slot(epoch=2), a_leased()], "others share linux-1 by now"),
-    ("there is another lease", [slot(), a_leased(), a_leased("r2")], "others share linux-1 by now"),
-    ("the host has other cpus", [slot(resources={"cpus": 6}), a_leased()], "others share linux-1 by now"),
-    ("the slot does not count cpus", [slot(resources={"vms": 1}), a_leased()], "others share linux-1 by now"),
-    ("the slot holds nothing", [slot("terminating"), a_leased()], "others share linux-1 by now"),
-    ("it only has a claim", [slot(), a_claiming("r1")], "others share linux-1 by now"),
+    ("it was deleted", [slot()], "the reservation does not have this lease any more"),
+    ("it waits again", [slot(), a_pending()], "the reservation does not have this lease any more"),
+    (
+        "it is on another slot",
+        [slot(), a_leased(leases=(a_small_lease("linux-2"),))],
+        "the reservation does not have this lease any more",
+    ),
+    ("another machine", [slot(epoch=2), a_leased()], "the spare CPUs of linux-1 have changed"),
+    ("there is another lease", [slot(), a_leased(), a_leased("r2")], "the spare CPUs of linux-1 have changed"),
+    ("the host has other cpus", [slot(resources={"cpus": 6}), a_leased()], "the spare CPUs of linux-1 have changed"),
+    (
+        "the slot does not count cpus",
+        [slot(resources={"vms": 1}), a_leased()],
+        "the spare CPUs of linux-1 have changed",
+    ),
+    ("the slot holds nothing", [slot("terminating"), a_leased()], "the spare CPUs of linux-1 have changed"),
+    ("it only has a claim", [slot(), a_claiming("r1")], "the spare CPUs of linux-1 have changed"),
 ]
 
 
@@ -62,7 +70,7 @@ def test_earlier_decisions_of_the_same_plan_count() -> None:
     reasons, _, harness = write_all(
         [slot(), a_leased(leases=(a_small_lease(cores=4.0),)), a_pending("r2")], [ASSIGN_R2, ALONE]
     )
-    assert (reasons, cores_of(harness)) == (["others share linux-1 by now"], {"r1": 4.0, "r2": None})
+    assert (reasons, cores_of(harness)) == (["the spare CPUs of linux-1 have changed"], {"r1": 4.0, "r2": None})
     _, _, harness = write_all(
         [slot(), a_leased(leases=(a_small_lease(cores=4.0),)), a_pending("r2")], [ASSIGN_R2, HALF]
     )
@@ -73,7 +81,7 @@ def test_the_last_of_two_limits_counts() -> None:
     stale = a_leased(leases=(a_small_lease(cores=2.0),))
     lost: list[Decision] = [HALF, ALONE]
     reasons, _, harness = write_all([slot(), stale], lost)
-    assert (reasons, cores_of(harness)) == (["others share linux-1 by now"], {"r1": 4.0})
+    assert (reasons, cores_of(harness)) == (["the spare CPUs of linux-1 have changed"], {"r1": 4.0})
 
 
 def test_the_channel_and_the_host_get_a_changed_limit_and_a_new_lease_has_its_own() -> None:
@@ -102,7 +110,7 @@ def test_limits_of_one_reservation_are_committed_together_and_checked_each() -> 
     other = Cores(reservation="r1", component="b", slot="linux-2", cpus=3.0, epoch=1)
     reasons, _, harness = write_all([slot(), slot(name="linux-2"), a_leased(leases=parts)], [ALONE, other])
     [row] = harness.store.find_reservations()
-    assert (reasons, [lease.cores for lease in row.leases]) == (["others share linux-2 by now"], [4.0, None])
+    assert (reasons, [lease.cores for lease in row.leases]) == (["the spare CPUs of linux-2 have changed"], [4.0, None])
 
 
 def test_all_limits_of_one_reservation_are_one_transaction() -> None:

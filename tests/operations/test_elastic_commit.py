@@ -49,35 +49,50 @@ REVOKE_LATER_FOR_R2 = Revoke(
 CLAIM = Claim(reservation="r2", leases=ASSIGN_R2.leases)
 
 LOST: list[tuple[str, list[Row], Decision, str]] = [
-    ("it is pending again", [slot(), a_pending(components=PARTS)], GRANT, "it is pending"),
-    ("it has been cancelled", [slot(), a_pending(components=PARTS, phase="cancelled")], GRANT, "it is cancelled"),
-    ("it has the lease already", [slot(), with_elastic(elastic_lease())], GRANT, "it holds that already"),
-    ("no capacity is left", [slot(), with_elastic(), a_leased("r3")], GRANT, "linux-1 is taken"),
+    ("it is pending again", [slot(), a_pending(components=PARTS)], GRANT, "the reservation is pending"),
+    (
+        "it has been cancelled",
+        [slot(), a_pending(components=PARTS, phase="cancelled")],
+        GRANT,
+        "the reservation is cancelled",
+    ),
+    ("it has the lease already", [slot(), with_elastic(elastic_lease())], GRANT, "the instance has a lease already"),
+    (
+        "no capacity is left",
+        [slot(), with_elastic(), a_leased("r3")],
+        GRANT,
+        "linux-1 has its maximum number of leases",
+    ),
     ("the slot drains", [slot("draining"), with_elastic()], GRANT, "linux-1 is draining"),
-    ("another machine", [slot(epoch=2), with_elastic()], GRANT, "linux-1 has another machine"),
+    ("another machine", [slot(epoch=2), with_elastic()], GRANT, "linux-1 has another machine than planned"),
     ("cordoned", [slot(cordoned=True), with_elastic()], GRANT, "linux-1 takes no leases"),
-    ("no such instance", [slot(), a_leased()], GRANT, "the rules have changed"),
-    ("surrendered meanwhile", [slot(), with_elastic()], REVOKE, "it does not hold that any more"),
+    ("no such instance", [slot(), a_leased()], GRANT, "the rules have changed since the plan"),
+    ("surrendered meanwhile", [slot(), with_elastic()], REVOKE, "the reservation does not have this lease any more"),
     (
         "it is on another slot",
         [slot(), with_elastic(elastic_lease(slot="linux-2"))],
         REVOKE,
-        "it does not hold that any more",
+        "the reservation does not have this lease any more",
     ),
     (
         "the whole reservation is revoked",
         [slot(), with_elastic(elastic_lease(), phase="revoking")],
         REVOKE,
-        "it is revoking",
+        "the reservation is revoking",
     ),
     (
         "its grace is not over",
         [slot(), with_elastic(elastic_lease(state="revoking", revoke_by=NOW + 1))],
         REVOKE,
-        "its holder has time to let go",
+        "the grace period of the holder is not over",
     ),
-    ("its slot came back", [slot(), with_elastic(elastic_lease())], GONE, "its slot is there"),
-    ("it is not interrupted any more", [slot(), with_elastic(elastic_lease())], INTERRUPTED, "its slot is there"),
+    ("its slot came back", [slot(), with_elastic(elastic_lease())], GONE, "the slot of the lease is not lost"),
+    (
+        "it is not interrupted any more",
+        [slot(), with_elastic(elastic_lease())],
+        INTERRUPTED,
+        "the slot of the lease is not lost",
+    ),
     ("a claim alone", [slot(), a_pending("r2")], CLAIM, "no revokes make room for the claim"),
 ]
 
@@ -273,7 +288,11 @@ def test_each_of_several_grants_to_one_reservation_is_committed_or_skipped() -> 
         ]
     ]
     reasons, _, harness = write_all([slot(uses=3), with_elastic()], grants)
-    assert reasons == ["its slot is gone", "linux-1 is taken", "it holds that already"]
+    assert reasons == [
+        "the slot does not exist any more",
+        "linux-1 has its maximum number of leases",
+        "the instance has a lease already",
+    ]
     assert leases_of(harness, "r1") == [("main", "held", None), ("more.0", "held", None)]
     [row] = harness.store.find_slots(ids=["linux-1"])
     assert row.uses == 4

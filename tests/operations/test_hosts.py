@@ -406,8 +406,8 @@ def test_a_host_cannot_leave_for_another_host(slot: str, machine: str, path: str
     ("verb", "fields", "reason", "cause", "described"),
     [
         # Ctrl-C of the agent, or `leasehold host leave`.
-        ("leave", {"machine": "m1"}, "leaving", "cloud", "goes: the host leaves"),
-        ("drain", {}, "requested", "operator", "goes: an operator drains it"),
+        ("leave", {"machine": "m1"}, "leaving", "cloud", "leaves service: the host leaves"),
+        ("drain", {}, "requested", "operator", "leaves service: an operator drains it"),
     ],
 )
 def test_a_host_that_leaves_differs_from_one_that_an_operator_drains(

@@ -16,7 +16,11 @@ from tests.rules.fleets import QUICKLY
 from tests.rules.quotas import an_account
 
 Document = dict[str, Any]
-OBSTACLES = ("is taken", "has no room", "is used up")
+OBSTACLES = (
+    "has its maximum number of leases",
+    "has too few resources left",
+    "has had its maximum number of leases (max_uses)",
+)
 NAMES = ("linux-1", "linux-2")
 
 

@@ -60,24 +60,27 @@ def ask(verb: str, **fields: Any) -> Callable[[QuotaHarness], object]:
 MEANWHILE: dict[str, tuple[Callable[[QuotaHarness], object], str]] = {
     "the victim was released": (
         lambda harness: harness.ask("release", reservation="old", token=harness.token("old")),
-        "old is not on lab-1",
+        "old has no lease on lab-1",
     ),
-    "the victim was cancelled": (ask("cancel", reservation="old"), "old is not on lab-1"),
-    "the victim is on another machine": (change_host(epoch=2), "old is not on lab-1"),
-    "the victim runs at the same level": (change_lease(level=0), "old runs at no worse level"),
+    "the victim was cancelled": (ask("cancel", reservation="old"), "old has no lease on lab-1"),
+    "the victim is on another machine": (change_host(epoch=2), "old has no lease on lab-1"),
+    "the victim runs at the same level": (change_lease(level=0), "old is leased at no worse level"),
     "the victim has cost more than the balance": (
         change_lease(level=5, cost=(100.0, 0.0, 0.0, 0.0, 0.0)),
-        "A has too little left for old",
+        "account A has too little balance to preempt old",
     ),
-    "the balance fell": (ask("account", account="A", balance=[0]), "A has too little left for old"),
-    "the account was forgotten": (ask("forget_account", account="A"), "its account is gone"),
-    "the preempting reservation was cancelled": (ask("cancel", reservation="new"), "it is cancelled"),
-    "the preempting reservation is on hold": (ask("priority", reservation="new", priority=0), "it is on hold"),
-    "the preempting reservation is suspended": (ask("suspend", reservation="new"), "it is on hold"),
+    "the balance fell": (ask("account", account="A", balance=[0]), "account A has too little balance to preempt old"),
+    "the account was forgotten": (ask("forget_account", account="A"), "the reservation's account does not exist"),
+    "the preempting reservation was cancelled": (ask("cancel", reservation="new"), "the reservation is cancelled"),
+    "the preempting reservation is on hold": (
+        ask("priority", reservation="new", priority=0),
+        "the reservation is on hold",
+    ),
+    "the preempting reservation is suspended": (ask("suspend", reservation="new"), "the reservation is on hold"),
     "the host is cordoned": (ask("cordon", slot="lab-1"), "lab-1 takes no leases"),
     "the host drains": (ask("drain", slot="lab-1"), "lab-1 is draining"),
     "an unknown occupant is there": (change_host(stranger="ghost"), "lab-1 takes no leases"),
-    "the host was removed": (ask("remove", slot="lab-1"), "old is not on lab-1"),
+    "the host was removed": (ask("remove", slot="lab-1"), "old has no lease on lab-1"),
 }
 
 
@@ -118,7 +121,7 @@ def test_a_reservation_of_the_same_account_is_not_preempted() -> None:
     harness = QuotaHarness(accounts={"A": {"balance": [0]}}).with_leased("old", account="A")
     harness.submit("new", account="A")
     harness.ask("account", account="A", balance=[9])
-    assert write(harness, *TAKE) == ["old is work of its own account"] * 2
+    assert write(harness, *TAKE) == ["old belongs to the same account"] * 2
 
 
 def test_work_from_before_an_account_was_forgotten_does_not_belong_to_the_new_account() -> None:
@@ -272,7 +275,7 @@ class TestWithAGrace:
         from scheduler.model.decisions import Requeue
 
         harness = self.a_claim()
-        assert write(harness, Requeue(reservation="new", reason="slot_gone")) == ["the slot that it claims is there"]
+        assert write(harness, Requeue(reservation="new", reason="slot_gone")) == ["the claimed slot is not lost"]
         assert harness.row("new").leases[0].state == "claimed"
 
     def test_the_host_reads_leases_and_no_claims(self) -> None:
@@ -329,17 +332,17 @@ class TestRelevel:
 
     def test_a_relevel_is_skipped_when_the_level_has_changed(self) -> None:
         harness = QuotaHarness().with_leased("old", account="A")
-        assert self.run(harness, 1, 0) == ["it runs at another level"]
+        assert self.run(harness, 1, 0) == ["the leases are at another level"]
 
     def test_a_relevel_is_skipped_without_an_account(self) -> None:
         harness = QuotaHarness().with_leased("old", account="A")
         harness.ask("forget_account", account="A")
-        assert self.run(harness, 0, 1) == ["its account is gone"]
+        assert self.run(harness, 0, 1) == ["the reservation's account does not exist"]
 
     def test_a_relevel_of_an_ended_reservation_is_skipped(self) -> None:
         harness = QuotaHarness().with_leased("old", account="A")
         harness.ask("cancel", reservation="old")
-        assert self.run(harness, 0, 1) == ["it does not run"]
+        assert self.run(harness, 0, 1) == ["the reservation is not leased"]
 
 
 class PreemptionWithCrashes:

@@ -178,7 +178,7 @@ def test_only_one_of_two_commits_that_assign_a_slot_succeeds(rivals: Rivals) -> 
             partial(write, rivals.first, assign(f"a{number}", slot)),
             partial(write, rivals.second, assign(f"b{number}", slot)),
         )
-        assert sorted(map(str, results)) == sorted(["[]", f"['{slot.id} is taken']"])
+        assert sorted(map(str, results)) == sorted(["[]", f"['{slot.id} has its maximum number of leases']"])
         assert len(leases_on(rivals.store, slot.id)) == 1
 
 
@@ -201,7 +201,7 @@ def test_a_commit_and_a_command_at_once_give_one_of_the_two_orders(rivals: Rival
         elif verb in {"release", "cancel"}:
             ended = {"release": "released", "cancel": "cancelled"}[verb]
             assert (phase, leases) == (ended, [])
-            assert lost in ([], [f"it is {ended}"])
+            assert lost in ([], [f"the reservation is {ended}"])
         else:
             assert (phase, leases) == (("leased", [name]) if lost == [] else ("pending", []))
 

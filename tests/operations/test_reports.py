@@ -172,5 +172,5 @@ def test_a_confirmation_and_an_assignment_at_once_leave_only_the_confirmed_lease
         assert leases_on(rivals.store, slot.id) == [f"b{number}"]
         assert (lost, rivals.first.phase(f"a{number}")) in (
             ([], "pending"),
-            ([f"{slot.id} is taken"], "pending"),
+            ([f"{slot.id} has its maximum number of leases"], "pending"),
         )

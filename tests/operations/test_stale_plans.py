@@ -155,7 +155,11 @@ def test_no_slot_is_leased_twice_and_a_skipped_decision_is_planned_again_at_once
     leased = [row.id for row in leaders.store.find_reservations(phases=["leased"])]
     assert lost
     assert sorted([*leased, *lost]) == sorted(decision.reservation for decision in planned)
-    assert all(" is leased" in each.reason or each.reason.endswith(("no room", "is taken")) for each in skipped)
+    assert all(
+        " is leased" in each.reason
+        or each.reason.endswith(("too few resources left", "has its maximum number of leases"))
+        for each in skipped
+    )
     leaders.assert_no_slot_is_overfull()
 
     # A process with skipped decisions has requested a tick, which plans on the fresh rows.

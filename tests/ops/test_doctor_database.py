@@ -90,7 +90,7 @@ def test_a_full_disk_is_found_and_the_remedy_of_late_ticks_does_not_name_beat(sq
 def test_a_database_that_is_read_only_is_found(postgresql_url: str, look: Look) -> None:
     findings = look(f"{postgresql_url}?options=-c%20default_transaction_read_only%3Don")
     assert (findings["database"].outcome, findings[WRITES].outcome) == ("ok", "failure")
-    assert "it is read-only" in findings[WRITES].text
+    assert "the database is read-only" in findings[WRITES].text
 
 
 @pytest.fixture

@@ -275,13 +275,13 @@ BETWEEN = {
     # events between plan and commit, and the result for the plan
     "released": (
         [act(0, "release", "r1")],
-        ["assign r1 linux-1 (skipped: it is released)"],
+        ["assign r1 linux-1 (skipped: the reservation is released)"],
     ),
-    "cancelled": ([act(0, "cancel", "r1")], ["assign r1 linux-1 (skipped: it is cancelled)"]),
-    "failed": ([act(0, "fail", {"reservation": "r1"})], ["assign r1 linux-1 (skipped: it is failed)"]),
+    "cancelled": ([act(0, "cancel", "r1")], ["assign r1 linux-1 (skipped: the reservation is cancelled)"]),
+    "failed": ([act(0, "fail", {"reservation": "r1"})], ["assign r1 linux-1 (skipped: the reservation is failed)"]),
     "on hold": (
         [act(0, "priority", {"reservation": "r1", "priority": 0})],
-        ["assign r1 linux-1 (skipped: it is on hold)"],
+        ["assign r1 linux-1 (skipped: the reservation is on hold)"],
     ),
     "cordoned": ([act(0, "cordon", "linux-1")], ["assign r1 linux-1 (skipped: linux-1 takes no leases)"]),
     "interrupted": (
@@ -290,18 +290,18 @@ BETWEEN = {
     ),
     "draining": ([act(0, "drain", "linux-1")], ["assign r1 linux-1 (skipped: linux-1 is draining)"]),
     "lost": ([act(0, "lose", "linux-1")], ["assign r1 linux-1 (skipped: linux-1 is empty)"]),
-    "removed": ([act(0, "remove", "linux-1")], ["assign r1 linux-1 (skipped: its slot is gone)"]),
+    "removed": ([act(0, "remove", "linux-1")], ["assign r1 linux-1 (skipped: the slot does not exist any more)"]),
     "taken": (
         [act(0, "slot", a_slot("linux-1", "ready", "r0"))],
-        ["assign r1 linux-1 (skipped: linux-1 is taken)"],
+        ["assign r1 linux-1 (skipped: linux-1 has its maximum number of leases)"],
     ),
     "smaller": (
         [act(0, "slot", a_slot("linux-1", resources={"cpus": 1}, labels={"disk": "ssd"}))],
-        ["assign r1 linux-1 (skipped: linux-1 has no room)"],
+        ["assign r1 linux-1 (skipped: linux-1 has too few resources left)"],
     ),
     "other labels": (
         [act(0, "slot", a_slot("linux-1", resources={"cpus": 2}, labels={"disk": "hdd"}))],
-        ["assign r1 linux-1 (skipped: linux-1 has other labels)"],
+        ["assign r1 linux-1 (skipped: linux-1 does not have the required labels)"],
     ),
     "renewed": ([act(0, "renew", "r1")], ["assign r1 linux-1"]),
 }

@@ -174,7 +174,7 @@ class TestErrors:
         ("setting", "statement", "line"),
         [
             ("statement_timeout = 50", "SELECT pg_sleep(60)", "a statement took too long"),
-            ("transaction_read_only = on", "CREATE TABLE x ()", "it is read-only"),
+            ("transaction_read_only = on", "CREATE TABLE x ()", "the database is read-only"),
         ],
     )
     def test_a_limit_that_is_reached(

@@ -189,7 +189,7 @@ class TestErrors:
                 connection.execute("SELECT 1")
 
     def test_a_directory(self, tmp_path: Path, opened: OpenPath) -> None:
-        assert failing(opened(tmp_path)) == f"{tmp_path}: it cannot be opened"
+        assert failing(opened(tmp_path)) == f"{tmp_path}: the file cannot be opened"
 
     def test_a_damaged_file(self, path: Path, sqlite: SqlStore, opened: OpenPath) -> None:
         insert(sqlite, *(a_reservation(f"r{number}") for number in range(1000)))
@@ -218,7 +218,7 @@ class TestErrors:
         ("pragma", "line"),
         [
             ("max_page_count = 40", "the disk is full"),
-            ("query_only = ON", "it is read-only"),
+            ("query_only = ON", "the database is read-only"),
         ],
     )
     def test_a_database_that_takes_no_more(self, path: Path, sqlite: SqlStore, pragma: str, line: str) -> None:
@@ -250,7 +250,7 @@ class TestErrors:
         monkeypatch.setattr("scheduler.store.sqlite.BUSY_SECONDS", 0.01)
         first, second = opened(path), opened(path)
         with first.transaction():
-            assert failing(second) == f"{path}: another process keeps it locked"
+            assert failing(second) == f"{path}: another process keeps the file locked"
             assert second.find_slots() == []
 
     def test_the_store_goes_on_after_an_error(self, sqlite: SqlStore) -> None:

@@ -65,7 +65,7 @@ def _with_fanout(account: Account, more: int) -> Suggestion:
     most = account.max_fanout + more
     return Suggestion(
         kind="account_limit",
-        text=f"max_fanout of {account.id} {most} instead of {account.max_fanout} would do",
+        text=f"a max_fanout of {most} instead of {account.max_fanout} for {account.id} would do",
         rows=(msgspec.structs.replace(account, max_fanout=most),),
     )
 
@@ -75,7 +75,7 @@ def _with_label_limit(account: Account, name: str, more: int) -> Suggestion:
     limits = {**account.per_label_task_limits, name: present + more}
     return Suggestion(
         kind="account_limit",
-        text=f"per_label_task_limits of {account.id} for {name} {present + more} instead of {present} would do",
+        text=f"a per_label_task_limits of {present + more} instead of {present} for {name} of {account.id} would do",
         rows=(msgspec.structs.replace(account, per_label_task_limits=limits),),
     )
 

@@ -70,7 +70,8 @@ def list_waits(search: Search) -> Iterator[Suggestion]:
         if hold.kind != "strangers":
             yield Suggestion(
                 kind="wait",
-                text=f"the hold on {describe_subject(hold)} ({hold.kind}) ends in {hold.until - search.now:.0f} s",
+                text=f"the launch back-off of {describe_subject(hold)} ({hold.kind})"
+                f" ends in {hold.until - search.now:.0f} s",
                 wait_seconds=hold.until - search.now,
             )
 
@@ -82,9 +83,11 @@ def list_overtaking(search: Search) -> Iterator[Suggestion]:
     settings = search.rules.settings_of(search.reservation.request.pool, search.reservation.request.system)
     changes: list[tuple[str, dict[str, Any]]] = []
     if not settings.backfill:
-        changes.append(("with backfill it would not wait for one before it in the queue", {"backfill": True}))
+        changes.append(("with backfill it would not wait for an earlier reservation in the queue", {"backfill": True}))
     if settings.starvation_guard:
-        changes.append(("the starvation_guard keeps slots for one before it", {"starvation_guard": 0}))
+        changes.append(
+            ("the starvation_guard keeps slots for an earlier reservation in the queue", {"starvation_guard": 0})
+        )
     queue = search.rules.queue_of(search.reservation.request.pool, search.reservation.request.system)
     for text, keys in changes:
         table = {"system": {queue: keys}} if queue else keys

@@ -54,7 +54,7 @@ def _put_off(ports: Ports, slot: Slot) -> None:
 
 NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
 """The categories of errors which show, as the answer to a repeated launch request, that the first request launched no
-machine. The others show nothing, because EC2 does not look at a request that is throttled or not permitted.
+machine. Errors of other categories do not show this: EC2 returns `throttled` and `auth` before it looks at the request.
 """
 
 

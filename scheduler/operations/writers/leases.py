@@ -31,7 +31,11 @@ from scheduler.policy.cycle.deadlines import expiry_of_lease
 from scheduler.policy.lifecycle.timeouts import has_timed_out, is_silent
 from scheduler.policy.quota.accounting import weigh
 
-_OBSTACLES: Mapping[Obstacle, str] = {"leases": "is taken", "uses": "is used up", "resources": "has no room"}
+_OBSTACLES: Mapping[Obstacle, str] = {
+    "leases": "has its maximum number of leases",
+    "uses": "has had its maximum number of leases (max_uses)",
+    "resources": "has too few resources left",
+}
 
 
 class _Run(NamedTuple):
@@ -65,8 +69,8 @@ class LeaseWriter:
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
         self._instances: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Instance]]] = {}
-        """(identity of a request, kind of component) -> (the request, its instances by name). The request is kept so
-        that no other object gets its identity.
+        """(identity of a request object, kind of component) -> (the request object, its instances by name). The object
+        is kept, because Python may give the identity of a deleted object to a new one.
         """
 
     def _find_instances(self, current: Reservation, kind: ComponentKind) -> dict[str, Instance]:
@@ -103,9 +107,9 @@ class LeaseWriter:
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
             if slot is None:
-                return "its slot is gone"
+                return "the slot does not exist any more"
             if run.component is None or (reason := self._object_to_slot(slot, run.epoch)) is not None:
-                return "the rules have changed" if run.component is None else reason
+                return "the rules have changed since the plan" if run.component is None else reason
             if slot.id not in occupied:
                 is_redeemed = (slot.id, slot.epoch) in {(each.slot, each.epoch) for each in current.leases}
                 # A claim begins `later`, when the leases that are being revoked have ended. A claim that becomes a
@@ -144,11 +148,11 @@ class LeaseWriter:
         Return None if it may.
         """
         if current.phase != "pending":
-            return f"it is {current.phase}"
+            return f"the reservation is {current.phase}"
         if current.suspended or current.priority == 0:
-            return "it is on hold"
+            return "the reservation is on hold"
         if current.expires_at is not None and self.now >= current.expires_at:
-            return "its time is over"
+            return "the reservation has expired"
         return None
 
     def object_to_instances(self, current: Reservation, placements: Sequence[Placement]) -> list[str | None]:
@@ -159,11 +163,11 @@ class LeaseWriter:
         how many leases the reservation or the slot has.
         """
         if current.phase != "leased":
-            return [f"it is {current.phase}"] * len(placements)
+            return [f"the reservation is {current.phase}"] * len(placements)
         held, occupied = {lease.component for lease in current.leases}, dict[str, _SlotUsage]()
         objections: list[str | None] = []
         for each in placements:
-            objection = "it holds that already" if each.component in held else None
+            objection = "the instance has a lease already" if each.component in held else None
             objection = objection or self._object_to_grant(current, each, occupied)
             if objection is None:
                 held.add(each.component)
@@ -181,9 +185,9 @@ class LeaseWriter:
         slot = self.work.slots.get(placement.slot)
         instance = self._find_instances(current, "elastic").get(placement.component)
         if slot is None:
-            return "its slot is gone"
+            return "the slot does not exist any more"
         if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
-            return "the rules have changed" if instance is None else reason
+            return "the rules have changed since the plan" if instance is None else reason
         if slot.id not in occupied:
             occupied[slot.id] = self._measure(slot)
         return self._object_to_instance(slot, occupied[slot.id], current.request, instance.component)
@@ -192,9 +196,11 @@ class LeaseWriter:
         """Return as text why a slot takes no leases at all, whatever its capacity; None if it takes leases."""
         pool = self.rules.pools.get(slot.pool)
         if pool is None:
-            return "the rules have changed"
+            return "the rules have changed since the plan"
         if slot.state != "ready" or slot.epoch != epoch:  # promise: slot-rechecked
-            return f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine"
+            return (
+                f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine than planned"
+            )
         is_leaving = slot.drain_reason is not None or slot.interrupted_at is not None
         if slot.cordoned or is_leaving or slot.stranger is not None or is_silent(slot, pool, self.now):
             return f"{slot.id} takes no leases"
@@ -245,8 +251,10 @@ class LeaseWriter:
         if (obstacle := self._find_obstacle(slot, there, component)) is not None:
             return f"{slot.id} {_OBSTACLES[obstacle]}"
         if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, component.labels):
-            return f"{slot.id} has other labels"
-        return f"{slot.id} was registered again" if slot.id in self.work.altered else None
+            return f"{slot.id} does not have the required labels"
+        return (
+            f"{slot.id} was registered again with other resources or labels" if slot.id in self.work.altered else None
+        )
 
     def is_lost(self, lease: Lease, reason: str) -> bool:
         """Return whether, by the current rows, the slot of a lease is lost for `reason`: gone, interrupted, offline or

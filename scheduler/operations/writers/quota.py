@@ -54,11 +54,11 @@ class QuotaWriter:
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None or not current.leases or current.phase == "revoking":
-            return "it does not run"
+            return "the reservation is not leased"
         if any(lease.level != decision.source for lease in current.leases):
-            return "it runs at another level"
+            return "the leases are at another level"
         if self.work.account_of(current) is None:
-            return "its account is gone"
+            return "the reservation's account does not exist"
         leases = tuple(
             msgspec.structs.replace(
                 settle(lease, self.now),
@@ -82,25 +82,25 @@ class QuotaWriter:
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
-            return "the reservation is gone"
+            return "the reservation does not exist any more"
         victims = [self.work.reservations.get(name) for name in decision.victims]
         present = [victim for victim in victims if victim is not None]
         if len(present) < len(victims):
-            return "one of its victims is gone"
+            return "a reservation to preempt does not exist any more"
         if (reason := self._object_to_victims(current, present, decision)) is not None:
             return reason
         if current.leases:
-            return "it has claimed its place already"
+            return "the reservation has a claim already"
         is_claim = decision.revoke_by is not None
         reason = self._leases.object_to(current, decision.leases, leaving=decision.victims, is_claim=is_claim)
         if reason is not None:
             return reason
         cost = _sum_costs(present, self.now)
         if (payer := self.work.account_of(current)) is None:
-            return "its account is gone"
+            return "the reservation's account does not exist"
         # Balances are compared level by level, from level 0 on. A balance equal to the cost is too little.
         if not cost < payer.balance:
-            return f"{payer.id} has too little left for {', '.join(victim.id for victim in present)}"
+            return f"account {payer.id} has too little balance to preempt {', '.join(victim.id for victim in present)}"
         self._pay(payer, present, cost)
         for victim in present:
             self._take_back(victim, decision)
@@ -115,16 +115,16 @@ class QuotaWriter:
         for victim in victims:
             there = [each for each in victim.leases if each.slot == decision.slot and self.work.is_there(each)]
             if victim.phase != "leased" or not there:
-                return f"{victim.id} is not on {decision.slot}"
+                return f"{victim.id} has no lease on {decision.slot}"
             if any(lease.level <= decision.level for lease in victim.leases):
-                return f"{victim.id} runs at no worse level"
+                return f"{victim.id} is leased at no worse level"
             settings = self.rules.settings_of(victim.request.pool, victim.request.system)
             if not victim.request.preemptible or any(
                 self.now - lease.assigned_at < settings.min_run_time for lease in there
             ):
                 return f"{victim.id} may not be preempted"
             if account is not None and account == self.work.account_of(victim):
-                return f"{victim.id} is work of its own account"
+                return f"{victim.id} belongs to the same account"
         return None
 
     def _pay(self, payer: Account, victims: Sequence[Reservation], cost: Levels) -> None:

@@ -68,7 +68,7 @@ class ReservationWriter:
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
-            return "the reservation is gone"
+            return "the reservation does not exist any more"
         match decision:
             case Expire():
                 return self._expire(current, decision)
@@ -83,17 +83,17 @@ class ReservationWriter:
 
     def _expire(self, current: Reservation, decision: Expire) -> str | None:
         if current.phase in ENDED:
-            return f"it is {current.phase} already"
+            return f"the reservation is {current.phase} already"
         if current.expires_at is None or self.now < current.expires_at:
-            return "it was renewed"
+            return "the reservation was renewed"
         end_reservation(self.work, self.rules, current, "expired", decision.reason)
         return None
 
     def _fail(self, current: Reservation, decision: Fail) -> str | None:
         if current.phase != "leased":
-            return f"it is {current.phase}"
+            return f"the reservation is {current.phase}"
         if not self._has_lost(current, decision.reason):
-            return "its slots are there"
+            return "the slots of the reservation are not lost"
         if decision.reason == "unconfirmed":
             note_unconfirmed(self.work, current)
         died = [lease.component for lease in current.leases if self._leases.is_lost(lease, decision.reason)]
@@ -111,12 +111,12 @@ class ReservationWriter:
     def _requeue(self, current: Reservation, decision: Requeue) -> str | None:
         if current.phase == "pending" and current.leases:
             if all(self._may_come_free(lease) for lease in current.leases):
-                return "the slot that it claims is there"
+                return "the claimed slot is not lost"
             # A claimed slot is lost or will take no leases. The reservation stays in the queue without its claims.
             drop_claims(self.work, current)
             return None
         if current.phase not in {"leased", "revoking"}:
-            return f"it is {current.phase}"
+            return f"the reservation is {current.phase}"
         object_to = self._object_to_return if current.phase == "revoking" else self._object_to_taking
         if (objection := object_to(current, decision)) is not None:
             return objection
@@ -144,31 +144,33 @@ class ReservationWriter:
         None if it must be.
         """
         if decision.reason != "unconfirmed":
-            return None if self._has_lost(current, decision.reason) else "its slots are there"
+            return None if self._has_lost(current, decision.reason) else "the slots of the reservation are not lost"
         if current.confirmed_at is not None:
-            return "it was confirmed"
+            return "the reservation was confirmed"
         leased_at = self.now if current.leased_at is None else current.leased_at
         due = leased_at + self._settings_of(current).confirm_timeout
-        return "it has time to be confirmed" if self.now < due else None
+        return "the confirm_timeout is not over" if self.now < due else None
 
     def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
         """Return as text why a reservation whose leases are being revoked does not return to the queue yet. Return None
         if it does.
         """
         if decision.revoke_by is not None:
-            return "it is revoking"
+            return "the leases are being revoked already"
         over = current.revoke_by is None or self.now >= current.revoke_by or self._has_lost(current, "slot_gone")
-        return None if over or self._has_lost(current, decision.reason) else "its holder has time to let go"
+        return (
+            None if over or self._has_lost(current, decision.reason) else "the grace period of the holder is not over"
+        )
 
     def _settings_of(self, current: Reservation) -> SchedulerKeys:
         return self.rules.settings_of(current.request.pool, current.request.system)
 
     def _restart(self, current: Reservation, decision: Restart) -> str | None:
         if current.phase != "failed":
-            return f"it is {current.phase}"
+            return f"the reservation is {current.phase}"
         last, delay = current.restarted_at, self._settings_of(current).restart_delay
         if last is not None and self.now - last <= delay:
-            return "it was restarted a moment ago"
+            return "the restart_delay since the last restart is not over"
         return_to_queue(
             self.work,
             self.rules,
@@ -192,7 +194,7 @@ class ReservationWriter:
         """
         current = self.work.reservations.get(decisions[0].reservation)
         if current is None:
-            return [(each, "the reservation is gone") for each in decisions]
+            return [(each, "the reservation does not exist any more") for each in decisions]
         placements = [Placement(each.component, each.slot, each.epoch, each.resources) for each in decisions]
         objections = self._leases.object_to_instances(current, placements)
         judged = list(zip(decisions, placements, objections, strict=True))
@@ -213,7 +215,7 @@ class ReservationWriter:
         for decision in decisions:
             lease = held.pop(decision)
             if current is None or lease is None:
-                lost.append((decision, "it does not hold that any more"))
+                lost.append((decision, "the reservation does not have this lease any more"))
             elif (objection := self._object_to_revoke(current, lease, decision)) is not None:
                 lost.append((decision, objection))
             else:
@@ -228,14 +230,14 @@ class ReservationWriter:
         """
         current = self.work.reservations.get(newcomer.reservation)
         if current is None:
-            return "the reservation is gone"
+            return "the reservation does not exist any more"
         by_holder = {name: _Held(self.work.reservations.get(name)) for name in {each.reservation for each in revokes}}
         partings: list[tuple[Lease, Revoke]] = []
         for decision in revokes:
             holder = self.work.reservations.get(decision.reservation)
             lease = by_holder[decision.reservation].pop(decision)
             if holder is None or lease is None:
-                return f"{decision.reservation} does not hold {decision.component} on {decision.slot} any more"
+                return f"{decision.reservation} has no lease of {decision.component} on {decision.slot} any more"
             objection = self._object_to_revoke(holder, lease, decision)
             if objection is not None:
                 return objection
@@ -244,7 +246,7 @@ class ReservationWriter:
         parting = {(each.reservation, each.component) for each in revokes}
         is_claim = isinstance(newcomer, Claim)
         if is_claim and current.leases:
-            return "it has claimed its place already"
+            return "the reservation has a claim already"
         objection = self._leases.object_to(current, newcomer.leases, parting=parting, is_claim=is_claim)
         if objection is not None:
             return objection
@@ -261,11 +263,11 @@ class ReservationWriter:
         may.
         """
         if current.phase != "leased":
-            return f"it is {current.phase}"
+            return f"the reservation is {current.phase}"
         if decision.reason == "reclaimed":
             has_time = lease.revoke_by is not None and self.now < lease.revoke_by
-            return "its holder has time to let go" if lease.state == "revoking" and has_time else None
-        return None if self._leases.is_lost(lease, decision.reason) else "its slot is there"
+            return "the grace period of the holder is not over" if lease.state == "revoking" and has_time else None
+        return None if self._leases.is_lost(lease, decision.reason) else "the slot of the lease is not lost"
 
     def _take_back(self, current: Reservation, partings: Sequence[tuple[Lease, Revoke]]) -> None:
         died = [
@@ -314,10 +316,10 @@ class ReservationWriter:
     def _object_to_cores(self, lease: Lease | None, spare: float | None, decision: Cores) -> str | None:
         slot = self.work.slots.get(decision.slot)
         if lease is None or slot is None or (lease.slot, lease.epoch) != (decision.slot, decision.epoch):
-            return "it does not hold that any more"
+            return "the reservation does not have this lease any more"
         is_user = lease.state != "claimed" and lease.epoch == slot.epoch
         if not is_user or spare is None or not is_same(own_cores(lease.resources) + spare, decision.cpus):
-            return f"others share {slot.id} by now"
+            return f"the spare CPUs of {slot.id} have changed"
         return None
 
 

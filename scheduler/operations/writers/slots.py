@@ -45,7 +45,7 @@ class SlotWriter:
         """
         current = self.work.slots.get(decision.slot)
         if current is None:
-            return "the slot is gone"
+            return "the slot does not exist any more"
         match decision:
             case Launch():
                 return self._launch(current, decision)
@@ -63,10 +63,10 @@ class SlotWriter:
     def _launch(self, current: Slot, decision: Launch) -> str | None:
         pool = self.rules.pools.get(current.pool)
         if pool is None:
-            return "the rules have changed"
+            return "the rules have changed since the plan"
         choice = next((each for each in list_choices(pool) if each.key == decision.offering), None)
         if choice is None:
-            return "the offering is gone"
+            return "the offering is not configured any more"
         if current.state != "empty":
             return f"{current.id} is {current.state}"
         if current.cordoned:
@@ -122,9 +122,9 @@ class SlotWriter:
             return f"{current.id} is {current.state}"
         pool = self.rules.pools.get(current.pool)
         if decision.reason == "timeout" and not has_timed_out(current, pool, self.now):
-            return f"{current.id} has moved on"
+            return f"{current.id} has not timed out"
         if decision.reason == "drained" and self.work.leases_on(current):
-            return f"{current.id} holds leases"
+            return f"{current.id} still has leases"
         if decision.reason == "timeout" and current.state in BOOTING:
             note_failed_boot(self.work, pool, current, f"timed out while {current.state}")
         slow_work: dict[str, Any] = {"attempts": 0, "not_before": self.now, "sent_at": self.now}

@@ -50,7 +50,7 @@ FORECASTS: dict[str, tuple[Account, list[Row], str]] = {
     "its balance is used up": (
         ci(30, charge_rate=RATES, max_charge_seconds=60),
         [runs(f"r{number}", f"linux-{number}", level=0) for number in (2, 3, 4)],
-        "account ci has 30 of level 0 left, which what it runs uses up in 30 s",
+        "account ci has 30 of level 0 left; its running work uses this up in 30 s",
     ),
     "a share of a slot counts as a share": (
         ci(-35, charge_rate=(1.0, 0.0, 0.0, 0.0, 0.0), max_charge_seconds=60),
@@ -125,7 +125,7 @@ CASES: dict[str, tuple[list[Row], str, dict[str, Any]]] = {
             ci(9, max_fanout=1, disable_free_tasks=True),
             *(a_slot("linux-2"), runs("r2", "linux-2", level=0)),
         ],
-        "max_fanout of ci 2 instead of 1 would do",
+        "a max_fanout of 2 instead of 1 for ci would do",
         {"account": {"id": "ci", "max_fanout": 2}},
     ),
     "a limit by label": (
@@ -135,7 +135,7 @@ CASES: dict[str, tuple[list[Row], str, dict[str, Any]]] = {
             ci(9, per_label_task_limits={"image": 1}),
             *(a_slot("linux-2", labels={"image": "web"}), runs("r2", "linux-2", level=0)),
         ],
-        "per_label_task_limits of ci for image 2 instead of 1 would do",
+        "a per_label_task_limits of 2 instead of 1 for image of ci would do",
         {"account": {"id": "ci", "per_label_task_limits": {"image": 2}}},
     ),
 }

@@ -21,27 +21,31 @@ SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
     "adopted": (
         EC2,
         {"state": "booting", "launch_reason": ADOPTED},
-        ["booting for 0 s of 10 min at most", "found under our tags and adopted"],
+        ["booting for 0 s of 10 min at most", "its machine was found by the cluster's tags and adopted"],
     ),
-    "error": (EC2, {"state": "error", "error": "misconfigured"}, ["its launch failed (misconfigured): rests for 60 s"]),
-    "tried again": (EC2, {"state": "terminating", "attempts": 3}, ["tried 3 times"]),
+    "error": (
+        EC2,
+        {"state": "error", "error": "misconfigured"},
+        ["its launch failed (misconfigured): not launched again for 60 s"],
+    ),
+    "tried again": (EC2, {"state": "terminating", "attempts": 3}, ["terminating: tried 3 times"]),
     "exactly the timeout is online": (STATIC, {"last_seen": NOW - 180}, []),
-    "offline": (STATIC, {"last_seen": NOW - 181}, ["offline: not heard of for 3 min"]),
+    "offline": (STATIC, {"last_seen": NOW - 181}, ["offline: no heartbeat for 3 min"]),
     "silence means nothing in a pool of EC2": (EC2, {"last_seen": NOW - 9999}, []),
-    "missing": (EC2, {"missed": 2}, ["missing: EC2 did not know its machine 2 times in a row"]),
+    "missing": (EC2, {"missed": 2}, ["missing: EC2 did not list its machine in 2 checks in a row"]),
     "lost": (
         STATIC,
         {"state": "empty", "machine": "host-7"},
         ["lost: waits for its host host-7 to register again"],
     ),
-    "interrupted": (EC2, {"interrupted_by": NOW + 100}, ["interrupted: EC2 takes it in 100 s"]),
-    "draining": (EC2, {"state": "draining", "drain_reason": "requested"}, ["goes: an operator drains it"]),
-    "leaving": (STATIC, {"state": "draining", "drain_reason": "leaving"}, ["goes: the host leaves"]),
+    "interrupted": (EC2, {"interrupted_by": NOW + 100}, ["interrupted: EC2 ends its machine in 100 s"]),
+    "draining": (EC2, {"state": "draining", "drain_reason": "requested"}, ["leaves service: an operator drains it"]),
+    "leaving": (STATIC, {"state": "draining", "drain_reason": "leaving"}, ["leaves service: the host leaves"]),
     "cordoned": (EC2, {"cordoned": True}, ["cordoned: takes no new leases"]),
     "a stranger": (
         STATIC,
         {"stranger": "ghost"},
-        ["ghost, which is unknown, was confirmed there: takes no leases until it is idle"],
+        ["the unknown reservation ghost was confirmed on it: takes no leases until it is reported as idle"],
     ),
     "nearly unhealthy": (
         EC2,
@@ -77,7 +81,7 @@ HOLDS: dict[str, tuple[Hold, list[str]]] = {
     ),
     "a quota that is being tried": (
         a_hold("quota", "spot", until=NOW),
-        ["EC2's quota of spot of pool linux was reached: the next launch goes alone"],
+        ["EC2's quota of spot of pool linux was reached: the next launch is tried alone"],
     ),
     "throttled": (
         a_hold("throttled"),
@@ -87,7 +91,10 @@ HOLDS: dict[str, tuple[Hold, list[str]]] = {
         a_hold("misconfigured", "big"),
         ["the launch of big of pool linux was refused as misconfigured: not tried for 40 s more"],
     ),
-    "auth": (a_hold("auth"), ["EC2 refused our credentials or permissions: nothing is launched for 40 s more"]),
+    "auth": (
+        a_hold("auth"),
+        ["EC2 refused the credentials or permissions of the workers: nothing is launched for 40 s more"],
+    ),
     "boots that fail": (
         a_hold("unhealthy", "linux-1 timed out", id=hold_id("linux", "unhealthy"), streak=3),
         ["3 boots in a row failed (the last one: linux-1 timed out): nothing is launched for 40 s more"],

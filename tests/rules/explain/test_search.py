@@ -56,7 +56,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
     "a hold": (
         {"offerings": OFFERINGS, "price_factor": 1},
         [wish(resources={"cpus": 1}), Slot(id="linux-1", pool="linux"), a_hold("small")],
-        "the hold on small of pool linux (capacity) ends in 40 s",
+        "the launch back-off of small of pool linux (capacity) ends in 40 s",
     ),
     "max_slots": (
         {"max_slots": 1},
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
             wish(components=(a_component("a", labels={"zone": "b"}), a_component("b", labels={"disk": "ssd"}))),
             *THREE,
         ],
-        "only together: needs zone=b on one slot (linux-1); needs disk=ssd on one slot (linux-1)",
+        "two changes: needs zone=b on one slot (linux-1); needs disk=ssd on one slot (linux-1)",
     ),
     "labels": (
         {"provider": "static"},
@@ -146,7 +146,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
     "a machine of EC2 that is full and too small, where the pool is full too": (
         {"offerings": OFFERINGS[:1], "max_slots": 1},
         [wish(resources={"cpus": 99}), a_slot("linux-1", resources={"cpus": 2}), holder("linux-1", 2)],
-        "only together: needs an offering with 99 cpus in pool linux; pool linux is at its max_slots of 1: 2 would do",
+        "two changes: needs an offering with 99 cpus in pool linux; pool linux is at its max_slots of 1: 2 would do",
     ),
     "a machine of EC2 that lacks a label: the label on new ones, not on it": (
         {"resources": {"cpus": 4}},
@@ -183,27 +183,27 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
     "a label and more on one slot": (
         STATIC,
         [wish(resources={"cpus": 6}, labels={"disk": "ssd"}), a_slot("linux-1", resources={"cpus": 4})],
-        "only together: needs disk=ssd on one slot (linux-1); needs 2 more cpus on one slot (linux-1)",
+        "two changes: needs disk=ssd on one slot (linux-1); needs 2 more cpus on one slot (linux-1)",
     ),
     "an offering and a slot": (
         {"offerings": OFFERINGS[:1], "max_slots": 1},
         [wish(resources={"cpus": 8}), a_slot("linux-1", offering="small", state="terminating")],
-        f"only together: {HUGE}; pool linux is at its max_slots of 1: 2 would do",
+        f"two changes: {HUGE}; pool linux is at its max_slots of 1: 2 would do",
     ),
     "a label and an offering": (
         {"offerings": OFFERINGS[:1]},
         [wish(resources={"cpus": 8}, labels={"disk": "ssd"}), Slot(id="linux-1", pool="linux")],
-        f"only together: needs disk=ssd on new slots of pool linux; {HUGE}",
+        f"two changes: needs disk=ssd on new slots of pool linux; {HUGE}",
     ),
     "on hold, and no capacity": (
         {"max_slots": 1},
         [wish(priority=0), a_slot("linux-1"), a_reservation("h", phase="leased", leases=(a_lease(),))],
-        "only together: a priority above 0 would do; pool linux is at its max_slots of 1: 2 would do",
+        "two changes: a priority above 0 would do; pool linux is at its max_slots of 1: 2 would do",
     ),
     "cordoned and too small": (
         STATIC,
         [wish(resources={"cpus": 6}), a_slot("linux-1", resources={"cpus": 4}, cordoned=True)],
-        "only together: slot linux-1 would do and is cordoned; needs 2 more cpus on one slot (linux-1)",
+        "two changes: slot linux-1 would do and is cordoned; needs 2 more cpus on one slot (linux-1)",
     ),
     "labels of new slots": (
         {"resources": {"cpus": 4}},

@@ -170,7 +170,7 @@ def test_a_reservation_that_has_ended_does_not_expire() -> None:
 def test_a_renewal_between_plan_and_commit_prevents_the_expiry() -> None:
     assert told(submit(0, "r1", ttl=10), tick(0), {"at": 10, "tick": {"between": [{"renew": "r1"}]}}, slots=ONE_SLOT)[
         1
-    ] == ["expire r1 ttl (skipped: it was renewed)"]
+    ] == ["expire r1 ttl (skipped: the reservation was renewed)"]
 
 
 def test_a_renewal_of_an_expired_reservation_changes_nothing() -> None:

@@ -160,7 +160,7 @@ CASES: Cases = {
             slots=[a_slot("hosts-1", "ready", "r1", last_seen=0)],
             reservations=[a_holder("r1")],
         ),
-        [["fail r1 slot_offline (skipped: its slots are there)"], []],
+        [["fail r1 slot_offline (skipped: the slots of the reservation are not lost)"], []],
     ),
     "a launched machine does not go offline by silence": (
         a_scenario(tick(9999), slots=[a_slot("linux-1", "ready", "r1", last_seen=0)], reservations=[a_holder("r1")]),
@@ -192,7 +192,10 @@ CASES: Cases = {
         ),
         [
             ["assign r1 linux-1"],
-            ["requeue r1 unconfirmed (skipped: it was confirmed)", "assign r1 linux-1 (skipped: it is leased)"],
+            [
+                "requeue r1 unconfirmed (skipped: the reservation was confirmed)",
+                "assign r1 linux-1 (skipped: the reservation is leased)",
+            ],
         ],
     ),
 }

@@ -224,15 +224,18 @@ def test_the_count_of_restarts_is_kept() -> None:
 SKIPPED: dict[str, tuple[tuple[Document, ...], str]] = {
     # what happens between the plan and its commit, and how the reason begins
     "cordoned": ((act(0, "cordon", A),), "lab-1 takes no leases"),
-    "gone": ((act(0, "remove", A),), "its slot is gone"),
-    "other labels": ((act(0, "slot", host(A, labels={})),), "lab-1 has other labels"),
-    "less room": ((act(0, "slot", host(A, resources={"vms": 0}, labels={"role": "test"})),), "lab-1 has no room"),
+    "gone": ((act(0, "remove", A),), "the slot does not exist any more"),
+    "other labels": ((act(0, "slot", host(A, labels={})),), "lab-1 does not have the required labels"),
+    "less room": (
+        (act(0, "slot", host(A, resources={"vms": 0}, labels={"role": "test"})),),
+        "lab-1 has too few resources left",
+    ),
     "another machine": (
         (act(0, "slot", host(A, machine="m2", labels={"role": "test"})),),
-        "lab-1 has another machine",
+        "lab-1 has another machine than planned",
     ),
-    "cancelled": ((act(0, "cancel", "r1"),), "it is cancelled"),
-    "on hold": ((act(0, "priority", {"reservation": "r1", "priority": 0}),), "it is on hold"),
+    "cancelled": ((act(0, "cancel", "r1"),), "the reservation is cancelled"),
+    "on hold": ((act(0, "priority", {"reservation": "r1", "priority": 0}),), "the reservation is on hold"),
 }
 
 

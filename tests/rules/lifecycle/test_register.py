@@ -116,7 +116,7 @@ def test_a_silent_host_that_registers_again_is_used_again_and_asks_for_a_tick() 
 def test_labels_and_capacity_are_checked_again_between_plan_and_commit() -> None:
     again = {"register": {"id": "lab-1", "pool": "lab", "machine": "m1", "resources": {"cpus": 1}}}
     played = play_out(a_case(host(0), submit(0, "r1", resources={"cpus": 4}), tick(0, again)))
-    assert played.ticks[0] == ["assign r1 lab-1 (skipped: lab-1 has no room)"]
+    assert played.ticks[0] == ["assign r1 lab-1 (skipped: lab-1 has too few resources left)"]
 
 
 @pytest.mark.parametrize("change", [{"resources": {"cpus": 8}}, {"labels": {"zone": "b"}}])
@@ -124,7 +124,10 @@ def test_an_assignment_to_a_host_that_registered_again_before_the_commit_is_plan
     """It still has capacity, but another slot might be the better one now."""
     again = {"register": {"id": "lab-1", "pool": "lab", "machine": "m1", **change}}
     played = play_out(a_case(host(0), submit(0, "r1", resources={"cpus": 1}), tick(0, again), kicks=True))
-    assert played.ticks[:2] == [["assign r1 lab-1 (skipped: lab-1 was registered again)"], ["assign r1 lab-1"]]
+    assert played.ticks[:2] == [
+        ["assign r1 lab-1 (skipped: lab-1 was registered again with other resources or labels)"],
+        ["assign r1 lab-1"],
+    ]
 
 
 @pytest.mark.parametrize(

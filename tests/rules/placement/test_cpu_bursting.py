@@ -204,8 +204,8 @@ def test_a_plan_that_is_late_sets_no_wrong_limit() -> None:
     first = next(line for line in played.lines if "tick" in line)
     skipped = [each for each in first["decisions"] if each["do"] == "cores"]
     assert [(each["reservation"], each.get("skipped")) for each in skipped] == [
-        ("r1", "it does not hold that any more"),
-        ("r2", "others share lab-1 by now"),
+        ("r1", "the reservation does not have this lease any more"),
+        ("r2", "the spare CPUs of lab-1 have changed"),
     ]
     assert played.cores == ["1 r2 main lab-1 8"]
 
