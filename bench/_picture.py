@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 WIDTH: Final = 470
 HEIGHT: Final = 420
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 48
+LEFT, RIGHT, TOP, BOTTOM = 62, 34, 34, 48
 LEGEND_LINE: Final = 17
 COLOURS: Final = ("#1f5fa8", "#c2571a", "#2d8a4e", "#8a4fb0", "#b0862a", "#4a9aa8", "#a83a5b", "#666666")
 _STYLE: Final = (
@@ -54,7 +54,7 @@ class _Axis(NamedTuple):
 
 def draw(panels: Sequence[Panel]) -> str:
     """Return the panels, side by side, as the text of an SVG file."""
-    height = HEIGHT + LEGEND_LINE * max((len(each.curves) for each in panels), default=0) + 12
+    height = HEIGHT + LEGEND_LINE * max((len(each.curves) + 1 for each in panels), default=0) + 12
     parts = [part for number, panel in enumerate(panels) for part in _draw_panel(panel, number * WIDTH)]
     size = f'width="{WIDTH * len(panels)}" height="{height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>'
@@ -64,7 +64,7 @@ def draw(panels: Sequence[Panel]) -> str:
 
 def _draw_panel(panel: Panel, offset: int) -> Iterator[str]:
     yield f'<g transform="translate({offset},0)">'
-    yield _write(panel.title, LEFT, 20, "title")
+    yield _write(f"{panel.title}, {panel.y_title}", LEFT, 20, "title")
     points = [point for curve in panel.curves for point in curve.points]
     if not points:
         yield _write("not measured", LEFT, 60)
@@ -78,7 +78,6 @@ def _draw_curves(panel: Panel, points: Sequence[Point]) -> Iterator[str]:
     up = _make_axis([y for _, y in points], HEIGHT - BOTTOM, TOP)
     yield from _draw_grid(across, up)
     yield _write(panel.x_title, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, anchor="middle")
-    yield _write(panel.y_title, LEFT, TOP - 2, anchor="end")
     yield _draw_linear(across, up)
     for number, curve in enumerate(panel.curves):
         colour = COLOURS[number % len(COLOURS)]
@@ -90,6 +89,7 @@ def _draw_curves(panel: Panel, points: Sequence[Point]) -> Iterator[str]:
         line = HEIGHT + 6 + number * LEGEND_LINE
         yield f'<rect x="{LEFT}" y="{line - 9}" width="14" height="4" fill="{colour}"/>'
         yield _write(curve.name, LEFT + 20, line - 3)
+    yield _write("dashed: linear growth", LEFT + 20, HEIGHT + 3 + len(panel.curves) * LEGEND_LINE)
 
 
 def _make_axis(values: Sequence[float], start: float, end: float) -> _Axis:
