@@ -97,6 +97,7 @@ class LeaseWriter:
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
         absent = {current.id, *leaving}
+        claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
@@ -105,7 +106,7 @@ class LeaseWriter:
             if run.component is None or (reason := self._object_to_slot(slot, run.epoch)) is not None:
                 return "the rules have changed" if run.component is None else reason
             if slot.id not in occupied:
-                is_redeemed = (slot.id, slot.epoch) in {(each.slot, each.epoch) for each in current.leases}
+                is_redeemed = (slot.id, slot.epoch) in claimed
                 # A claim begins `later`, when the leases that are being revoked have ended. A claim that becomes a
                 # lease `now` was tested beside other claims when it was made, so only the present leases count.
                 moment: Moment = "later" if is_claim else "now" if is_redeemed else "always"
@@ -216,7 +217,7 @@ class LeaseWriter:
         """
         # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
         # a claim becomes a lease: the limit of uses was tested when the claim was made, so it is not tested again.
-        claims = sum(lease.state == "claimed" for lease in others)
+        claims = sum([lease.state == "claimed" for lease in others])
         uses = inf if moment == "now" else count_uses_left(slot, self.rules.pools[slot.pool], claims)
         return _SlotUsage(measure(others, moment), uses)
 
@@ -226,7 +227,8 @@ class LeaseWriter:
         """
         pool = self.rules.pools[slot.pool]
         capacity = capacity_of(slot, pool)
-        free = None if capacity is None else subtract(capacity, there.usage.amounts)
+        used = there.usage.amounts
+        free = subtract(capacity, used) if capacity is not None and used else capacity
         return find_obstacle(given_to(component, pool), free, pool.lease_limit - there.usage.count, there.uses)
 
     def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:
