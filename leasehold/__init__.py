@@ -5,7 +5,6 @@ their dependencies.
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import (
@@ -54,5 +53,7 @@ def __getattr__(name: str) -> Any:
         case "Client" | "Lease" | "AsyncClient":
             return getattr(import_module("leasehold.client"), name)
         case "__version__":
+            from importlib.metadata import version  # noqa: PLC0415 - most programs do not need it
+
             return version("leasehold")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

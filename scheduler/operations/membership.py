@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scheduler.model.slots import Machine
-from scheduler.operations.ports import Ports
 from scheduler.ports import (
     ClusterRecord,
     ClusterRow,
@@ -16,6 +15,9 @@ from scheduler.ports import (
     Store,
     ViewUnavailableError,
 )
+
+if TYPE_CHECKING:
+    from scheduler.operations.ports import Ports
 
 CHECK_SECONDS: Final = 1.0
 """Seconds for which a process relies on its last check that database and Redis belong to one cluster."""
@@ -30,7 +32,7 @@ class MembershipCheck:
         self._clock = clock
         self._checked_at: float | None = None
 
-    def ensure(self, ports: Ports) -> None:
+    def ensure(self, ports: "Ports") -> None:
         """Check that database and Redis belong to one cluster, unless a check succeeded a moment ago.
 
         Raises ForeignClusterError if they do not, DatabaseWentBackError if the database is older than Redis, and
@@ -49,7 +51,7 @@ class MembershipCheck:
         self._checked_at = began
 
 
-def check_membership(ports: Ports) -> ClusterRow:
+def check_membership(ports: "Ports") -> ClusterRow:
     """Check that database and Redis belong to one cluster, and return the database's row of the cluster.
 
     An empty Redis gets the cluster's identity. Redis is read first, because the numbers in Redis were committed to the
@@ -84,7 +86,7 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
     return row
 
 
-def keep_record(ports: Ports, row: ClusterRow) -> None:
+def keep_record(ports: "Ports", row: ClusterRow) -> None:
     """Write the cluster's identity and its highest term and token to Redis.
 
     Raises ForeignClusterError if another cluster has written its identity there first.
