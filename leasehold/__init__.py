@@ -5,7 +5,6 @@ A producer needs only `from leasehold import Client`. This import does not load 
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import (
@@ -55,5 +54,7 @@ def __getattr__(name: str) -> Any:
         case "Client" | "Lease" | "AsyncClient":
             return getattr(import_module("leasehold.client"), name)
         case "__version__":
+            from importlib.metadata import version  # noqa: PLC0415 - most programs do not need it
+
             return version("leasehold")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,14 +8,30 @@ hidden.
 import logging
 import re
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal, TextIO
-
-import structlog
-from structlog.typing import Processor
 
 from leasehold.common.masking import MASK, mask_urls
 from leasehold.common.visible import make_visible
+
+
+@contextmanager
+def _hide(module: str) -> Iterator[None]:
+    """Let imports within this block not find a module, unless it is imported already."""
+    is_hidden = sys.modules.setdefault(module, None) is None  # type: ignore[arg-type]  # None: the module is not found
+    try:
+        yield
+    finally:
+        if is_hidden:
+            del sys.modules[module]
+
+
+# structlog uses rich, where it is installed, for tracebacks in colour. Our lines have none, and the import of rich
+# takes as long as that of structlog.
+with _hide("rich"):
+    import structlog
+    from structlog.typing import Processor
 
 Format = Literal["text", "json"]
 

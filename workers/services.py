@@ -18,10 +18,7 @@ from uuid import uuid4
 from redis import Redis
 
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.membership import MembershipCheck, compare_membership
-from scheduler.operations.ports import Ports
-from scheduler.operations.tick.leader import Leader
 from scheduler.ports import (
     CloudError,
     DatabaseWentBackError,
@@ -38,6 +35,8 @@ from workers.setting_types import reveal
 from workers.settings import Settings
 
 if TYPE_CHECKING:
+    from scheduler.operations.ports import Ports
+    from scheduler.operations.tick.leader import Leader
     from scheduler.view.redis_clock import RedisClock
     from scheduler.view.redis_ports import Renewal
     from workers.ec2.clients import Ec2Access
@@ -131,8 +130,11 @@ class Services:
         self._process = ("", 0)
 
     @once_per_process
-    def ports(self) -> Ports:
+    def ports(self) -> "Ports":
         """The interfaces to database, Redis, EC2 and other processes, which every operation gets."""
+        # Beat, Flower and the metrics process run no operation, so they need not import the operations and the rules.
+        from scheduler.operations.heartbeats import HostKeys
+        from scheduler.operations.ports import Ports
         from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
         from scheduler.view.redis_view_cache import RedisViewCache
         from workers.probes import Probes
@@ -192,8 +194,10 @@ class Services:
         return RedisClock(client, self.settings.view.prefix, process=name if pid == os.getpid() else "")
 
     @once_per_process
-    def leader(self) -> Leader:
+    def leader(self) -> "Leader":
         """What this process keeps between its ticks as a possible leader. It has a random id for the leader lock."""
+        from scheduler.operations.tick.leader import Leader
+
         ticks = self.settings.ticks
         process = f"{socket.gethostname()}:{os.getpid()}"
         return Leader(uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds, process=process)

@@ -41,7 +41,9 @@ def run_safely(arguments: list[str]) -> int:
     each fault. An unknown error is raised.
     """
     from leasehold.cli.app import app
+    from leasehold.cli.conversion import convert_quickly
 
+    convert_quickly()
     try:
         result = app(arguments, prog_name="leasehold", standalone_mode=False)
         sys.stdout.flush()

@@ -162,6 +162,10 @@ def _find_schema_fault() -> str | None:
     url = os.environ.get(_DATABASE_VARIABLE)
     if not url or find_spec("sqlalchemy") is None:
         return None
+    from scheduler.store.revisions import find_fault_of_file, find_sqlite_file
+
+    if (file := find_sqlite_file(url)) is not None:
+        return find_fault_of_file(file)
     try:
         from scheduler.store.schema import find_fault
     except ImportError:

@@ -5,10 +5,9 @@ it.
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scheduler.model.slots import Machine
-from scheduler.operations.ports import Ports
 from scheduler.ports import (
     ClusterRecord,
     ClusterRow,
@@ -18,6 +17,9 @@ from scheduler.ports import (
     Store,
     ViewUnavailableError,
 )
+
+if TYPE_CHECKING:
+    from scheduler.operations.ports import Ports
 
 CHECK_SECONDS: Final = 1.0
 """Seconds for which a process relies on its last check that database and Redis belong to one cluster."""
@@ -32,7 +34,7 @@ class MembershipCheck:
         self._clock = clock
         self._checked_at: float | None = None
 
-    def ensure(self, ports: Ports) -> None:
+    def ensure(self, ports: "Ports") -> None:
         """Check that database and Redis belong to one cluster, unless a check has just succeeded.
 
         Raises ForeignClusterError if they do not, DatabaseWentBackError if the database is older than Redis, and
@@ -51,7 +53,7 @@ class MembershipCheck:
         self._checked_at = began
 
 
-def check_membership(ports: Ports) -> ClusterRow:
+def check_membership(ports: "Ports") -> ClusterRow:
     """Check that database and Redis belong to one cluster. Return the database's row about the cluster. An empty Redis
     gets the identity of the cluster.
 
@@ -87,7 +89,7 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
     return row
 
 
-def keep_record(ports: Ports, row: ClusterRow) -> None:
+def keep_record(ports: "Ports", row: ClusterRow) -> None:
     """Write the cluster's identity and its highest term and fencing token to Redis. Raises ForeignClusterError if Redis
     has the identity of another cluster.
     """

@@ -19,7 +19,7 @@ from sqlalchemy import URL, make_url
 
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.opening import MEMORY, choose_dialect
-from scheduler.store.schema import list_revisions
+from scheduler.store.revisions import list_revisions
 from scheduler.store.sqlite import BUSY_SECONDS
 
 Kind = Literal["sqlite", "postgresql"]

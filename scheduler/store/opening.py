@@ -13,7 +13,6 @@ from scheduler.model.validation import fault
 from scheduler.ports import Store
 from scheduler.store.dialect import Dialect
 from scheduler.store.memory import MemoryStore
-from scheduler.store.postgresql import PostgresDialect
 from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import SqliteDialect
 
@@ -46,6 +45,9 @@ def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create
         # SQLAlchemy ends a password at the first `@`. The rest would become part of the host, which messages show.
         raise fault("database.url", f"{_EXPECTED} with an @ in the password written as %40", mask_url(url))
     if parsed.drivername in _POSTGRESQL and parsed.host and parsed.database:
+        # SQLAlchemy's module for PostgreSQL and psycopg take a while to import; most clusters on SQLite lack psycopg.
+        from scheduler.store.postgresql import PostgresDialect  # noqa: PLC0415 - see above
+
         return PostgresDialect(parsed, migrates=create)
     is_file = parsed.drivername == "sqlite" and not parsed.query and parsed.database not in {None, "", ":memory:"}
     if not is_file:

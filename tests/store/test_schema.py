@@ -9,7 +9,8 @@ from sqlalchemy import create_engine
 
 from scheduler.ports import StoredAnswer, StoreUnavailableError
 from scheduler.store.opening import open_store
-from scheduler.store.schema import judge_revision, list_revisions
+from scheduler.store.revisions import find_fault_of_file, find_sqlite_file, judge_revision, list_revisions
+from scheduler.store.schema import find_fault
 from tests.store.conftest import SQL_KINDS
 
 SCRIPTS = Path(__file__).parents[2] / "scheduler" / "store" / "migrations"
@@ -106,3 +107,32 @@ def test_the_program_s_own_schema_with_a_damaged_table_blames_no_version(other: 
 def test_tables_that_were_never_made_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     assert "no tables of Leasehold: run `leasehold migrate`" in complaint_of(f"sqlite:///{tmp_path}/empty.db")
+
+
+@pytest.mark.parametrize(
+    "statement", ["", "UPDATE alembic_version SET version_num = '0001'", "DELETE FROM alembic_version"]
+)
+def test_a_file_is_judged_without_sqlalchemy_as_with_it(sqlite_url: str, statement: str) -> None:
+    if statement:
+        change(sqlite_url, statement)
+    file = find_sqlite_file(sqlite_url)
+    assert file is not None
+    assert find_fault_of_file(file) == find_fault(sqlite_url)
+
+
+@pytest.mark.parametrize("content", [None, "", "no database at all, but longer than the header of one" * 9])
+def test_what_is_no_database_is_judged_without_sqlalchemy_as_with_it(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "ä b.db"
+    if content is not None:
+        file.write_text(content)
+    assert find_fault_of_file(file) == find_fault(f"sqlite:///{file}")
+    assert find_fault_of_file(tmp_path) == find_fault(f"sqlite:///{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///a.db?mode=ro", "sqlite:///a%20b", "memory://"]
+)
+def test_a_url_that_names_no_plain_file_is_left_to_sqlalchemy(url: str) -> None:
+    assert find_sqlite_file(url) is None
+    assert find_sqlite_file("postgresql://user:word@host/name") is None
+    assert find_sqlite_file("sqlite:///a.db") == Path("a.db")

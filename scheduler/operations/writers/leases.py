@@ -103,6 +103,7 @@ class LeaseWriter:
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
         absent = {current.id, *leaving} if current.leases or leaving else frozenset[str]()
+        claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
@@ -111,7 +112,7 @@ class LeaseWriter:
             if run.component is None or (reason := self._object_to_slot(slot, run.epoch)) is not None:
                 return "the rules have changed since the plan" if run.component is None else reason
             if slot.id not in occupied:
-                is_redeemed = (slot.id, slot.epoch) in {(each.slot, each.epoch) for each in current.leases}
+                is_redeemed = (slot.id, slot.epoch) in claimed
                 # A claim begins `later`, when the leases that are being revoked have ended. A claim that becomes a
                 # lease `now` was tested beside other claims when it was made, so only the present leases count.
                 moment: Moment = "later" if is_claim else "now" if is_redeemed else "always"
@@ -241,7 +242,8 @@ class LeaseWriter:
         """
         pool = self.rules.pools[slot.pool]
         capacity = capacity_of(slot, pool)
-        free = None if capacity is None else subtract(capacity, there.usage.amounts)
+        used = there.usage.amounts
+        free = subtract(capacity, used) if capacity is not None and used else capacity
         return find_obstacle(given_to(component, pool), free, pool.lease_limit - there.usage.count, there.uses)
 
     def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:

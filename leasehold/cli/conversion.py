@@ -1,0 +1,94 @@
+"""Converts the arguments of a command without pydantic, with which typer converts every argument.
+
+The import of pydantic, and of the adapters that typer makes with it, takes as long as the rest of a short command. The
+usual values of our commands (texts, numbers, flags, paths, lists of texts) need none of it. Any other value, each wrong
+one included, is passed to typer, which converts it or prints its own message.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+Convert = Callable[[object], object]
+UNSURE: Final = object()
+"""The result of a conversion that is left to typer."""
+_WHOLE: Final = re.compile(r"-?[0-9]{1,15}")
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
+_MAKER: Final = "build_runtime_param"
+"""The function of typer.core that makes the converter of a parameter. Versions without it need no pydantic."""
+
+
+class QuickParameter:
+    """Converts the values of one parameter; `make` makes typer's own converter, for a value that this one leaves to
+    typer.
+    """
+
+    def __init__(self, make: Callable[[], Any], convert: Convert) -> None:
+        self._make, self._convert = make, convert
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of the parameter as the type that its command declares. See RuntimeParam in typer."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        found = self._convert(value)
+        return self._make().coerce(value, param=param, ctx=ctx) if found is UNSURE else found
+
+
+def convert_quickly() -> None:
+    """Let typer use the quick conversions of this module in this process."""
+    core = import_module("typer.core")
+    make = getattr(core, _MAKER, None)
+    if make is None or getattr(make, "is_quick", False):
+        return
+
+    def make_quick(descriptor: Any) -> Any:
+        convert = find_conversion(descriptor.annotation, descriptor.parameter_info)
+        return make(descriptor) if convert is None else QuickParameter(lambda: make(descriptor), convert)
+
+    make_quick.is_quick = True  # type: ignore[attr-defined]
+    setattr(core, _MAKER, make_quick)
+
+
+def find_conversion(annotation: object, info: Any) -> Convert | None:
+    """Return the quick conversion to a type with the constraints `info` of its parameter; None if there is none."""
+    if info.parser is not None:
+        return None
+    if annotation is int or annotation is float:
+        return None if info.clamp else lambda value: _convert_number(annotation, value, info.min, info.max)
+    if annotation is Path:
+        # Paths that must exist, or must be writable, and so on, are left to typer.
+        is_plain = not (info.exists or info.writable or info.resolve_path or info.allow_dash or info.path_type)
+        return _convert_path if is_plain and info.file_okay and info.dir_okay else None
+    return {bool: _keep_flag, str: _keep_text, list[str]: _convert_texts}.get(annotation)  # type: ignore[call-overload,no-any-return]
+
+
+def _keep_flag(value: object) -> object:
+    return value if type(value) is bool else UNSURE
+
+
+def _keep_text(value: object) -> object:
+    return value if type(value) is str else UNSURE
+
+
+def _convert_texts(value: object) -> object:
+    is_list = isinstance(value, list | tuple) and all(type(each) is str for each in value)
+    return list(value) if is_list else UNSURE  # type: ignore[call-overload]
+
+
+def _convert_number(kind: type, value: object, least: float | None, most: float | None) -> object:
+    is_number = type(value) is int or type(value) is kind
+    if is_number or (type(value) is str and (_WHOLE if kind is int else _DECIMAL).fullmatch(value)):
+        number = kind(value)
+        if (least is None or number >= least) and (most is None or number <= most):
+            return number
+    return UNSURE
+
+
+def _convert_path(value: object) -> object:
+    if not isinstance(value, str | Path):
+        return UNSURE
+    # A path that exists and cannot be read is left to typer, which may refuse it.
+    return Path(value) if os.access(value, os.R_OK) or not os.path.exists(value) else UNSURE  # noqa: PTH110 - raises less
