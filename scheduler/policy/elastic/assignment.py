@@ -72,7 +72,9 @@ class Assignment:
         self.standing: dict[int, dict[ElasticInstance, None]] = {}
         """By slot order: the elastic instances on the slot. A queue that reclaims nothing does not enter them."""
         self.history: list[SlotInfo] = []
-        """Each slot that got capacity back or another elastic instance, one entry a change. Searches read it."""
+        """Each slot that got capacity back or another elastic instance, or of which capacity is expected, one entry a
+        change. Searches read it.
+        """
         self.stamp = 0
         """A number that is equal only between two states without a lift between them: capacity was only taken."""
         self._last_stamp = 0
@@ -112,6 +114,10 @@ class Assignment:
         if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
             return last
         return self.find(need)
+
+    def has(self, slot_info: SlotInfo) -> bool:
+        """Return whether a slot takes instances in this cycle; the starvation guard may keep it later."""
+        return self._slot_index.has(slot_info)
 
     def could_serve(self, need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str] = ()) -> bool:
         """Return whether a request fits on the empty slot, and elastic instances may be lifted off the slot."""
@@ -188,6 +194,7 @@ class Assignment:
         slot_info.free = free and subtract(free, subtract(amounts, leaving.amounts))
         self._leaving[slot_info] = Usage(max(0, leaving.count - 1), dict(subtract(leaving.amounts, amounts)))
         self._changed[slot_info.order] = slot_info
+        self.history.append(slot_info)
         elastic_instance.expects = True
         return True
 

@@ -7,7 +7,8 @@ only those that stand in the way, the last in rank first: the same instances sta
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 from operator import attrgetter
@@ -34,9 +35,14 @@ _rank = attrgetter("rank")
 class Cascade:
     """The elastic instances of one queue, and the slot of each in the scratch copy."""
 
-    def __init__(self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int]) -> None:
-        """Start the cascade of one queue. `ranks`: reservation id -> position among pending and leased ones."""
-        self.settings = settings
+    def __init__(
+        self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int], linked: Mapping[str, str]
+    ) -> None:
+        """Start the cascade of one queue.
+
+        `ranks`: reservation id -> position among pending and leased ones. `linked`: see `link_pools`.
+        """
+        self.settings, self._linked = settings, linked
         self._cycle, self._ranks = cycle, ranks
         self._assignment = Assignment(cycle)
         self.groups: list[ElasticGroup] = []
@@ -51,8 +57,8 @@ class Cascade:
         """
         self._first_touched: Rank = _LAST
         """The rank of the first group with an instance that was lifted off its slot and is not back yet."""
-        self._refused: set[Demand] = set()
-        """Demands for which a reclaim is of no use, until another reservation gets slots."""
+        self._refused: dict[str, set[Demand]] = defaultdict(set)
+        """By linked pools: the demands for which a reclaim is of no use, until another reservation gets slots there."""
 
     @property
     def takes_back(self) -> bool:
@@ -84,7 +90,7 @@ class Cascade:
 
         `slot_infos`: the slots of these instances, if they were placed together with the essential ones.
         """
-        self._refused.clear()
+        self._refused.pop(self._linked[demand.pools[0]], None)
         if not demand.elastic:
             return
         groups = self._join(reservation, demand)
@@ -103,7 +109,7 @@ class Cascade:
         `yielding`: essential instances have precedence over elastic ones. `flexible`: only if the utilisation of the
         pools grows or, with `preemption`, if the elastic instances rank behind this reservation.
         """
-        if not self.takes_back or demand in self._refused:
+        if not self.takes_back or not demand.pools or demand in self._refused[self._linked[demand.pools[0]]]:
             return None
         if self._relaxed is None:
             self._relaxed = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
@@ -111,12 +117,12 @@ class Cascade:
             for first, must_grow in self._list_ways(reservation):
                 slot_infos = self._try(reservation, demand, first, must_grow=must_grow)
                 if slot_infos is not None:
-                    self._refused.clear()
+                    self._refused.pop(self._linked[demand.pools[0]], None)
                     self.spend(demand, slot_infos)
                     for slot_info in slot_infos:
                         slot_info.wanted = True
                     return slot_infos
-        self._refused.add(demand)
+        self._refused[self._linked[demand.pools[0]]].add(demand)
         return None
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
@@ -282,6 +288,21 @@ class Cascade:
             self._lifted.append(elastic_instance.group)
             self._first_touched = min(self._first_touched, elastic_instance.group.rank)
         return self._assignment.find(need, declined)
+
+
+def link_pools(demands: Iterable[Demand]) -> dict[str, str]:
+    """Return for each pool of the demands one of the pools with which it is linked, the same for all linked pools.
+
+    Two pools are linked if a demand may use both, directly or over other pools. What happens in other pools changes
+    nothing for a demand.
+    """
+    linked: dict[str, str] = {}
+    for pools in {demand.pools for demand in demands}:
+        known = {linked.setdefault(name, name) for name in pools}
+        if len(known) > 1:
+            first = min(known)
+            linked.update({name: first for name, own in linked.items() if own in known})
+    return linked
 
 
 def _after(rank: Rank) -> Rank:

@@ -13,7 +13,8 @@ class RatedSlots(Generic[Key]):
     """The slots that a rule accepts, the one with the least key first.
 
     A slot whose key may have become less, or that may be accepted now, has to be in `history`, the list of changed
-    slots. If a key became greater, the search that finds the slot first notices it.
+    slots. If a lease is placed on a slot, or the slot is removed from its index, its key may become greater: the search
+    that finds the slot first notices it.
     """
 
     def __init__(self, rate: Callable[[SlotInfo], Key | None], history: Sequence[SlotInfo]) -> None:
@@ -24,6 +25,8 @@ class RatedSlots(Generic[Key]):
         """By slot order: the slots that were examined."""
         self._keys: dict[int, Key] = {}
         """By slot order: the keys of accepted slots when they were examined last; the heap has an entry of each."""
+        self._states: dict[int, tuple[object, int, int, object]] = {}
+        """By slot order: what determined the key when the slot was examined last."""
         self._heap: list[tuple[Key, int]] = []
         """(key, slot order) of accepted slots. An entry is stale once its slot has another key."""
 
@@ -40,11 +43,8 @@ class RatedSlots(Generic[Key]):
         while self._heap and found is None:
             key, order = entry = self._heap[0]
             slot_info = self._slot_infos[order]
-            if self._keys.get(order) != key:
+            if self._keys.get(order) != key or (not self._is_as_examined(slot_info) and self._update(slot_info) != key):
                 heappop(self._heap)
-            elif self._rate(slot_info) != key:
-                heappop(self._heap)
-                self._update(slot_info)
             elif slot_info.slot.id in declined:
                 passed.append(heappop(self._heap))
             else:
@@ -63,11 +63,19 @@ class RatedSlots(Generic[Key]):
                 self._update(slot_info)
             self._read = len(self._history)
 
-    def _update(self, slot_info: SlotInfo) -> None:
+    def _update(self, slot_info: SlotInfo) -> Key | None:
         order, key = slot_info.order, self._rate(slot_info)
         self._slot_infos[order] = slot_info
+        self._states[order] = (slot_info.free, slot_info.given, slot_info.lifted, slot_info.slot_class)
         if key is None:
             self._keys.pop(order, None)
         elif self._keys.get(order) != key:
             self._keys[order] = key
             heappush(self._heap, (key, order))
+        return key
+
+    def _is_as_examined(self, slot_info: SlotInfo) -> bool:
+        """Return whether nothing was placed on a slot, and it was not removed, since it was examined last."""
+        free, given, lifted, slot_class = self._states[slot_info.order]
+        is_as_loaded = slot_info.given == given and slot_info.lifted == lifted
+        return is_as_loaded and slot_info.free is free and slot_info.slot_class is slot_class

@@ -38,6 +38,8 @@ class _Candidates:
     def __init__(self, need: InstanceRequest, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
         """Start without slots. `groups`: all groups in rank order; the caller may insert and remove groups."""
         self._need, self._groups, self._assignment = need, groups, assignment
+        self._serves: dict[int, bool] = {}
+        """By slot order: whether the request fits on the empty slot."""
         self._slots = RatedSlots(self._find_key, assignment.history)
         self._reached = _FIRST
         """The slots of all instances with a turn before this one were examined, or have changed since."""
@@ -83,7 +85,7 @@ class _Candidates:
         it does not fit even without all of them.
         """
         standing = self._assignment.standing.get(slot_info.order)
-        if not standing or not self._assignment.could_serve(self._need, slot_info):
+        if not standing or not self._could_serve(slot_info):
             return ()
         amounts, free, victims = self._need.given[slot_info.slot.pool], slot_info.free, []
         leases, uses = slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left
@@ -97,6 +99,13 @@ class _Candidates:
             if find_obstacle(amounts, free, leases, uses) is None:
                 return victims
         return ()
+
+    def _could_serve(self, slot_info: SlotInfo) -> bool:
+        """Return whether the request fits on the empty slot, and the starvation guard does not keep the slot."""
+        known = self._serves.get(slot_info.order)
+        if known is None or not self._assignment.has(slot_info):
+            known = self._serves[slot_info.order] = self._assignment.could_serve(self._need, slot_info)
+        return known
 
 
 class VictimSearch:

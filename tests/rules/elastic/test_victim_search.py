@@ -77,6 +77,7 @@ class Scene:
         """Place an instance without the assignment, or remove the slot as the starvation guard does."""
         if self.random.random() < 0.2:
             self.cycle.ready.remove(slot_info)
+            self.cycle.make_index().add(slot_info)
             return
         need = self.random.choice(self.groups).need
         if (found := self.cycle.ready.find(need)) is not None:
