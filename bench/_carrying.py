@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from scheduler.model.accounts import FREE, Account
-from scheduler.model.decisions import Assign, Cores, Grant, Launch, Placement, Plan, Preempt
-from scheduler.model.reservations import ComponentKind, Lease, Reservation
+from scheduler.model.decisions import Assign, Claim, Cores, Grant, Launch, Placement, Plan, Preempt, Revoke
+from scheduler.model.reservations import ComponentKind, Lease, LeaseState, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
@@ -32,7 +32,7 @@ def settle(view: View, rules: Rules, now: float, cache: PlanCache) -> None:
 
 def carry_out(view: View, rules: Rules, outcome: Plan, now: float) -> None:
     """Apply a plan to the view as a commit would, charges first. Launched slots are ready and leases
-    confirmed at once.
+    confirmed at once. Holders surrender revoked elastic instances at once, before their deadline.
     """
     for name in outcome.charged:
         account = view.accounts[name]
@@ -42,16 +42,27 @@ def carry_out(view: View, rules: Rules, outcome: Plan, now: float) -> None:
             case Preempt():
                 for victim in decision.victims:
                     view.apply(_return_to_queue(view.reservations[victim]))
-            case Assign():
-                view.apply(_lease(view.reservations[decision.reservation], decision, now))
-            case Grant():
-                view.apply(_grant(view.reservations[decision.reservation], decision, now))
             case Launch():
                 view.apply(_launch(view.slots[decision.slot], decision, rules, now))
-            case Cores():
-                view.apply(_limit(view.reservations[decision.reservation], decision))
+            case Assign() | Claim() | Grant() | Revoke() | Cores():
+                view.apply(_change(view.reservations[decision.reservation], decision, now))
             case _:
                 raise AssertionError(f"the fleets of the benches cause no decision such as {decision}")
+
+
+def _change(reservation: Reservation, decision: Assign | Claim | Grant | Revoke | Cores, now: float) -> Reservation:
+    """Return a reservation after a decision about its leases."""
+    match decision:
+        case Assign():
+            return _lease(reservation, decision, now)
+        case Claim():
+            return _claim(reservation, decision, now)
+        case Grant():
+            return _grant(reservation, decision, now)
+        case Revoke():
+            return _surrender(reservation, decision)
+        case Cores():
+            return _limit(reservation, decision)
 
 
 def charge_account(view: View, account: Account, now: float) -> Account:
@@ -74,10 +85,23 @@ def _grant(reservation: Reservation, decision: Grant, now: float) -> Reservation
     return replace(reservation, version=reservation.version + 1, leases=(*reservation.leases, lease))
 
 
-def _make_lease(given: Placement | Grant, kind: ComponentKind, level: int | None, now: float) -> Lease:
+def _surrender(reservation: Reservation, decision: Revoke) -> Reservation:
+    leases = tuple(lease for lease in reservation.leases if lease.component != decision.component)
+    return replace(reservation, version=reservation.version + 1, leases=leases)
+
+
+def _claim(reservation: Reservation, decision: Claim, now: float) -> Reservation:
+    leases = tuple(_make_lease(each, "essential", decision.level, now, "claimed") for each in decision.leases)
+    return replace(reservation, version=reservation.version + 1, leases=leases)
+
+
+def _make_lease(
+    given: Placement | Grant, kind: ComponentKind, level: int | None, now: float, state: LeaseState = "held"
+) -> Lease:
     return Lease(
         component=given.component,
         kind=kind,
+        state=state,
         slot=given.slot,
         epoch=given.epoch,
         token=1,

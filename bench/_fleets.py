@@ -120,7 +120,8 @@ def make_empty(slots: int, pending: int) -> Fleet:
 
 def make_gangs(slots: int, pending: int) -> Fleet:
     """Zoe's: gangs of 32 instances, one for ten slots. A third of them fits where a slot takes one instance, by its
-    leases or by its cpus; all of them do where it has four cpus.
+    leases or by its cpus; all of them do where it has four cpus. One principal has all gangs, and no work budget ends
+    its tick.
     """
     return _make_gangs(slots, pending, (Component(name="rank", count=GANG),), {})
 
@@ -149,7 +150,7 @@ def _make_gangs(slots: int, pending: int, parts: tuple[Component, ...], schedule
         _make_slots(slots, lambda _: {"state": "ready"}),
         _make_reservations(Random(slots), max(1, pending // SMALL_ONES_A_GANG), requests),
         (),
-        scheduler,
+        {"scheduler": scheduler, "limits": {"work_per_tick": 0}},
     )
 
 
@@ -172,12 +173,12 @@ def _make_fleet(
     slots: list[Slot],
     reservations: list[Reservation],
     loops: tuple[str, ...],
-    scheduler: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> Fleet:
     """Each pool is as large as the slots that it has here, so that none may be launched beyond them."""
     for name, keys in pools.items():
         keys["max_slots"] = sum(slot.pool == name for slot in slots)
-    return Fleet(slots, reservations, read_rules({"scheduler": scheduler or {}, "pools": pools}), NOW, loops)
+    return Fleet(slots, reservations, read_rules({**(settings or {}), "pools": pools}), NOW, loops)
 
 
 def _make_slots(count: int, describe: Callable[[int], dict[str, Any]]) -> list[Slot]:

@@ -36,13 +36,6 @@ EXPLAINED: Final[Changes] = {
                 "assignment.use >= use + MORE",
             ),
         ],
-        "ReclaimableCapacity.leave": [
-            Change(
-                "the sum is an upper bound that only saves a search; with groups that were served it is higher",
-                "self._on is not None",
-                "self._on is None",
-            ),
-        ],
     },
     "scheduler.policy.lifecycle.heal": {
         "_end_unconfirmed": [

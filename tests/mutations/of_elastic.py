@@ -14,8 +14,8 @@ OF_ELASTIC: Final[Changes] = {
             ),
             Change(
                 "with preemption only instances that rank behind give back",
-                "self._find_first((self._ranks[reservation.id], 0))",
-                "0",
+                "(self._ranks[reservation.id], 0)",
+                "_FIRST",
             ),
         ],
         "Cascade._try": [
@@ -25,7 +25,7 @@ OF_ELASTIC: Final[Changes] = {
         "Cascade.takes_back": [
             Change("malleable and rigid reclaim nothing", "self.settings.elastic in RECLAIMS", "True"),
         ],
-        "Cascade._serve_group": [
+        "Cascade._fill_group": [
             Change(
                 "elastic instances that are not in the way go back to their slots",
                 "self._assignment.move(elastic_instance, elastic_instance.home)",
@@ -39,21 +39,17 @@ OF_ELASTIC: Final[Changes] = {
         ],
     },
     "scheduler.policy.elastic.instances": {
-        "ElasticGroup.list_last_first": [
-            Change(
-                "instances are reclaimed highest index first",
-                "(elastic_instance for elastic_instance in reversed(self.elastic_instances) "
-                "if elastic_instance.slot_info is not None and (not elastic_instance.is_granted))",
-                "(elastic_instance for elastic_instance in self.elastic_instances "
-                "if elastic_instance.slot_info is not None and (not elastic_instance.is_granted))",
-            ),
-        ],
         "list_groups": [
             Change(
                 "a component that was given back without a revocation gets no more instances",
                 "any((find_number(need.component, name) is not None for name in declined))",
                 "False",
             ),
+        ],
+    },
+    "scheduler.policy.elastic.victim_search": {
+        "_find_turn": [
+            Change("instances are reclaimed highest index first", "-elastic_instance.index", "elastic_instance.index"),
         ],
     },
     "scheduler.policy.elastic.assignment": {

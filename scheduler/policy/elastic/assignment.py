@@ -11,10 +11,11 @@ from typing import Final
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, subtract, total
 from scheduler.policy.capacity.fits import Usage, find_obstacle, is_overfull, measure
-from scheduler.policy.capacity.requests import InstanceRequest
+from scheduler.policy.capacity.requests import InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.elastic.instances import ElasticInstance
+from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, MissingInstances
+from scheduler.policy.elastic.rated_slots import RatedSlots
 
 MORE: Final = 1e-9
 """Differences between amounts below this one do not count: sums of fractions are not exact."""
@@ -44,6 +45,8 @@ class _Entry:
     use: float
     slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
     """(slot, given, lifted, free) of each slot that changed."""
+    stamp: int
+    """`Assignment.stamp` before the move."""
     leaving: Usage | None = None
     """The capacity of revoking leases on the slot before the move; None: the move did not change it."""
 
@@ -65,12 +68,38 @@ class Assignment:
         for slot_info in self._slot_index.list_slot_infos():
             by_pool.setdefault(slot_info.slot.pool, []).append(slot_info.capacity or {})
         self._slot_infos = cycle.slot_infos
+        self.missing = MissingInstances()
+        self.standing: dict[int, dict[ElasticInstance, None]] = {}
+        """By slot order: the elastic instances on the slot. A queue that reclaims nothing does not enter them."""
+        self.history: list[SlotInfo] = []
+        """Each slot that got capacity back or another elastic instance, or of which capacity is expected, one entry a
+        change. Searches read it.
+        """
+        self.stamp = 0
+        """A number that is equal only between two states without a lift between them: capacity was only taken."""
+        self._last_stamp = 0
+        self._expected: dict[RequestClass, RatedSlots[int]] = {}
+        """By request class: the slots whose revoking leases free enough for an instance, in slot order."""
         self._totals: dict[str, Resources] = {name: total(amounts) for name, amounts in by_pool.items()}
 
     def find(self, need: InstanceRequest, declined: Sequence[str] = ()) -> SlotInfo | None:
         """Return the best slot for one instance, None if it fits on none."""
         self.update_index()
         return self._slot_index.find(need, declined)
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether revoking leases may free capacity that elastic instances expect."""
+        return bool(self._leaving)
+
+    def enter(self, groups: Iterable[ElasticGroup]) -> None:
+        """Note where the elastic instances of groups stand, and which groups miss instances."""
+        for group in groups:
+            for each in group.elastic_instances:
+                if each.slot_info is not None:
+                    self.standing.setdefault(each.slot_info.order, {})[each] = None
+                    self.history.append(each.slot_info)
+            self.missing.note(group)
 
     def could_place(self, need: InstanceRequest) -> bool:
         """Return whether one instance fits on a slot now, or may expect the capacity of revoking leases."""
@@ -85,6 +114,10 @@ class Assignment:
         if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
             return last
         return self.find(need)
+
+    def has(self, slot_info: SlotInfo) -> bool:
+        """Return whether a slot takes instances in this cycle; the starvation guard may keep it later."""
+        return self._slot_index.has(slot_info)
 
     def could_serve(self, need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str] = ()) -> bool:
         """Return whether a request fits on the empty slot, and elastic instances may be lifted off the slot."""
@@ -120,7 +153,17 @@ class Assignment:
             )
         if slot_info is not None:
             self._put(slot_info, elastic_instance.amounts_on(slot_info), is_new=slot_info is not elastic_instance.home)
+        self._stand(elastic_instance, slot_info)
+
+    def _stand(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
+        if elastic_instance.slot_info is not None:
+            self.standing.get(elastic_instance.slot_info.order, {}).pop(elastic_instance, None)
         elastic_instance.stand(slot_info)
+        if slot_info is None:
+            self.missing.note(elastic_instance.group)
+        else:
+            self.standing.setdefault(slot_info.order, {})[elastic_instance] = None
+            self.history.append(slot_info)
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
         """Spend the capacity of an essential instance on a slot."""
@@ -142,27 +185,46 @@ class Assignment:
         What the instance needs in addition to these leases is taken from the free capacity of the slot.
         """
         need = elastic_instance.need
-        for slot_info, leaving in self._leaving.items():
-            if not self.could_serve(need, slot_info):
-                continue
-            amounts, free = need.given[slot_info.slot.pool], slot_info.free
-            whole = free and {name: amount + leaving.amounts.get(name, 0) for name, amount in free.items()}
-            leases = slot_info.pool.lease_limit - slot_info.load + leaving.count
-            if find_obstacle(amounts, whole, leases, slot_info.uses_left) is None:
-                before = (slot_info, slot_info.given, slot_info.lifted, free)
-                self._journal.append(_Entry(elastic_instance, None, self.use, (before,), leaving))
-                slot_info.given += not leaving.count
-                slot_info.free = free and subtract(free, subtract(amounts, leaving.amounts))
-                self._leaving[slot_info] = Usage(max(0, leaving.count - 1), dict(subtract(leaving.amounts, amounts)))
-                self._changed[slot_info.order] = slot_info
-                elastic_instance.expects = True
-                return True
-        return False
+        if not self._leaving or (slot_info := self._find_leaving(need)) is None:
+            return False
+        amounts, free, leaving = need.given[slot_info.slot.pool], slot_info.free, self._leaving[slot_info]
+        before = (slot_info, slot_info.given, slot_info.lifted, free)
+        self._journal.append(_Entry(elastic_instance, None, self.use, (before,), self.stamp, leaving))
+        slot_info.given += not leaving.count
+        slot_info.free = free and subtract(free, subtract(amounts, leaving.amounts))
+        self._leaving[slot_info] = Usage(max(0, leaving.count - 1), dict(subtract(leaving.amounts, amounts)))
+        self._changed[slot_info.order] = slot_info
+        self.history.append(slot_info)
+        elastic_instance.expects = True
+        return True
+
+    def _find_leaving(self, need: InstanceRequest) -> SlotInfo | None:
+        """Return the first slot on which a request fits once the revoking leases there end; None if there is none."""
+        expected = self._expected.get(need.likeness)
+        if expected is None:
+
+            def rate(slot_info: SlotInfo) -> int | None:
+                return slot_info.order if self._could_await(need, slot_info) else None
+
+            expected = self._expected[need.likeness] = RatedSlots(rate, self.history)
+            for slot_info in self._leaving:
+                expected.add(slot_info)
+        found = expected.find_first()
+        return None if found is None else found[1]
+
+    def _could_await(self, need: InstanceRequest, slot_info: SlotInfo) -> bool:
+        """Return whether a request fits on a slot once the revoking leases there end."""
+        leaving, free = self._leaving.get(slot_info), slot_info.free
+        if leaving is None or not self.could_serve(need, slot_info):
+            return False
+        whole = free and {name: amount + leaving.amounts.get(name, 0) for name, amount in free.items()}
+        leases = slot_info.pool.lease_limit - slot_info.load + leaving.count
+        return find_obstacle(need.given[slot_info.slot.pool], whole, leases, slot_info.uses_left) is None
 
     def _note(self, elastic_instance: ElasticInstance | None, to: SlotInfo | None) -> None:
         stood = None if elastic_instance is None else elastic_instance.slot_info
         slot_infos = tuple((each, each.given, each.lifted, each.free) for each in (stood, to) if each is not None)
-        self._journal.append(_Entry(elastic_instance, stood, self.use, slot_infos))
+        self._journal.append(_Entry(elastic_instance, stood, self.use, slot_infos, self.stamp))
 
     @property
     def mark(self) -> int:
@@ -176,12 +238,13 @@ class Assignment:
             for slot_info, given, lifted, free in entry.slot_infos:
                 slot_info.given, slot_info.lifted, slot_info.free = given, lifted, free
                 self._changed[slot_info.order] = slot_info
+                self.history.append(slot_info)
             if entry.elastic_instance is not None:
-                entry.elastic_instance.stand(entry.stood)
+                self._stand(entry.elastic_instance, entry.stood)
                 if entry.leaving is not None:
                     entry.elastic_instance.expects = False
                     self._leaving[entry.slot_infos[0][0]] = entry.leaving
-            self.use = entry.use
+            self.use, self.stamp = entry.use, entry.stamp
 
     def lift_overfull(self, elastic_instances: Iterable[ElasticInstance]) -> None:
         """Lift the elastic instances off slots whose leases exceed the slot.
@@ -200,10 +263,10 @@ class Assignment:
                 keys = {(each.holder.id, each.instance.name) for each in lifted}
                 kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
                 slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
-            self._changed[slot_info.order] = slot_info
+            self._note_return(slot_info)
             for each in lifted:
                 self.use -= weigh_use(slot_info, each.amounts_on(slot_info), self._totals)
-                each.stand(None)
+                self._stand(each, None)
 
     def _put(self, slot_info: SlotInfo, amounts: Resources, *, is_new: bool) -> None:
         if is_new:
@@ -222,7 +285,14 @@ class Assignment:
         free = slot_info.free
         slot_info.free = None if free is None else {name: free[name] + amounts.get(name, 0) for name in free}
         self.use -= weigh_use(slot_info, amounts, self._totals)
+        self._note_return(slot_info)
+
+    def _note_return(self, slot_info: SlotInfo) -> None:
+        """Note that a slot got capacity back."""
         self._changed[slot_info.order] = slot_info
+        self.history.append(slot_info)
+        self._last_stamp += 1
+        self.stamp = self._last_stamp
 
 
 def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstance]) -> bool:

@@ -7,120 +7,58 @@ only those that stand in the way, the last in rank first: the same instances sta
 """
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby
+from heapq import heapify, heappop, heappush
+from itertools import groupby
 from operator import attrgetter
+from typing import Final
 
 from scheduler.model.reservations import Reservation
-from scheduler.model.resources import Resources, subtract
 from scheduler.model.rules import SchedulerKeys
-from scheduler.policy.capacity.fits import Usage, find_obstacle
-from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.capacity.slot_index import SlotIndex
+from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
 from scheduler.policy.elastic.assignment import MORE, Assignment
-from scheduler.policy.elastic.instances import RECLAIMS, ElasticGroup, ElasticInstance, list_groups
+from scheduler.policy.elastic.instances import RECLAIMS, ElasticGroup, ElasticInstance, Rank, list_groups
+from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
+from scheduler.policy.elastic.victim_search import VictimSearch
 
-_LAST = (1 << 62, 0)
+_FIRST: Final[Rank] = (0, 0)
+"""A rank that no group of elastic instances is before."""
+_LAST: Final[Rank] = (1 << 62, 0)
 """A rank that is behind the rank of every group of elastic instances."""
 _rank = attrgetter("rank")
-ROUNDING = 1e-6
-"""This part of an instance may be missing: sums of fractions are not exact, and no fitting demand may be refused."""
-
-
-@dataclass(slots=True)
-class _Headroom:
-    """An upper bound of what one slot could take; a search asks the exact rule, `find_obstacle`, afterwards."""
-
-    slot_info: SlotInfo
-    free: Resources | None
-    leases: float
-    """The number of leases that the slot could take in addition."""
-
-    def count(self, need: InstanceRequest, most: int) -> int:
-        """Return how many instances of a request would fit on the slot, up to `most`."""
-        pool = self.slot_info.slot.pool
-        if self.leases <= 0 or pool not in need.given or not need.could_hold(pool, None, self.slot_info.labels):
-            return 0
-        fit = min(self.leases, most)
-        if self.free is not None:
-            for name, amount in need.given[pool].items():
-                if amount > 0:
-                    fit = min(fit, self.free.get(name, 0) / amount + ROUNDING)
-        return int(fit)
-
-
-class RelaxedCapacity:
-    """The capacity of the ready slots if all elastic instances that may be reclaimed were gone.
-
-    Under load most pending reservations would not fit even then. A sum shows this without moving an instance. Essential
-    instances that are placed are subtracted, and nothing is ever added.
-    """
-
-    def __init__(self, slot_index: SlotIndex, elastic_instances: Iterable[ElasticInstance]) -> None:
-        self.size = len(slot_index)
-        """The number of slots at the start; the starvation guard may remove some later."""
-        self._refused: list[tuple[InstanceRequest, int]] = []
-        """Requests that are known not to fit, as (request, number of instances)."""
-        self._headrooms: dict[int, _Headroom] = {}
-        for slot_info in slot_index.list_slot_infos():
-            leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left)
-            self._headrooms[slot_info.order] = _Headroom(slot_info, slot_info.free, leases)
-        for elastic_instance in elastic_instances:
-            stands_on = elastic_instance.slot_info
-            if stands_on is None or (headroom := self._headrooms.get(stands_on.order)) is None:
-                continue
-            headroom.leases += 1
-            if headroom.free is not None:
-                amounts = elastic_instance.amounts_on(stands_on)
-                headroom.free = {name: free + amounts.get(name, 0) for name, free in headroom.free.items()}
-
-    def could_hold(self, demand: Demand) -> bool:
-        """Return whether the instances of each component would fit if they were alone; if not, no reclaim helps."""
-        return all(self._could_hold(need, count, demand.declined) for need, count in Counter(demand.needs).items())
-
-    def _could_hold(self, need: InstanceRequest, count: int, declined: Sequence[str]) -> bool:
-        if any(count >= refused and need.asks_as_much_as(other) for other, refused in self._refused):
-            return False
-        left = count
-        for headroom in self._headrooms.values():
-            if headroom.slot_info.slot.id not in declined:
-                left -= headroom.count(need, left)
-            if left <= 0:
-                return True
-        if not declined:
-            self._refused.append((need, count))
-        return False
-
-    def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Lower the upper bound of what fits by the requests that were placed, or are kept, on these ready slots."""
-        for need, slot_info in zip(needs, slot_infos, strict=False):
-            headroom = self._headrooms.get(slot_info.order)
-            if headroom is not None:
-                headroom.leases -= 1
-                if headroom.free is not None:
-                    headroom.free = subtract(headroom.free, need.given[slot_info.slot.pool])
 
 
 class Cascade:
     """The elastic instances of one queue, and the slot of each in the scratch copy."""
 
-    def __init__(self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int]) -> None:
-        """Start the cascade of one queue. `ranks`: reservation id -> position among pending and leased ones."""
-        self.settings = settings
+    def __init__(
+        self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int], linked: Mapping[str, str]
+    ) -> None:
+        """Start the cascade of one queue.
+
+        `ranks`: reservation id -> position among pending and leased ones. `linked`: see `link_pools`.
+        """
+        self.settings, self._linked = settings, linked
         self._cycle, self._ranks = cycle, ranks
         self._assignment = Assignment(cycle)
         self.groups: list[ElasticGroup] = []
         self._relaxed: RelaxedCapacity | None = None
-        self._behind = ReclaimableCapacity(())
-        self._first_touched: tuple[int, int] = _LAST
+        self._victims = VictimSearch(self.groups, self._assignment)
+        self._lifted: list[ElasticGroup] = []
+        """Groups with instances that were lifted and that are not served again yet."""
+        self._without_slot: dict[RequestClass, tuple[Rank, int]] = {}
+        """By request class: the first rank for which no slot was found, and the stamp of the assignment at that time.
+
+        Without a lift since then no slot is found for this rank and later ones.
+        """
+        self._first_touched: Rank = _LAST
         """The rank of the first group with an instance that was lifted off its slot and is not back yet."""
-        self._refused: set[Demand] = set()
-        """Demands for which a reclaim is of no use, until another reservation gets slots."""
+        self._refused: dict[str, set[Demand]] = defaultdict(set)
+        """By linked pools: the demands for which a reclaim is of no use, until another reservation gets slots there."""
 
     @property
     def takes_back(self) -> bool:
@@ -139,16 +77,20 @@ class Cascade:
             self.groups += list_groups(self._cycle, each, demand, self._ranks[each.id], leases)
         self.groups.sort(key=_rank)
         if self.takes_back:
+            self._assignment.enter(self.groups)
             self._assignment.lift_overfull(self.elastic_instances())
             self._assignment.note_leaving(reservations)
-        self._serve(self.groups)
+            self._lifted = [group for group in self.groups if group.lifted]
+            self._serve(_FIRST)
+        else:
+            self._fill(self.groups)
 
     def follow(self, reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
         """Serve the elastic instances of a reservation that was placed in this cycle, from now on.
 
         `slot_infos`: the slots of these instances, if they were placed together with the essential ones.
         """
-        self._refused.clear()
+        self._refused.pop(self._linked[demand.pools[0]], None)
         if not demand.elastic:
             return
         groups = self._join(reservation, demand)
@@ -157,9 +99,9 @@ class Cascade:
             for elastic_instance, slot_info in zip(elastic_instances, slot_infos, strict=False):
                 elastic_instance.stand(slot_info)
         if self.takes_back:
-            self._serve(self.groups[self._find_first(groups[0].rank) :])
+            self._serve(groups[0].rank)
         else:
-            self._serve(groups)
+            self._fill(groups)
 
     def make_room(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
         """Return slots for a reservation's essential instances after reclaiming elastic ones; None if they never fit.
@@ -167,20 +109,20 @@ class Cascade:
         `yielding`: essential instances have precedence over elastic ones. `flexible`: only if the utilisation of the
         pools grows or, with `preemption`, if the elastic instances rank behind this reservation.
         """
-        if not self.takes_back or demand in self._refused:
+        if not self.takes_back or not demand.pools or demand in self._refused[self._linked[demand.pools[0]]]:
             return None
-        if self._relaxed is None or self._relaxed.size != len(self._cycle.ready):
+        if self._relaxed is None:
             self._relaxed = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
         if self._relaxed.could_hold(demand):
             for first, must_grow in self._list_ways(reservation):
                 slot_infos = self._try(reservation, demand, first, must_grow=must_grow)
                 if slot_infos is not None:
-                    self._refused.clear()
+                    self._refused.pop(self._linked[demand.pools[0]], None)
                     self.spend(demand, slot_infos)
                     for slot_info in slot_infos:
                         slot_info.wanted = True
                     return slot_infos
-        self._refused.add(demand)
+        self._refused[self._linked[demand.pools[0]]].add(demand)
         return None
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
@@ -188,42 +130,38 @@ class Cascade:
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
 
-    def _list_ways(self, reservation: Reservation) -> Iterator[tuple[int, bool]]:
-        """Yield ways to reclaim: (first group whose instances may be lifted, whether the utilisation has to grow)."""
+    def _list_ways(self, reservation: Reservation) -> Iterator[tuple[Rank, bool]]:
+        """Yield ways to reclaim: (first rank whose instances may be lifted, whether the utilisation has to grow)."""
         if self.settings.elastic == "yielding":
-            yield 0, False
+            yield _FIRST, False
             return
-        yield 0, True
+        yield _FIRST, True
         if self.settings.preemption:
-            yield self._find_first((self._ranks[reservation.id], 0)), False
+            yield (self._ranks[reservation.id], 0), False
 
-    def _find_first(self, rank: tuple[int, int]) -> int:
-        """Return the index of the first group of elastic instances with this rank or a later one."""
-        return bisect_left(self.groups, rank, key=_rank)
-
-    def _try(self, reservation: Reservation, demand: Demand, first: int, *, must_grow: bool) -> list[SlotInfo] | None:
-        assignment, mark, use, groups = self._assignment, self._assignment.mark, self._assignment.use, list(self.groups)
+    def _try(self, reservation: Reservation, demand: Demand, first: Rank, *, must_grow: bool) -> list[SlotInfo] | None:
+        assignment, mark, use = self._assignment, self._assignment.mark, self._assignment.use
+        joined: list[ElasticGroup] = []
         slot_infos = self._take_slots(demand, first)
         if slot_infos is not None:
-            self._join(reservation, demand)
+            joined = self._join(reservation, demand)
             # Nothing changes for groups before the first one that an instance was lifted from.
-            start = self._find_first(min(self._first_touched, (self._ranks[reservation.id], 0)))
-            self._serve(self.groups[start:])
+            self._serve(min(self._first_touched, (self._ranks[reservation.id], 0)))
             if not must_grow or assignment.use > use + MORE:
                 return slot_infos
-        self.groups = groups
         assignment.undo(mark)
+        self._leave(joined)
+        self._lifted.clear()
         assignment.update_index()
         return None
 
-    def _take_slots(self, demand: Demand, first: int) -> list[SlotInfo] | None:
+    def _take_slots(self, demand: Demand, first: Rank) -> list[SlotInfo] | None:
         """Return a slot for each essential instance; None once an instance finds no slot."""
         slot_infos: list[SlotInfo] = []
         self._first_touched = _LAST
         for need, alike in groupby(demand.needs):
-            search = VictimSearch(need, self.groups[first:], self._assignment, demand.declined)
             for _ in alike:
-                slot_info = self._find(search)
+                slot_info = self._find(need, first, demand.declined)
                 if slot_info is None:
                     return None
                 self._assignment.take(slot_info, need)
@@ -234,26 +172,83 @@ class Cascade:
         groups = list_groups(self._cycle, reservation, demand, self._ranks[reservation.id], ())
         for group in groups:
             insort(self.groups, group, key=_rank)
+        self._assignment.enter(groups)
         return groups
 
-    def _serve(self, groups: Sequence[ElasticGroup]) -> None:
-        self._behind = ReclaimableCapacity(groups if self.takes_back else ())
+    def _leave(self, groups: Sequence[ElasticGroup]) -> None:
+        """Remove groups that joined; none of their instances stands on a slot."""
         for group in groups:
-            self._behind.leave(group)
-            if group.missing:
+            del self.groups[bisect_left(self.groups, group.rank, key=_rank)]
+            self._assignment.missing.drop(group)
+
+    def _fill(self, groups: Sequence[ElasticGroup]) -> None:
+        """Serve groups whose instances are only granted, never lifted."""
+        for group in groups:
+            if group.missing and not self._is_without_slot(group):
                 self._serve_group(group)
-        self._behind = ReclaimableCapacity(())
         self._assignment.update_index()
 
-    def _serve_group(self, group: ElasticGroup) -> None:
-        """Put lifted instances of a group back on their slots, then find slots for missing ones, lowest index first."""
-        if not (group.lifted or self._assignment.could_place(group.need) or self._could_find_behind(group)):
-            return
+    def _serve(self, start: Rank) -> None:
+        """Serve the groups that miss instances, from the rank `start` on, in rank order.
+
+        Once no slot is found for a group, none is found for later groups of its request class: what is free, and what
+        may be reclaimed behind a group, only shrinks. Instances that were lifted may go back to their own slots.
+        """
+        missing, done = self._assignment.missing, set[RequestClass]()
+        left = [(group.rank, group) for group in missing.list_next(start)]
+        heapify(left)
+        while left or self._lifted:
+            self._add_lifted(left, done, start)
+            rank, group = heappop(left)
+            likeness = group.need.likeness
+            if rank < start or (likeness in done and not group.lifted):
+                continue
+            start = _after(rank)
+            if self._is_without_slot(group) or not self._serve_group(group):
+                done.add(likeness)
+            elif (following := missing.find_next(likeness, start)) is not None:
+                heappush(left, (following.rank, following))
+        self._assignment.update_index()
+
+    def _add_lifted(self, left: list[tuple[Rank, ElasticGroup]], done: set[RequestClass], start: Rank) -> None:
+        """Add groups with lifted instances to the groups that are left to serve (`left`).
+
+        What a lift freed may be enough together with what revoking leases free. So where there are such leases, request
+        classes for which no slot was found (`done`) are tried again, from the rank `start` on.
+        """
+        if self._lifted and self._assignment.is_awaiting:
+            found = (self._assignment.missing.find_next(likeness, start) for likeness in done)
+            self._lifted += [group for group in found if group is not None]
+            done.clear()
+        for group in self._lifted:
+            heappush(left, (group.rank, group))
+        self._lifted.clear()
+
+    def _is_without_slot(self, group: ElasticGroup) -> bool:
+        """Return whether no slot can be found for a group, because none was found for an earlier one of its class."""
+        rank, stamp = self._without_slot.get(group.need.likeness, (_LAST, 0))
+        return not group.lifted and rank <= group.rank and stamp == self._assignment.stamp
+
+    def _serve_group(self, group: ElasticGroup) -> bool:
+        """Put lifted instances of a group back on their slots, then find slots for missing ones, lowest index first.
+
+        Return whether there may be slots for later groups of the same request class.
+        """
+        if self._fill_group(group):
+            return True
+        likeness, stamp = group.need.likeness, self._assignment.stamp
+        rank, known = self._without_slot.get(likeness, (_LAST, stamp))
+        self._without_slot[likeness] = (min(rank, group.rank) if known == stamp else group.rank, stamp)
+        return False
+
+    def _fill_group(self, group: ElasticGroup) -> bool:
+        if not (group.lifted or self._assignment.could_place(group.need) or self._find_victims(group)):
+            return False
         turns, payer = self._cycle.turns, find_payer(group.holder)
         for elastic_instance in [each for each in group.elastic_instances if each.is_missing] if group.lifted else ():
             if self._assignment.fits_home(elastic_instance):
                 self._assignment.move(elastic_instance, elastic_instance.home)
-        search, slot_info = None, None
+        slot_info = None
         for elastic_instance in group.walk_missing():
             # With a grace a revoked instance keeps its slot until the deadline, so it gets no second one meanwhile.
             keeps_slot = elastic_instance.lease is not None and self.settings.preemption_grace
@@ -263,137 +258,54 @@ class Cascade:
             # Leases that were revoked earlier make room first: otherwise each cycle of their grace would revoke more.
             if slot_info is None and self._assignment.expect(elastic_instance):
                 continue
-            if slot_info is None and self._could_find_behind(group):
-                if search is None:
-                    behind = self.groups[self._find_first(group.rank) + 1 :]
-                    search = VictimSearch(group.need, behind, self._assignment)
-                slot_info = self._find(search)
-            if slot_info is None or turns.is_spent(payer):
-                return
+            if slot_info is None and (victims := self._find_victims(group)):
+                slot_info = self._lift(victims, group.need)
+            if slot_info is None:
+                return False
+            if turns.is_spent(payer):
+                return True
             self._assignment.move(elastic_instance, slot_info)
             turns.spend(payer, GRANT_STEPS)
+        return True
 
-    def _could_find_behind(self, group: ElasticGroup) -> bool:
-        """Return whether groups that rank behind this one could give back a slot. Speed: most often none can."""
-        return self.takes_back and self._behind.could_give(group.need, self._assignment)
+    def _find_victims(self, group: ElasticGroup) -> Sequence[ElasticInstance]:
+        """Return the instances of groups behind this one without which one more instance of this group fits."""
+        return self._victims.find(group.need, _after(group.rank)) if self.takes_back else ()
 
-    def _find(self, search: "VictimSearch") -> SlotInfo | None:
-        """Return a slot for one more instance; if there is none, first lift elastic instances that rank behind."""
-        slot_info = self._assignment.find(search.need, search.declined)
-        if slot_info is not None:
-            return slot_info
-        for group, elastic_instance in search.list_next():
-            self._behind.leave_one(elastic_instance)
+    def _find(self, need: InstanceRequest, first: Rank, declined: Sequence[str]) -> SlotInfo | None:
+        """Return a slot for one more instance; if there is none, lift elastic instances from the rank `first` on."""
+        slot_info = self._assignment.find(need, declined)
+        if slot_info is None and (victims := self._victims.find(need, first, declined)):
+            slot_info = self._lift(victims, need, declined)
+        return slot_info
+
+    def _lift(
+        self, victims: Sequence[ElasticInstance], need: InstanceRequest, declined: Sequence[str] = ()
+    ) -> SlotInfo | None:
+        """Lift elastic instances off their slot; return the slot that an instance of the request gets then."""
+        for elastic_instance in victims:
             self._assignment.move(elastic_instance, None)
-            self._first_touched = min(self._first_touched, group.rank)
-        return self._assignment.find(search.need, search.declined)
+            self._lifted.append(elastic_instance.group)
+            self._first_touched = min(self._first_touched, elastic_instance.group.rank)
+        return self._assignment.find(need, declined)
 
 
-@dataclass(slots=True)
-class _Passed:
-    """The elastic instances of one slot that a search has passed, and the amounts that are free without them."""
+def link_pools(demands: Iterable[Demand]) -> dict[str, str]:
+    """Return for each pool of the demands one of the pools with which it is linked, the same for all linked pools.
 
-    elastic_instances: list[tuple[ElasticGroup, ElasticInstance]]
-    free: Resources | None
-    granted: int = 0
-    """The number of passed instances that were placed on the slot in this cycle."""
-
-
-class VictimSearch:
-    """Searches for the elastic instances to take off their slots, so that instances of one request fit, one after the
-    other.
-
-    The search looks at the elastic instances in order, the last in rank first, and adds each one's capacity to its
-    slot, until the request fits on a slot. Only the instances of that slot are taken off. The search for the next
-    instance of the request continues at the same position.
+    Two pools are linked if a demand may use both, directly or over other pools. What happens in other pools changes
+    nothing for a demand.
     """
-
-    def __init__(
-        self,
-        need: InstanceRequest,
-        groups: Sequence[ElasticGroup],
-        assignment: Assignment,
-        declined: Sequence[str] = (),
-    ) -> None:
-        self.need, self.declined, self._assignment = need, declined, assignment
-        self._left = ((group, each) for group in reversed(groups) for each in group.list_last_first())
-        self._passed: dict[SlotInfo, _Passed] = {}
-        self._serving: dict[SlotInfo, bool] = {}
-        """By slot: the answer of `Assignment.could_serve`."""
-
-    def list_next(self) -> Sequence[tuple[ElasticGroup, ElasticInstance]]:
-        """Return the elastic instances to lift for one more instance of the request; none if no lift helps."""
-        for group, elastic_instance in self._left:
-            slot_info = elastic_instance.slot_info
-            if slot_info is not None and slot_info not in self._serving:
-                self._serving[slot_info] = self._assignment.could_serve(self.need, slot_info, self.declined)
-            if slot_info is None or not self._serving[slot_info]:
-                continue
-            passed = self._passed.get(slot_info)
-            if passed is None:
-                passed = self._passed[slot_info] = _Passed([], slot_info.free)
-            passed.elastic_instances.append((group, elastic_instance))
-            passed.granted += elastic_instance.is_granted
-            if passed.free is not None:
-                amounts = elastic_instance.amounts_on(slot_info)
-                passed.free = {name: free + amounts.get(name, 0) for name, free in passed.free.items()}
-            leases = slot_info.pool.lease_limit - slot_info.load + len(passed.elastic_instances)
-            uses = slot_info.uses_left + passed.granted
-            if find_obstacle(self.need.given[slot_info.slot.pool], passed.free, leases, uses) is None:
-                del self._passed[slot_info]
-                return passed.elastic_instances
-        return ()
+    linked: dict[str, str] = {}
+    for pools in {demand.pools for demand in demands}:
+        known = {linked.setdefault(name, name) for name in pools}
+        if len(known) > 1:
+            first = min(known)
+            linked.update({name: first for name, own in linked.items() if own in known})
+    return linked
 
 
-class ReclaimableCapacity:
-    """By slot, the amounts of the elastic instances of groups that are not served yet.
-
-    While groups are served, free and reclaimable amounts together only shrink: if a request could not be given a slot
-    once, neither it nor a larger one can be given one later.
-    """
-
-    def __init__(self, groups: Sequence[ElasticGroup]) -> None:
-        self.groups, self._left = groups, 0
-        self._on: dict[SlotInfo, Usage] | None = None
-        self._refused: list[InstanceRequest] = []
-
-    def leave(self, group: ElasticGroup) -> None:
-        """Subtract the elastic instances of a group, which is served now, from the reclaimable capacity."""
-        self._left += 1
-        if self._on is not None:
-            for elastic_instance in group.elastic_instances:
-                self.leave_one(elastic_instance)
-
-    def leave_one(self, elastic_instance: ElasticInstance) -> None:
-        """Subtract one elastic instance, now lifted or about to be served, from the reclaimable capacity."""
-        if self._on is not None and elastic_instance.slot_info is not None:
-            self._on[elastic_instance.slot_info].add(elastic_instance.amounts_on(elastic_instance.slot_info), -1)
-
-    def could_give(self, need: InstanceRequest, assignment: Assignment) -> bool:
-        """Return whether one instance may fit on a slot without the reclaimable instances there; False is certain."""
-        if any(need.asks_as_much_as(other) for other in self._refused):
-            return False
-        if self._on is None:
-            self._on = {}
-            for each in chain.from_iterable(group.elastic_instances for group in self.groups[self._left :]):
-                if each.slot_info is not None:
-                    self._on.setdefault(each.slot_info, Usage()).add(each.amounts_on(each.slot_info))
-        for slot_info, standing in self._on.items():
-            if assignment.could_serve(need, slot_info) and _would_fit(need, slot_info, standing):
-                return True
-        self._refused.append(need)
-        return False
-
-
-def _would_fit(need: InstanceRequest, slot_info: SlotInfo, standing: Usage) -> bool:
-    """Return whether a request may fit on a slot without the reclaimable instances there; False is certain.
-
-    MORE is added because sums of fractions are not exact; uses of the machine are not counted.
-    """
-    if not standing.count:
-        return False
-    free = slot_info.free
-    if free is not None:
-        free = {name: amount + standing.amounts.get(name, 0) + MORE for name, amount in free.items()}
-    leases = slot_info.pool.lease_limit - slot_info.load + standing.count
-    return find_obstacle(need.given[slot_info.slot.pool], free, leases) is None
+def _after(rank: Rank) -> Rank:
+    """Return the first rank behind this one."""
+    position, component = rank
+    return position, component + 1

@@ -3,7 +3,7 @@
 An instance may be lifted off its slot and put back or on another slot, see `elastic/assignment.py`. Source: Zoe.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -11,12 +11,17 @@ from typing import Final
 
 from scheduler.model.reservations import Component, Instance, Lease, Reservation
 from scheduler.model.resources import Resources
-from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 
 RECLAIMS: Final = frozenset({"flexible", "yielding"})
 """The values of the setting `elastic` under which held elastic instances may be reclaimed."""
+
+
+Rank = tuple[int, int]
+"""The position of a group in the order of service: that of its reservation, then that of its component."""
+_rank = attrgetter("rank")
 
 
 @dataclass(slots=True, eq=False)
@@ -75,8 +80,7 @@ class ElasticGroup:
     Held instances are kept before missing ones are granted. Grants take the lowest index first, reclaims the highest.
     """
 
-    rank: tuple[int, int]
-    """The position of the group in the order of service: that of its reservation, then that of its component."""
+    rank: Rank
     need: InstanceRequest
     holder: Reservation
     unopened: Iterator[int]
@@ -93,6 +97,8 @@ class ElasticGroup:
     """The number of instances of the group that need a slot, whether an object was made for them or not."""
     lifted: int = 0
     """The number of missing instances that may go back to the slots of their leases."""
+    is_noted: bool = False
+    """Whether the group is among the groups that miss instances (`MissingInstances`)."""
     first_unopened: int | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,16 +138,42 @@ class ElasticGroup:
         insort(self.elastic_instances, elastic_instance, key=attrgetter("index"))
         return elastic_instance
 
-    def list_last_first(self) -> Iterator[ElasticInstance]:
-        """Yield the group's instances in the order in which they are lifted: instances granted in this cycle first."""
-        yield from (
-            elastic_instance for elastic_instance in reversed(self.elastic_instances) if elastic_instance.is_granted
-        )
-        yield from (
-            elastic_instance
-            for elastic_instance in reversed(self.elastic_instances)
-            if elastic_instance.slot_info is not None and not elastic_instance.is_granted
-        )
+
+class MissingInstances:
+    """By request class: the groups that miss instances, in rank order."""
+
+    def __init__(self) -> None:
+        self._groups: dict[RequestClass, list[ElasticGroup]] = {}
+
+    def note(self, group: ElasticGroup) -> None:
+        """Note that a group may miss instances now."""
+        if group.missing and not group.is_noted:
+            group.is_noted = True
+            insort(self._groups.setdefault(group.need.likeness, []), group, key=_rank)
+
+    def drop(self, group: ElasticGroup) -> None:
+        """Forget a group."""
+        if group.is_noted:
+            group.is_noted = False
+            groups = self._groups[group.need.likeness]
+            del groups[bisect_left(groups, group.rank, key=_rank)]
+
+    def find_next(self, likeness: RequestClass, start: Rank) -> ElasticGroup | None:
+        """Return the first group of a request class, from the rank `start` on, that misses instances."""
+        groups = self._groups.get(likeness, [])
+        at = bisect_left(groups, start, key=_rank)
+        while at < len(groups):
+            group = groups[at]
+            if group.missing:
+                return group
+            group.is_noted = False
+            del groups[at]
+        return None
+
+    def list_next(self, start: Rank) -> list[ElasticGroup]:
+        """Return the first group of each request class, from the rank `start` on, that misses instances."""
+        found = (self.find_next(likeness, start) for likeness in self._groups)
+        return [group for group in found if group is not None]
 
 
 def list_groups(

@@ -18,7 +18,7 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import ElasticShortage
-from scheduler.policy.elastic.cascade import Cascade
+from scheduler.policy.elastic.cascade import Cascade, link_pools
 from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance
 from scheduler.policy.queueing.order import sort_queue
 
@@ -232,9 +232,10 @@ class ElasticStep:
                 known = members.setdefault(demand.queue, [])
                 if reservation.phase == "leased":
                     known.append(reservation)
+        linked = link_pools(queue_of_all.different) if members else {}
         for queue, served in members.items():
             settings = self._cycle.rules.settings_of_queue(queue)
-            self._cascades[queue] = Cascade(self._cycle, settings, ranks)
+            self._cascades[queue] = Cascade(self._cycle, settings, ranks, linked)
             self._cascades[queue].serve_leased(served)
         placed = {each.reservation for each in self._cycle.decisions if isinstance(each, Assign)}
         for reservation, demand in waiters if placed else ():

@@ -1,0 +1,81 @@
+"""Slots in the order of a key that each slot has, updated from the list of changed slots before a search."""
+
+from collections.abc import Callable, Collection, Sequence
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+from scheduler.policy.capacity.slot_info import SlotInfo
+
+Key = TypeVar("Key", tuple[int, int, int, int], int)
+
+
+class RatedSlots(Generic[Key]):
+    """The slots that a rule accepts, the one with the least key first.
+
+    A slot whose key may have become less, or that may be accepted now, has to be in `history`, the list of changed
+    slots. If a lease is placed on a slot, or the slot is removed from its index, its key may become greater: the search
+    that finds the slot first notices it.
+    """
+
+    def __init__(self, rate: Callable[[SlotInfo], Key | None], history: Sequence[SlotInfo]) -> None:
+        """Start without slots. `rate` returns the key of a slot; None: the slot is not accepted."""
+        self._rate: Callable[[SlotInfo], Key | None] = rate
+        self._history, self._read = history, len(history)
+        self._slot_infos: dict[int, SlotInfo] = {}
+        """By slot order: the slots that were examined."""
+        self._keys: dict[int, Key] = {}
+        """By slot order: the keys of accepted slots when they were examined last; the heap has an entry of each."""
+        self._states: dict[int, tuple[object, int, int, object]] = {}
+        """By slot order: what determined the key when the slot was examined last."""
+        self._heap: list[tuple[Key, int]] = []
+        """(key, slot order) of accepted slots. An entry is stale once its slot has another key."""
+
+    def add(self, slot_info: SlotInfo) -> None:
+        """Examine a slot, unless it was examined before."""
+        if slot_info.order not in self._slot_infos:
+            self._update(slot_info)
+
+    def find_first(self, declined: Collection[str] = ()) -> tuple[Key, SlotInfo] | None:
+        """Return the least key and its slot, except slots with the ids `declined`; None if no slot is accepted."""
+        self._catch_up()
+        passed: list[tuple[Key, int]] = []
+        found = None
+        while self._heap and found is None:
+            key, order = entry = self._heap[0]
+            slot_info = self._slot_infos[order]
+            if self._keys.get(order) != key or (not self._is_as_examined(slot_info) and self._update(slot_info) != key):
+                heappop(self._heap)
+            elif slot_info.slot.id in declined:
+                passed.append(heappop(self._heap))
+            else:
+                found = key, slot_info
+        for entry in passed:
+            heappush(self._heap, entry)
+        return found
+
+    def starts_before(self, key: Key) -> bool:
+        """Return whether an accepted slot may have a key that is less than this one."""
+        return bool(self._heap) and self._heap[0][0] < key
+
+    def _catch_up(self) -> None:
+        if self._read != len(self._history):
+            for slot_info in dict.fromkeys(self._history[self._read :]):
+                self._update(slot_info)
+            self._read = len(self._history)
+
+    def _update(self, slot_info: SlotInfo) -> Key | None:
+        order, key = slot_info.order, self._rate(slot_info)
+        self._slot_infos[order] = slot_info
+        self._states[order] = (slot_info.free, slot_info.given, slot_info.lifted, slot_info.slot_class)
+        if key is None:
+            self._keys.pop(order, None)
+        elif self._keys.get(order) != key:
+            self._keys[order] = key
+            heappush(self._heap, (key, order))
+        return key
+
+    def _is_as_examined(self, slot_info: SlotInfo) -> bool:
+        """Return whether nothing was placed on a slot, and it was not removed, since it was examined last."""
+        free, given, lifted, slot_class = self._states[slot_info.order]
+        is_as_loaded = slot_info.given == given and slot_info.lifted == lifted
+        return is_as_loaded and slot_info.free is free and slot_info.slot_class is slot_class

@@ -1,0 +1,155 @@
+"""The capacity of the ready slots if all elastic instances that may be reclaimed were gone.
+
+Under load most pending reservations would not fit even then. A sum shows this without moving an instance.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from scheduler.model.resources import Resources, subtract
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_index import SlotClass, SlotIndex
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.elastic.instances import ElasticInstance
+
+ROUNDING: Final = 1e-6
+"""This part of an instance may be missing: sums of fractions are not exact, and no fitting demand may be refused."""
+_Headroom = tuple[float, tuple[tuple[str, float], ...] | None]
+"""An upper bound of what one slot could take: (leases in addition, amounts of resources).
+
+None: the slot counts leases only. A search asks the exact rule, `find_obstacle`, afterwards.
+"""
+
+
+def _count_fits(headroom: _Headroom, amounts: Resources, most: int) -> int:
+    """Return how many instances with these amounts would fit on a slot with this headroom, up to `most`."""
+    leases, free = headroom
+    fit = min(leases, most)
+    if free is not None:
+        left = dict(free)
+        for name, amount in amounts.items():
+            if amount > 0:
+                fit = min(fit, left.get(name, 0) / amount + ROUNDING)
+    return int(fit)
+
+
+@dataclass(slots=True, eq=False)
+class _ClassHeadroom:
+    """The headroom of the slots with one pool and equal labels: how many slots have which headroom."""
+
+    slot_class: SlotClass
+    counts: Counter[_Headroom] = field(default_factory=Counter)
+
+    def move(self, before: _Headroom | None, after: _Headroom | None) -> None:
+        """Note that the headroom of one slot changed; None: the slot came, went or has no leases left to give."""
+        if before is not None and before[0] > 0:
+            self.counts[before] -= 1
+            if not self.counts[before]:
+                del self.counts[before]
+        if after is not None and after[0] > 0:
+            self.counts[after] += 1
+
+    def could_serve(self, need: InstanceRequest) -> bool:
+        """Return whether the pool and the labels of the slots serve a request."""
+        pool = self.slot_class.pool
+        return pool in need.given and need.could_hold(pool, None, self.slot_class.labels)
+
+    def count_fits(self, need: InstanceRequest, most: int) -> int:
+        """Return how many instances of a request would fit on these slots, up to `most`."""
+        if not self.could_serve(need):
+            return 0
+        found = 0
+        for headroom, count in self.counts.items():
+            found += count * _count_fits(headroom, need.given[self.slot_class.pool], most)
+            if found >= most:
+                return most
+        return found
+
+
+class RelaxedCapacity:
+    """The headroom of all ready slots. Essential instances that are placed are subtracted, and nothing is ever added.
+
+    Slots that are alike in pool, labels and headroom are counted together, so that a search examines few of them.
+    """
+
+    def __init__(self, slot_index: SlotIndex, elastic_instances: Iterable[ElasticInstance]) -> None:
+        self._slot_index, self._size = slot_index, len(slot_index)
+        self._refused: list[tuple[InstanceRequest, int]] = []
+        """Requests that are known not to fit, as (request, number of instances)."""
+        self._classes: dict[SlotClass, _ClassHeadroom] = {}
+        self._of: dict[int, tuple[SlotInfo, _ClassHeadroom, _Headroom]] = {}
+        """By slot order: the slot, the sum that it belongs to, and its headroom."""
+        standing: dict[int, list[ElasticInstance]] = {}
+        for each in elastic_instances:
+            if each.slot_info is not None:
+                standing.setdefault(each.slot_info.order, []).append(each)
+        for slot_info in slot_index.list_slot_infos():
+            slot_class: SlotClass = slot_info.slot_class
+            known = self._classes.get(slot_class) or self._classes.setdefault(slot_class, _ClassHeadroom(slot_class))
+            headroom = _find_headroom(slot_info, standing.get(slot_info.order, ()))
+            known.move(None, headroom)
+            self._of[slot_info.order] = slot_info, known, headroom
+
+    def could_hold(self, demand: Demand) -> bool:
+        """Return whether the instances of each component would fit if they were alone; if not, no reclaim helps."""
+        self._forget_removed()
+        return all(self._could_hold(need, count, demand.declined) for need, count in Counter(demand.needs).items())
+
+    def _could_hold(self, need: InstanceRequest, count: int, declined: Sequence[str]) -> bool:
+        if any(count >= refused and need.asks_as_much_as(other) for other, refused in self._refused):
+            return False
+        if declined:
+            return self._could_hold_elsewhere(need, count, declined)
+        left = count
+        for each in self._classes.values():
+            left -= each.count_fits(need, left)
+            if left <= 0:
+                return True
+        self._refused.append((need, count))
+        return False
+
+    def _could_hold_elsewhere(self, need: InstanceRequest, count: int, declined: Sequence[str]) -> bool:
+        """Return whether the instances would fit on the slots that were not declined."""
+        left = count
+        for slot_info, known, headroom in self._of.values():
+            if headroom[0] > 0 and slot_info.slot.id not in declined and known.could_serve(need):
+                left -= _count_fits(headroom, need.given[slot_info.slot.pool], left)
+                if left <= 0:
+                    return True
+        return False
+
+    def _forget_removed(self) -> None:
+        """Forget slots that were removed from the index, because the starvation guard keeps them."""
+        if self._size == len(self._slot_index):
+            return
+        self._size = len(self._slot_index)
+        for order, (slot_info, known, headroom) in list(self._of.items()):
+            if not self._slot_index.has(slot_info):
+                known.move(headroom, None)
+                del self._of[order]
+
+    def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
+        """Lower the upper bound of what fits by the requests that were placed, or are kept, on these ready slots."""
+        for need, slot_info in zip(needs, slot_infos, strict=False):
+            if (present := self._of.get(slot_info.order)) is None:
+                continue
+            _, known, before = present
+            leases, free = before
+            left = None if free is None else tuple(subtract(dict(free), need.given[slot_info.slot.pool]).items())
+            after = (leases - 1, left)
+            known.move(before, after)
+            self._of[slot_info.order] = slot_info, known, after
+
+
+def _find_headroom(slot_info: SlotInfo, standing: Sequence[ElasticInstance]) -> _Headroom:
+    """Return the headroom of a slot without the elastic instances that stand on it."""
+    leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left) + len(standing)
+    if slot_info.free is None:
+        return leases, None
+    free: Mapping[str, float] = slot_info.free
+    for each in standing:
+        amounts = each.amounts_on(slot_info)
+        free = {name: amount + amounts.get(name, 0) for name, amount in free.items()}
+    return leases, tuple(free.items())

@@ -1,0 +1,127 @@
+"""Which elastic instances are lifted, so that one more instance of a request fits: the last in rank first.
+
+A search takes the elastic instances in order, the last in rank first, and adds each one's capacity to its slot, until
+the request fits on a slot. Only the instances of that slot are lifted. The slots are kept in this order for each class
+of requests, so that a search examines only slots that have changed and instances that no search has reached before.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+from scheduler.policy.capacity.fits import find_obstacle
+from scheduler.policy.capacity.requests import InstanceRequest, RequestClass
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.elastic.assignment import Assignment
+from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, Rank
+from scheduler.policy.elastic.rated_slots import RatedSlots
+
+_Turn = tuple[int, int, int, int]
+"""The position of an instance in the order of lifts, less is earlier."""
+_FIRST: Final[_Turn] = (-(1 << 62), 0, 0, 0)
+"""A turn before that of each elastic instance."""
+_rank = attrgetter("rank")
+
+
+def _find_turn(elastic_instance: ElasticInstance) -> _Turn:
+    """Return the turn of an instance: the last group in rank first, in a group the instances granted in this cycle
+    first, then the highest index first.
+    """
+    position, component = elastic_instance.group.rank
+    return -position, -component, -elastic_instance.is_granted, -elastic_instance.index
+
+
+class _Candidates:
+    """The slots on which one class of requests fits without elastic instances, in the order of their victims."""
+
+    def __init__(self, need: InstanceRequest, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
+        """Start without slots. `groups`: all groups in rank order; the caller may insert and remove groups."""
+        self._need, self._groups, self._assignment = need, groups, assignment
+        self._serves: dict[int, bool] = {}
+        """By slot order: whether the request fits on the empty slot."""
+        self._slots = RatedSlots(self._find_key, assignment.history)
+        self._reached = _FIRST
+        """The slots of all instances with a turn before this one were examined, or have changed since."""
+
+    def find(self, bound: Rank, declined: Sequence[str]) -> Sequence[ElasticInstance]:
+        """Return the instances to lift, of groups from the rank `bound` on, for one more instance of the request."""
+        if declined:
+            self._walk(bound, to_the_end=True)
+        while True:
+            found = self._slots.find_first(declined)
+            if found is not None and found[0] < self._reached:
+                break
+            if not self._walk(bound):
+                break
+        if found is None or (-found[0][0], -found[0][1]) < bound:
+            return ()
+        return self._list_victims(found[1])
+
+    def _walk(self, bound: Rank, *, to_the_end: bool = False) -> bool:
+        """Examine slots of the next instances in the order of lifts, until a slot is found or `bound` is reached.
+
+        Return whether a slot may have been found.
+        """
+        position, component, *_ = self._reached
+        at = bisect_left(self._groups, (-position, -component), key=_rank)
+        while at and (group := self._groups[at - 1]).rank >= bound:
+            at -= 1
+            self._reached = (-group.rank[0], -group.rank[1], 1, 0)
+            if group.need.given.keys() & self._need.given.keys():
+                for elastic_instance in group.elastic_instances:
+                    if elastic_instance.slot_info is not None:
+                        self._slots.add(elastic_instance.slot_info)
+            if not to_the_end and self._slots.starts_before(self._reached):
+                return True
+        return False
+
+    def _find_key(self, slot_info: SlotInfo) -> _Turn | None:
+        victims = self._list_victims(slot_info)
+        return _find_turn(victims[-1]) if victims else None
+
+    def _list_victims(self, slot_info: SlotInfo) -> Sequence[ElasticInstance]:
+        """Return the elastic instances of a slot without which the request fits there, in the order of lifts; none if
+        it does not fit even without all of them.
+        """
+        standing = self._assignment.standing.get(slot_info.order)
+        if not standing or not self._could_serve(slot_info):
+            return ()
+        amounts, free, victims = self._need.given[slot_info.slot.pool], slot_info.free, []
+        leases, uses = slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left
+        for each in sorted(standing, key=_find_turn):
+            victims.append(each)
+            leases += 1
+            uses += each.is_granted
+            if free is not None:
+                given = each.amounts_on(slot_info)
+                free = {name: amount + given.get(name, 0) for name, amount in free.items()}
+            if find_obstacle(amounts, free, leases, uses) is None:
+                return victims
+        return ()
+
+    def _could_serve(self, slot_info: SlotInfo) -> bool:
+        """Return whether the request fits on the empty slot, and the starvation guard does not keep the slot."""
+        known = self._serves.get(slot_info.order)
+        if known is None or not self._assignment.has(slot_info):
+            known = self._serves[slot_info.order] = self._assignment.could_serve(self._need, slot_info)
+        return known
+
+
+class VictimSearch:
+    """Searches for the elastic instances to lift, for one request after the other."""
+
+    def __init__(self, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
+        """Start without searches. `groups`: all groups in rank order; the caller may insert and remove groups."""
+        self._groups, self._assignment = groups, assignment
+        self._candidates: dict[RequestClass, _Candidates] = {}
+
+    def find(self, need: InstanceRequest, bound: Rank, declined: Sequence[str] = ()) -> Sequence[ElasticInstance]:
+        """Return the elastic instances to lift for one more instance of the request, in the order of lifts.
+
+        They belong to groups from the rank `bound` on. None are returned if no lift helps.
+        """
+        candidates = self._candidates.get(need.likeness)
+        if candidates is None:
+            candidates = self._candidates[need.likeness] = _Candidates(need, self._groups, self._assignment)
+        return candidates.find(bound, declined)
