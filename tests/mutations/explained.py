@@ -66,7 +66,7 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.preempt": {
-        "relevel": [
+        "find_movable": [
             Change(
                 "a balance of exactly SAVED is within the bounds, so this line is not reached",
                 "balance > SAVED",

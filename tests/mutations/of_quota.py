@@ -24,14 +24,14 @@ OF_QUOTA: Final[Changes] = {
             Change("up to 600 saved a lease keeps its level", "SAVED: Final = 600.0", "SAVED: Final = 599.0"),
             Change("down to -600 overdrawn a lease keeps its level", "-600.0", "-599.0"),
         ],
-        "_list_preemptors": [
-            Change("an account with worse work running preempts nothing", "not barred[name]", "True"),
+        "_find_preemptors": [
+            Change("an account with worse work running preempts nothing", "not has_worse(payer, level)", "True"),
         ],
         "_list_targets": [
-            Change("only worse levels are preempted", "run.level <= level", "run.level < level"),
+            Change("only worse levels are preempted", "quota_run.running.list_worse(level)", "quota_run.running.list_worse(level - 1)"),
         ],
     },
-    "scheduler.policy.quota.running": {
+    "scheduler.policy.quota.account_limits": {
         "AccountLimits.is_fanned_out": [
             Change(
                 "max_fanout itself is reached",
@@ -51,8 +51,8 @@ OF_QUOTA: Final[Changes] = {
         "place_by_quota": [
             Change(
                 "reservations that prefer a slot come before others",
-                "match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=True)",
-                "match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=False)",
+                "match_idle(quota_run, candidates, level, preferring=True)",
+                "match_idle(quota_run, candidates, level, preferring=False)",
             ),
         ],
     },

@@ -8,29 +8,26 @@ instances fit. If not, the slot goes to the next one in order, and later slots a
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 from scheduler.model.labels import has_labels
 from scheduler.model.resources import Resources, subtract
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.quota.group_table import Candidates
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.run import QuotaRun
 
 
-def match_idle(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int, *, preferring: bool) -> None:
+def match_idle(quota_run: QuotaRun, candidates: Candidates, level: int, *, preferring: bool) -> None:
     """Assign idle slots to pending groups at one level.
 
     `preferring`: only slots with all labels that a group prefers.
     """
-    asked = [
-        (requirements, group)
-        for group in groups
-        if (requirements := group.preferred if preferring else group.required) is not None
-    ]
-    if not asked or not quota_run.idle:
+    if not candidates.payers or not quota_run.idle:
         return
-    matching = _Matching(quota_run, asked, level, preferring=preferring)
+    matching = _Matching(quota_run, candidates, level, preferring=preferring)
     for slot_info in quota_run.idle:
         while slot_info.has_place and (met := quota_run.requirements_index.list_met(slot_info, slot_info.free)):
             found = matching.find(met, slot_info)
@@ -41,11 +38,11 @@ def match_idle(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int, 
 
 
 class _Matching:
-    def __init__(
-        self, quota_run: QuotaRun, asked: list[tuple[Requirements, PendingGroup]], level: int, *, preferring: bool
-    ) -> None:
+    def __init__(self, quota_run: QuotaRun, candidates: Candidates, level: int, *, preferring: bool) -> None:
         self._run, self._level, self._preferring = quota_run, level, preferring
-        self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(asked, self._is_out)
+        self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(
+            partial(candidates.list_meeting, preferring=preferring), self._is_out
+        )
         self._hopeless: set[PendingGroup] = set()
         """Groups with several instances for each reservation that do not fit even without the first instance."""
 

@@ -5,12 +5,12 @@ cost does not grow with slots × reservations.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from scheduler.model.accounts import Account
 from scheduler.model.labels import Labels, shape_of
@@ -42,8 +42,12 @@ class Requirements:
         return find_obstacle(step.amounts, free) is None
 
 
+MOST_KINDS: Final = 100_000
+"""The most kinds of slots for which the requirements that they meet are kept."""
+
+
 class RequirementsIndex:
-    """All requirements of one cycle, each once, and a search for those that a slot meets."""
+    """All requirements under the same rules, each once, and a search for those that a slot meets."""
 
     def __init__(self) -> None:
         self._known: dict[object, Requirements] = {}
@@ -69,6 +73,8 @@ class RequirementsIndex:
         key = (slot_info.slot.pool, tuple(slot_info.labels.items()), None if free is None else tuple(free.items()))
         found = self._met.get(key)
         if found is None:
+            if len(self._met) > MOST_KINDS:
+                self._met.clear()
             filed = chain.from_iterable(self._by_label.get(item, ()) for item in (None, *slot_info.labels.items()))
             met = (each for each in filed if each.is_met(slot_info.slot.pool, slot_info.labels, free))
             found = self._met[key] = tuple(sorted(met, key=attrgetter("number")))
@@ -99,7 +105,7 @@ class PendingGroup:
     """The requirements of the first instance of each reservation."""
     preferred: Requirements | None
     """The requirements with all preferred labels added; None if no slot can have both preferred and required ones."""
-    reservations: list[Reservation]
+    reservations: Sequence[Reservation]
     """The reservations of the group in queue order."""
     served: int = 0
     """The number of reservations of the group, from the first on, that are placed."""
@@ -122,18 +128,26 @@ class PendingGroup:
 
 
 class PendingIndex(Generic[Found]):
-    """An index of pending groups by requirements; slots that meet the same requirements share a heap of groups."""
+    """An index of pending groups by requirements; slots that meet the same requirements share a heap of groups.
+
+    `list_groups` returns the groups with given requirements. It is called when the first slot meets them.
+    """
 
     def __init__(
-        self, groups: Iterable[tuple[Requirements, PendingGroup]], is_out: Callable[[PendingGroup], bool]
+        self,
+        list_groups: Callable[[Requirements], Sequence[PendingGroup]],
+        is_out: Callable[[PendingGroup], bool],
     ) -> None:
-        self._groups: dict[Requirements, list[PendingGroup]] = {}
+        self._list_groups, self._groups = list_groups, dict[Requirements, Sequence[PendingGroup]]()
         self._heaps: dict[tuple[Requirements, ...], list[tuple[Rank, int, PendingGroup]]] = {}
         """By the requirements that a slot meets: a heap of the groups that could be placed there."""
         self._is_out = is_out
         """A function that returns whether a group is not to be placed here any more."""
-        for requirements, group in groups:
-            self._groups.setdefault(requirements, []).append(group)
+
+    def _has_groups(self, requirements: Requirements) -> bool:
+        if requirements not in self._groups:
+            self._groups[requirements] = self._list_groups(requirements)
+        return bool(self._groups[requirements])
 
     def find(
         self, met: tuple[Requirements, ...], accept: Callable[[PendingGroup], Found | None]
@@ -141,7 +155,7 @@ class PendingIndex(Generic[Found]):
         """Return the first group in order that the slot can serve and `accept` accepts, with its result."""
         heap = self._heaps.get(met)
         if heap is None:
-            own = tuple(requirements for requirements in met if requirements in self._groups)
+            own = tuple(filter(self._has_groups, met))
             if own not in self._heaps:
                 groups = chain.from_iterable(self._groups[requirements] for requirements in own)
                 self._heaps[own] = [(group.rank, group.number, group) for group in groups if not group.is_served]

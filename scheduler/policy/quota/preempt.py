@@ -8,18 +8,21 @@ enough capacity. Source: qscheduler, where a slot has one lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import combinations
 from math import comb
 from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.accounts import FREE, NOTHING, Levels, add
+from scheduler.model.accounts import NOTHING, Account, Levels, add
 from scheduler.model.decisions import Preempt, Relevel
 from scheduler.model.labels import has_labels
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.quota.group_table import Candidates
+from scheduler.policy.quota.idle_slots import serves_quota
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
 from scheduler.policy.quota.running import RunningIndex, RunningWork
@@ -38,17 +41,33 @@ def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
     """
     for name, account in sorted(cycle.balances.accounts.items()):
         balance = cycle.balances.left[name][level]
-        if OVERDRAWN <= balance <= SAVED or name not in running.of_account:
-            continue
-        runs = list(running.list_metered(name))
-        net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
-        movable = [run for run in runs if run.state == "held"]
-        if balance < OVERDRAWN and net < 0:
-            cheapest = [run for run in movable if run.level == level]
-            _move(cycle, _choose(cheapest, lambda run: run.rank, -net), level + 1)
-        elif balance > SAVED and net > 0:
-            dearest = [run for run in movable if run.level > level]
-            _move(cycle, _choose(dearest, lambda run: (*(-each for each in run.cost), *run.rank[1:]), net), level)
+        runs, wanted = find_movable(running, account, balance, level)
+        if runs and balance < OVERDRAWN:
+            _move(running, _choose(runs, lambda run: run.rank, wanted), level + 1)
+        elif runs:
+            _move(running, _choose(runs, lambda run: (*(-each for each in run.cost), *run.rank[1:]), wanted), level)
+
+
+def find_movable(
+    running: RunningIndex, account: Account, balance: float, level: int
+) -> tuple[list[RunningWork], float]:
+    """Return the work of an account that may move to or from a level at this balance, and how much of it moves.
+
+    Work is weighed by its cost per second.
+    """
+    if OVERDRAWN <= balance <= SAVED:
+        return [], 0.0
+    is_overdrawn, name = balance < OVERDRAWN, account.id
+    if not (running.has_work(name, level) if is_overdrawn else running.has_worse(name, level)):
+        return [], 0.0  # speed: none of the account's work could move
+    runs = running.list_metered(name)
+    net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
+    movable = [run for run in runs if run.state == "held"]
+    if is_overdrawn and net < 0:
+        return [run for run in movable if run.level == level], -net
+    if balance > SAVED and net > 0:
+        return [run for run in movable if run.level > level], net
+    return [], 0.0
 
 
 def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted: float) -> Iterable[RunningWork]:
@@ -61,10 +80,10 @@ def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted:
         yield run
 
 
-def _move(cycle: CycleState, runs: Iterable[RunningWork], to: int) -> None:
+def _move(running: RunningIndex, runs: Iterable[RunningWork], to: int) -> None:
     for run in runs:
-        cycle.decide(Relevel(reservation=run.reservation.id, source=run.level, to=min(to, FREE)))
-        run.level = to
+        running.cycle.decide(Relevel(reservation=run.reservation.id, source=run.level, to=to))
+        running.move(run, to)
 
 
 MOST_SETS: Final = 2_000
@@ -115,7 +134,7 @@ def sum_costs(runs: Iterable[RunningWork]) -> Levels:
     return cost
 
 
-def preempt(quota_run: QuotaRun, level: int) -> None:
+def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
     """Preempt worse work at one paid level, on the slot with the cheapest work first, then in slot order.
 
     A slot goes to the first reservation whose labels it has and whose account is not at a limit and has strictly more
@@ -123,68 +142,63 @@ def preempt(quota_run: QuotaRun, level: int) -> None:
     as the step begins preempts nothing. A reservation with several instances preempts only where all of them fit on
     the slot. Each slot has at most one preemption in a cycle.
     """
-    groups = _list_preemptors(quota_run, level)
-    if not groups:
+    if next(quota_run.running.list_worse(level), None) is None:
         return
-    step, targets = _Preemption(quota_run, groups, level), _list_targets(quota_run, level)
+    preemptors = _find_preemptors(quota_run, candidates, level)
+    if all(group.is_served for group in preemptors):
+        return
+    step, targets = _Preemption(quota_run, preemptors, level), _list_targets(quota_run, level)
     for victims, slot_info in targets:
         if not step.take(slot_info, victims):
             break
     if not quota_run.cycle.decisions:
-        _note_contests(quota_run, groups, targets)
+        _note_contests(quota_run, preemptors, targets)
 
 
 def _note_contests(
-    quota_run: QuotaRun, groups: Iterable[PendingGroup], targets: Iterable[tuple[list[RunningWork], SlotInfo]]
+    quota_run: QuotaRun, preemptors: Candidates, targets: Iterable[tuple[list[RunningWork], SlotInfo]]
 ) -> None:
     """Note for each account what the cheapest work costs that its reservations could preempt by labels and amounts.
 
     The targets are in order of cost.
     """
     payers: dict[Requirements, set[str]] = {}
-    for group in groups:
-        if group.account is not None:
-            payers.setdefault(group.required, set()).add(group.account.id)
     for runs, slot_info in targets:
         for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.capacity):
-            for name in payers.get(requirements, ()):
+            if requirements not in payers:
+                found = preemptors.list_meeting(requirements, preferring=False)
+                payers[requirements] = {group.account.id for group in found if group.account is not None}
+            for name in payers[requirements]:
                 least = quota_run.contests.setdefault(name, runs[0].cost)
                 quota_run.contests[name] = min(least, runs[0].cost)
 
 
-def _list_preemptors(quota_run: QuotaRun, level: int) -> list[PendingGroup]:
-    barred: dict[str, bool] = {}
-    groups = []
-    for group in quota_run.list_open(level):
-        if group.account is None or not group.demand.settings.preemption:
-            continue
-        name = group.account.id
-        if name not in barred:
-            barred[name] = quota_run.running.has_worse(name, level)
-        if not barred[name]:
-            groups.append(group)
-    return groups
+def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) -> Candidates:
+    """Return the groups that may preempt work: their account has no work at a worse level."""
+    has_worse = quota_run.running.has_worse
+    payers = [payer for payer in candidates.payers if payer is not None and not has_worse(payer, level)]
+    return Candidates(
+        candidates.table, payers, lambda group: candidates.accept(group) and group.demand.settings.preemption
+    )
 
 
 def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
-    """Yield slots on which work may be preempted, as (possible victims, their slot), cheapest victim first.
+    """Return slots on which work may be preempted, as (possible victims, their slot), cheapest victim first.
 
     Work is not preempted before all its leases are `min_run_time` old (0: at any time).
     """
-    slot_infos = {
-        slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos if not slot_info.pool.recycle_unclean
-    }
-    found: dict[SlotInfo, list[RunningWork]] = {}
-    for run in quota_run.running.runs.values():
-        if run.level <= level or run.state != "held" or not run.reservation.request.preemptible:
+    cycle, found = quota_run.cycle, dict[SlotInfo, list[RunningWork]]()
+    for run in quota_run.running.list_worse(level):
+        if run.state != "held" or not run.reservation.request.preemptible:
             continue
-        least = quota_run.cycle.settings_of(run.reservation).min_run_time
+        least = cycle.settings_of(run.reservation).min_run_time
         earliest = max(lease.assigned_at for lease in run.leases) + least if least else 0.0
-        if not quota_run.cycle.is_due(earliest):
-            quota_run.cycle.timers.add(earliest)
+        if not cycle.is_due(earliest):
+            cycle.timers.add(earliest)
             continue
         for slot in {lease.slot: None for lease in run.leases}:
-            if (slot_info := slot_infos.get(slot)) is not None and slot_info not in quota_run.preempted:
+            slot_info = cycle.slot_infos.get(slot)
+            if slot_info is not None and _may_be_taken(quota_run, slot_info):
                 found.setdefault(slot_info, []).append(run)
     for runs in found.values():
         runs.sort(key=lambda run: run.rank)
@@ -193,14 +207,21 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
     )
 
 
+def _may_be_taken(quota_run: QuotaRun, slot_info: SlotInfo) -> bool:
+    """Return whether work on a slot may be preempted, and none was in this cycle."""
+    if slot_info in quota_run.preempted or slot_info.pool.recycle_unclean:
+        return False
+    return serves_quota(quota_run.cycle, slot_info)
+
+
 class _Preemption:
-    def __init__(self, quota_run: QuotaRun, groups: list[PendingGroup], level: int) -> None:
+    def __init__(self, quota_run: QuotaRun, preemptors: Candidates, level: int) -> None:
         self._run, self._level = quota_run, level
         self._left = quota_run.cycle.balances.left
         self._pending: PendingIndex[list[RunningWork]] = PendingIndex(
-            ((group.required, group) for group in groups), self._is_out
+            partial(preemptors.list_meeting, preferring=False), self._is_out
         )
-        self._payers = {group.account.id for group in groups if group.account}
+        self._payers = [payer for payer in preemptors.payers if payer is not None]
         self._least: Levels | None = None
         """The cost of the cheapest victim of the present slot.
 

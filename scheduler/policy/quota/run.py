@@ -3,9 +3,10 @@
 The state is the pending groups by level, the idle slots, the running work and the limits of accounts.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 
-from scheduler.model.accounts import FREE, Levels
+from scheduler.model.accounts import FREE, PAID, Levels
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources, subtract, total
 from scheduler.policy.capacity.fits import find_obstacle, measure
@@ -13,75 +14,60 @@ from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.queueing.order import count_required
+from scheduler.policy.quota.account_limits import AccountLimits
 from scheduler.policy.quota.accounting import weigh
-from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
-from scheduler.policy.quota.running import AccountLimits, RunningIndex, RunningWork, find_likeness
+from scheduler.policy.quota.group_table import Candidates, GroupTable
+from scheduler.policy.quota.idle_slots import serves_quota, sort_slots
+from scheduler.policy.quota.memory import QuotaMemory
+from scheduler.policy.quota.pending_groups import PendingGroup
+from scheduler.policy.quota.running import RunningWork
 
 
 class QuotaRun:
     """The state of one pass that places reservations by quota: groups, slots, running work and limits of accounts."""
 
-    def __init__(self, cycle: CycleState, running: RunningIndex, waiters: Queue) -> None:
-        self.cycle, self.running = cycle, running
-        self.limits = AccountLimits(cycle, running)
-        self.requirements_index = RequirementsIndex()
-        self.groups: list[list[PendingGroup]] = [[] for _ in range(FREE + 1)]
-        """Pending groups by the level that their account can pay; in the order of their first reservations."""
-        settings_of = cycle.rules.settings_of
-        self.slot_infos = [
-            slot_info
-            for slot_info in cycle.slot_infos.values()
-            if slot_info.takes_leases and settings_of(slot_info.slot.pool, None).queue == "quota"
-        ]
-        """Slots in service in pools whose queue is `quota`, full ones too, in slot order."""
-        self.idle = [slot_info for slot_info in self.slot_infos if slot_info.has_place]
+    def __init__(self, cycle: CycleState, memory: QuotaMemory, waiters: Queue) -> None:
+        self.cycle, self.running = cycle, memory.running
+        self.limits = AccountLimits(cycle, memory.running)
+        self.groups = GroupTable(cycle, waiters, memory.requests)
+        self.requirements_index = memory.requests.requirements
+        self.idle = memory.idle.list(cycle)
         """Slots that can take one more lease, apart from resources."""
         self.preempted: set[SlotInfo] = set()
         """Slots with a preemption in this cycle: each slot has at most one."""
         self.contests: dict[str, Levels] = {}
-        """By account whose reservations could have preempted work with more balance: the cost of the cheapest of it.
-        """
+        """By account whose reservations could have preempted work with more balance: the cost of the cheapest of it."""
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
         self.given: dict[SlotInfo, list[Resources]] = {}
         """By slot: the amounts that this cycle has assigned there."""
         self._has_filled = False
         """Whether a slot may have become full since full slots were last removed from the idle ones."""
-        self._required: dict[Demand, tuple[int, Requirements, Requirements | None]] = {}
-        self._open_groups(waiters)
 
-    def _open_groups(self, waiters: Queue) -> None:
-        groups = self.cycle.group_waiters()
-        if groups is None or len(groups[1]) != len(waiters.ids):
-            account_of, found = self.cycle.balances.account_of, dict[tuple[str | None, Demand], list[Reservation]]()
-            for reservation, demand in waiters:
-                payer = account_of(reservation)
-                found.setdefault((payer.id if payer else None, demand), []).append(reservation)
-            alike = [(demand, rows) for (_, demand), rows in found.items()]
-        else:
-            alike = [(self.cycle.demand_of(rows[0]), rows) for rows in groups[0]]
-        for number, (demand, rows) in enumerate(alike):
-            if demand not in self._required:
-                self._required[demand] = (count_required(demand.shape), *self._find_requirements(demand))
-            account, level = self.cycle.balances.account_of(rows[0]), self.cycle.balances.level_of(rows[0])
-            likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
-            required = self._required[demand]
-            self.groups[level].append(PendingGroup(number, account, demand, level, likeness, *required, rows))
+    @cached_property
+    def slot_infos(self) -> list[SlotInfo]:
+        """Slots in service in pools whose queue is `quota`, full ones too, in slot order."""
+        return [slot_info for slot_info in self.cycle.slot_infos.values() if serves_quota(self.cycle, slot_info)]
 
-    def _find_requirements(self, demand: Demand) -> tuple[Requirements, Requirements | None]:
-        need = demand.needs[0]
-        required = {**need.labels, **need.component.labels}
-        requirements = self.requirements_index.find(required, need.steps)
-        if not need.prefers:
-            return requirements, requirements
-        if any(required.get(name, value) != value for name, value in need.prefers.items()):
-            return requirements, None
-        return requirements, self.requirements_index.find({**required, **need.prefers}, need.steps)
-
-    def list_open(self, level: int) -> Iterator[PendingGroup]:
+    def find_candidates(self, level: int) -> Candidates:
         """Return the groups of a paid level that may still get a lease."""
-        return (group for group in self.groups[level] if not group.is_served and not self.limits.is_fanned_out(group))
+        return Candidates(self.groups, self.groups.payers[level], lambda group: not self.limits.is_fanned_out(group))
+
+    def find_free_candidates(self) -> Candidates:
+        """Return the groups that may run free: their account has nothing left, or pays for no more equal reservations.
+
+        Leases of the free level count towards these limits only in the next cycle.
+        """
+        accounts, limits = self.cycle.balances.accounts, self.limits.copy()
+        paying = {
+            payer for level in PAID for payer in self.groups.payers[level] if payer and accounts[payer].max_fanout
+        }
+        payers = {payer for payer in self.groups.payers[FREE] | paying if not self._must_pay(payer)}
+        return Candidates(self.groups, payers, lambda group: group.level == FREE or limits.is_fanned_out(group))
+
+    def _must_pay(self, payer: str | None) -> bool:
+        account = None if payer is None else self.cycle.balances.accounts.get(payer)
+        return account is not None and account.disable_free_tasks
 
     def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
         """Assign a slot for each instance to the first reservation of a group, as leases at this level."""
@@ -150,7 +136,7 @@ class QuotaRun:
     def reopen(self, slot_infos: Iterable[SlotInfo]) -> None:
         """Add those of the given slots that can take a lease again to the idle slots of this pass."""
         known = {*self.idle, *(slot_info for slot_info in slot_infos if slot_info.has_place)}
-        self.idle = [slot_info for slot_info in self.slot_infos if slot_info in known]
+        self.idle = sort_slots(slot_info for slot_info in known if serves_quota(self.cycle, slot_info))
 
     def drop_full(self) -> None:
         """Remove slots that can take no more leases from the idle slots of this pass."""

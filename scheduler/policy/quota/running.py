@@ -1,24 +1,24 @@
-"""Running work under quota: cost, level and slots of each reservation's leases, and the limits of accounts.
+"""Running work under quota: cost, level and slots of each reservation's leases.
 
 Leases that are assigned in this cycle count at once. A reservation with several leases is one piece of work: it has one
-level, and its cost is the cost of all its leases. Source: qscheduler; the limits of accounts come from its releases
-that enforced them.
+level, and its cost is the cost of all its leases. The index is kept from one cycle to the next: a cycle derives again
+the work whose rows changed since, and the work that the last cycle changed. Source: qscheduler.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
-from scheduler.model.accounts import NOTHING, Account, Levels, add
-from scheduler.model.labels import Labels, shape_of
-from scheduler.model.reservations import Lease, Reservation, Shape
-from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.model.accounts import FREE, NOTHING, Account, Levels, add, find_account
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.plan_cache import list_touched
 from scheduler.policy.quota.accounting import settle
-from scheduler.policy.quota.pending_groups import PendingGroup
 
 RunState = Literal["held", "leaving", "claimed"]
+HOLDING = frozenset({"leased", "revoking", "pending"})
+"""The phases of reservations with leases or claims."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,163 +28,181 @@ class RunningWork:
     `leaving`: it was preempted or interrupted, and its grace runs.
     """
 
+    index: "RunningIndex" = field(repr=False)
     reservation: Reservation
-    account: Account | None
+    payer: str | None
+    """The account that pays for the work."""
     level: int
     leases: tuple[Lease, ...]
-    order: int
-    """The position of the reservation's first slot in the order of all slots."""
     state: RunState
-    now: float
     weight: float
     """The cost of the running work per second."""
-    _cost: Levels | None = None
+    position: tuple[int, int]
+    """The position in the order of submission; work that began in this cycle comes later, in the order of assignment.
+    """
+    is_metered: bool
+    """Whether the work counts for the levels of its account; preempted work uses nothing in its grace."""
+    _cost: Levels = NOTHING
+    _cost_at: float | None = None
+
+    @property
+    def account(self) -> Account | None:
+        """The account that pays for the work."""
+        return None if self.payer is None else self.index.cycle.balances.accounts.get(self.payer)
 
     @property
     def cost(self) -> Levels:
         """What the running work has used up to now, with what it inherited from its victims."""
-        if self._cost is None:
-            self._cost = NOTHING
+        if self._cost_at != self.index.cycle.now:
+            self._cost, self._cost_at = NOTHING, self.index.cycle.now
             for lease in self.leases:
-                self._cost = add(self._cost, settle(lease, self.now).cost)
+                self._cost = add(self._cost, settle(lease, self._cost_at).cost)
         return self._cost
 
     @property
     def rank(self) -> tuple[Levels, int, int]:
         """The rank of running work among possible victims: cheapest first, then by slot."""
-        return (self.cost, self.order, self.reservation.sequence)
+        slot_infos = self.index.cycle.slot_infos
+        found = [slot_infos[lease.slot].order for lease in self.leases if lease.slot in slot_infos]
+        return (self.cost, min(found, default=len(slot_infos)), self.reservation.sequence)
 
 
 class RunningIndex:
-    """All running work under `queue: quota`, with the changes of this cycle so far."""
+    """All running work under `queue: quota` of one view, with the changes of the present cycle so far.
 
-    def __init__(self, cycle: CycleState) -> None:
-        self._cycle = cycle
-        self._last = len(cycle.slot_infos)
+    It holds as long as the rules, and the accounts that pay for reservations, stay the same.
+    """
+
+    cycle: CycleState
+
+    def __init__(self) -> None:
         self.runs: dict[str, RunningWork] = {}
-        self.of_account: dict[str, list[RunningWork]] = {}
-        """By id of an account that exists: the running work that the account pays for."""
-        for reservation in _list_holders(cycle):
-            self.add(reservation, reservation.leases)
+        self._revision: int | None = None
+        """The revision of the view up to which its changes are known; None: nothing is known."""
+        self._of_slot: dict[str, tuple[str, ...]] = {}
+        """By slot: the reservations with leases on it when the view was read."""
+        self._changed: set[str] = set()
+        """Reservations whose work this cycle changed, or the last one: their rows may not have changed as well."""
+        self._paid_by: dict[str, dict[str, RunningWork]] = {}
+        self._at_level: list[dict[str, RunningWork]] = [{} for _ in range(FREE + 1)]
+        self._added = 0
+        """How often work was added in a cycle."""
+        self._metered: Counter[tuple[str, int]] = Counter()
+        """By account and level: how many pieces of work count for the account's levels."""
+
+    def begin(self, cycle: CycleState) -> None:
+        """Bring the index up to date with the view and with what this cycle has ended or revoked."""
+        self.cycle = cycle
+        for name in self._read_all() if self._revision is None else self._read_changes():
+            self._derive(name)
+        self._revision, self._changed = cycle.view.revision, set()
+        for name in cycle.over:
+            if name in self.runs:
+                self.end(name)
+        for name, reservation in cycle.returning.items():
+            if name in self.runs and self.runs[name].state != "leaving":
+                self.add(reservation, reservation.leases)
+
+    def finish(self) -> None:
+        """Forget the cycle. Work that it changed is derived again as the next one begins."""
+        del self.cycle
+
+    def _read_all(self) -> list[str]:
+        view = self.cycle.view
+        self._of_slot = {slot: tuple({owner for owner, _ in leases}) for slot, leases in view.leases_on.items()}
+        return [*view.by_phase["leased"], *view.by_phase["revoking"], *view.special]
+
+    def _read_changes(self) -> set[str]:
+        """Return the reservations whose work may have changed since the last cycle began."""
+        leases_on, names = self.cycle.view.leases_on, self._changed
+        for slot in list_touched(self.cycle.view, self._revision or 0):
+            names.update(self._of_slot.pop(slot, ()))
+            if slot in leases_on:
+                owners = self._of_slot[slot] = tuple({owner for owner, _ in leases_on[slot]})
+                names.update(owners)
+        return names
+
+    def _derive(self, name: str) -> None:
+        if name in self.runs:
+            self._remove(name)
+        row = self.cycle.view.reservations.get(name)
+        if row is None or not row.leases or row.phase not in HOLDING:
+            return
+        if self.cycle.settings_of(row).queue == "quota":
+            self._put(row, row.leases, "leaving" if row.phase == "revoking" else "held", (0, row.sequence))
 
     def add(self, reservation: Reservation, leases: tuple[Lease, ...]) -> RunningWork:
         """Add a reservation with the given leases to the running work, or replace its leases."""
         if reservation.id in self.runs:
-            self.end(reservation.id)
-        cycle = self._cycle
-        account = cycle.balances.account_of(reservation)
-        is_leaving = reservation.phase == "revoking" or reservation.id in cycle.returning
-        state: RunState = "leaving" if is_leaving else "held"
+            self._remove(reservation.id)
+        self._changed.add(reservation.id)
+        self._added += 1
+        is_leaving = reservation.phase == "revoking" or reservation.id in self.cycle.returning
+        return self._put(reservation, leases, "leaving" if is_leaving else "held", (1, self._added))
+
+    def _put(
+        self, reservation: Reservation, leases: tuple[Lease, ...], state: RunState, position: tuple[int, int]
+    ) -> RunningWork:
         if leases[0].state == "claimed":
             state = "claimed"
+        payer = find_account(self.cycle.view.accounts, reservation.request.account, reservation.sequence)
         run = RunningWork(
+            index=self,
             reservation=reservation,
-            account=account,
+            payer=None if payer is None else payer.id,
             level=leases[0].level,
             leases=leases,
-            order=self._order_of(leases[0]) if len(leases) == 1 else min(map(self._order_of, leases)),
             state=state,
-            now=cycle.now,
             weight=leases[0].weight if len(leases) == 1 else sum(lease.weight for lease in leases),
+            position=position,
+            is_metered=state != "leaving" or any(each.charged_at is not None for each in leases),
         )
-        self.runs[reservation.id] = run
-        if account is not None:
-            self.of_account.setdefault(account.id, []).append(run)
+        self.runs[reservation.id] = self._at_level[run.level][reservation.id] = run
+        if run.payer is not None:
+            self._paid_by.setdefault(run.payer, {})[reservation.id] = run
+            self._metered[run.payer, run.level] += run.is_metered
         return run
+
+    def _remove(self, name: str) -> None:
+        run = self.runs.pop(name)
+        del self._at_level[run.level][name]
+        if run.payer is not None:
+            del self._paid_by[run.payer][name]
+            self._metered[run.payer, run.level] -= run.is_metered
 
     def end(self, name: str) -> None:
         """Remove a reservation from the index of running work, because its leases ended."""
-        run = self.runs.pop(name)
-        if run.account is not None:
-            self.of_account[run.account.id].remove(run)
+        self._changed.add(name)
+        self._remove(name)
 
-    def list_metered(self, account: str) -> Iterator[RunningWork]:
-        """Return the work that counts for the levels of an account; preempted work uses nothing in its grace."""
-        return (
-            run
-            for run in self.of_account.get(account, ())
-            if run.state != "leaving" or any(each.charged_at is not None for each in run.leases)
-        )
+    def move(self, run: RunningWork, level: int) -> None:
+        """Let running work pay at another level from now on."""
+        name = run.reservation.id
+        self._changed.add(name)
+        self._remove(name)
+        run.level = level
+        self.runs[name] = self._at_level[level][name] = run
+        if run.payer is not None:
+            self._paid_by[run.payer][name] = run
+            self._metered[run.payer, level] += run.is_metered
+
+    def list_paid_by(self, account: str) -> list[RunningWork]:
+        """Return the work that an account pays for, in the order of submission."""
+        return sorted(self._paid_by.get(account, {}).values(), key=lambda run: run.position)
+
+    def list_metered(self, account: str) -> list[RunningWork]:
+        """Return the work that counts for the levels of an account, in the order of submission."""
+        return [run for run in self.list_paid_by(account) if run.is_metered]
+
+    def list_worse(self, level: int) -> Iterator[RunningWork]:
+        """Yield all work at levels worse than `level`, in no fixed order."""
+        for runs in self._at_level[level + 1 :]:
+            yield from runs.values()
+
+    def has_work(self, account: str, level: int) -> bool:
+        """Return whether work at this level counts for the account."""
+        return self._metered[account, level] > 0
 
     def has_worse(self, account: str, level: int) -> bool:
         """Return whether the account has a lease at a level worse than `level`."""
-        return any(run.level > level for run in self.list_metered(account))
-
-    def _order_of(self, lease: Lease) -> int:
-        slot_info = self._cycle.slot_infos.get(lease.slot)
-        return self._last if slot_info is None else slot_info.order
-
-
-def _list_holders(cycle: CycleState) -> Iterator[Reservation]:
-    """Return the reservations with leases or claims whose queue is `quota`, in order of submission."""
-    found = [*cycle.list_in_phase("leased"), *cycle.list_in_phase("revoking"), *cycle.list_claimants()]
-    found.sort(key=lambda each: each.sequence)
-    return (each for each in found if each.leases and cycle.settings_of(each).queue == "quota")
-
-
-def find_likeness(account: Account | None, shape: Shape) -> Hashable:
-    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`."""
-    return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
-
-
-class AccountLimits:
-    """The number of leases of each account, by key of equal reservations and by label that the account limits.
-
-    `max_fanout` limits the paid leases of equal reservations, `per_label_task_limits` the leases on slots with a label.
-    Both count the leases that run as placing begins, at any level, and leases that are assigned in the cycle. Leases
-    that a preemption ends are not counted from the next cycle on.
-    """
-
-    def __init__(self, cycle: CycleState, running: RunningIndex) -> None:
-        self._alike: Counter[Hashable] = Counter()
-        self._labelled: Counter[tuple[str, str, str]] = Counter()
-        for run in running.runs.values():
-            account = run.account
-            if account is None:
-                continue
-            if account.max_fanout:
-                likeness = find_likeness(account, cycle.view.shapes[run.reservation.id])
-                self._alike[likeness] += len(run.leases)
-            if account.per_label_task_limits:
-                for lease in run.leases:
-                    if lease.slot in cycle.slot_infos:
-                        self._note_labels(account, cycle.slot_infos[lease.slot].labels)
-
-    def is_fanned_out(self, group: PendingGroup) -> bool:
-        """Return whether the reservations that are equal to those of a group have `max_fanout` leases.
-
-        Then the group gets no paid lease and preempts nothing.
-        """
-        account = group.account
-        return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
-
-    def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
-        """Return whether leases on all these slots would exceed the limit that the quota account has for a label
-        (`per_label_task_limits`).
-        """
-        if account is None or not account.per_label_task_limits:
-            return False
-        limits, taken = account.per_label_task_limits, Counter[tuple[str, str, str]]()
-        for slot_info in slot_infos:
-            for name in limits.keys() & slot_info.labels.keys():
-                key = (account.id, name, slot_info.labels[name])
-                taken[key] += 1
-                if self._labelled[key] + taken[key] > limits[name]:
-                    return True
-        return False
-
-    def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
-        """Count the leases that a reservation gets on these slots towards the limits of its quota account."""
-        account = group.account
-        if account is None:
-            return
-        for slot_info in slot_infos:
-            if account.max_fanout:
-                self._alike[group.likeness] += 1
-            if account.per_label_task_limits:
-                self._note_labels(account, slot_info.labels)
-
-    def _note_labels(self, account: Account, labels: Labels) -> None:
-        for name in account.per_label_task_limits:
-            if name in labels:
-                self._labelled[account.id, name, labels[name]] += 1
+        return any(self.has_work(account, other) for other in range(level + 1, FREE + 1))

@@ -10,19 +10,16 @@ from math import inf
 
 import msgspec
 
-from scheduler.model.accounts import NOTHING, PAID, Account, Levels, level_of
+from scheduler.model.accounts import NOTHING, Account, Levels, level_of
 from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.plan_cache import PlanCache
-from scheduler.policy.quota.preempt import OVERDRAWN, SAVED
+from scheduler.policy.quota.preempt import OVERDRAWN, SAVED, find_movable
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.running import RunningIndex
 from scheduler.policy.quota.usage import charge_all
-
-_Move = tuple[str, int, bool, bool]
-"""An account and a level at which running work would move down (first truth value) or up, by the balance there."""
 
 
 class _KeptPlan(msgspec.Struct, frozen=True):
@@ -33,9 +30,24 @@ class _KeptPlan(msgspec.Struct, frozen=True):
     """A cycle at or after this instant (seconds) could decide something, whatever the accounts have."""
     levels: dict[str, int]
     """By account: the level that it could pay."""
-    moves: list[_Move]
+    running: RunningIndex
+    """The work that ran as the plan was made."""
     contests: dict[str, Levels]
     """By account whose reservations could preempt work: what the cheapest such work costs at least."""
+    moves: dict[tuple[str, int, bool], bool]
+    """Whether running work moves, by account, level and whether its balance there is too high, or too low."""
+
+    def moves_work(self, account: Account) -> bool:
+        """Return whether running work of an account moves to another level by the account's balances."""
+        for level, balance in enumerate(account.balance):
+            if not OVERDRAWN <= balance <= SAVED:
+                case = (account.id, level, balance > SAVED)
+                if case not in self.moves:
+                    runs, _ = find_movable(self.running, account, balance, level)
+                    self.moves[case] = bool(runs)
+                if self.moves[case]:
+                    return True
+        return False
 
 
 class SteadyPlan:
@@ -46,13 +58,13 @@ class SteadyPlan:
         self._accounts: dict[str, Account] = {}
         """The rows of the accounts at `_revision`."""
         self._revision = 0
-        self._found: tuple[CycleState, list[_Move], dict[str, Levels]] | None = None
+        self._found: tuple[CycleState, RunningIndex, dict[str, Levels]] | None = None
         """What was noted in a cycle that had decided nothing until its reservations were placed."""
 
     def note(self, quota_run: QuotaRun) -> None:
-        """Note, when reservations were placed, at which balances running work would move or be preempted."""
+        """Note, when reservations were placed, what runs and which work could be preempted."""
         cycle = quota_run.cycle
-        self._found = None if cycle.decisions else (cycle, _list_moves(quota_run.running, cycle), quota_run.contests)
+        self._found = None if cycle.decisions else (cycle, quota_run.running, quota_run.contests)
 
     def keep(self, cycle: CycleState, plan: Plan, next_protection: float) -> Plan:
         """Keep the plan of this cycle if it has no decisions, and return it. Without `queue: quota` the cache keeps it.
@@ -66,7 +78,8 @@ class SteadyPlan:
             return plan
         falls_due = inf if plan.wake_at is None else plan.wake_at
         levels = {name: level_of(account.balance) for name, account in cycle.balances.accounts.items()}
-        self._kept = _KeptPlan(plan, cycle.rules, cycle.now, min(falls_due, next_protection), levels, *found[1:])
+        until = min(falls_due, next_protection)
+        self._kept = _KeptPlan(plan, cycle.rules, cycle.now, until, levels, *found[1:], moves={})
         self._accounts, self._revision = dict(cycle.view.accounts), cycle.view.revision
         return plan
 
@@ -83,10 +96,8 @@ class SteadyPlan:
             return None
         if any(accounts[name].balance > least for name, least in kept.contests.items()):
             return None
-        for name, level, falls, rises in kept.moves:
-            balance = accounts[name].balance[level]
-            if (falls and balance < OVERDRAWN) or (rises and balance > SAVED):
-                return None
+        if any(map(kept.moves_work, accounts.values())):
+            return None
         charged = tuple(name for name in accounts if view.accounts[name].charged_at < now)
         return msgspec.structs.replace(kept.plan, charged=charged)
 
@@ -108,22 +119,3 @@ class SteadyPlan:
 def _make_terms(account: Account) -> Account:
     """Return the account without the fields that a charge changes."""
     return msgspec.structs.replace(account, version=0, marked_at=0.0, balance=NOTHING, charged_at=0.0, due=NOTHING)
-
-
-def _list_moves(running: RunningIndex, cycle: CycleState) -> list[_Move]:
-    """Return at which levels running work of each account would move if the balance were low or high enough.
-
-    The conditions are those of `preempt.relevel`.
-    """
-    found: list[_Move] = []
-    for name, account in cycle.balances.accounts.items():
-        if name not in running.of_account:
-            continue
-        runs = list(running.list_metered(name))
-        movable = {run.level for run in runs if run.state == "held"}
-        for level in PAID:
-            net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
-            falls, rises = net < 0 and level in movable, net > 0 and any(other > level for other in movable)
-            if falls or rises:
-                found.append((name, level, falls, rises))
-    return found

@@ -7,7 +7,7 @@ cannot be placed blocks no other one, and an idle slot is never kept for a bette
 """
 
 from collections.abc import Iterable
-from itertools import chain, repeat
+from itertools import repeat
 
 from scheduler.model.accounts import FREE, PAID, Account
 from scheduler.model.reservations import Lease, Reservation
@@ -18,11 +18,11 @@ from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.match_idle import match_idle
+from scheduler.policy.quota.memory import QuotaMemory
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
 from scheduler.policy.quota.preempt import preempt, relevel
 from scheduler.policy.quota.reclaim import reclaim
 from scheduler.policy.quota.run import QuotaRun
-from scheduler.policy.quota.running import RunningIndex
 from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.usage import charge_all
 
@@ -77,8 +77,11 @@ class BlockReasons:
         self._run = quota_run
         self._idle_by_requirements: dict[Requirements, list[SlotInfo]] = {}
         self._known: dict[tuple[str, Requirements], str | None] = {}
-        waiting = (group for group in chain.from_iterable(quota_run.groups) if not group.is_served)
-        has_limits = any(group.account and group.account.per_label_task_limits for group in waiting)
+        accounts = quota_run.cycle.balances.accounts.values()
+        payers = [account.id for account in accounts if account.disable_free_tasks or account.per_label_task_limits]
+        self.groups = [group for group in quota_run.groups.list_of(payers) if not group.is_served]
+        """The groups that were not placed, of the accounts that may block a reservation."""
+        has_limits = any(group.account and group.account.per_label_task_limits for group in self.groups)
         for slot_info in quota_run.idle if has_limits else ():
             for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.free):
                 self._idle_by_requirements.setdefault(requirements, []).append(slot_info)
@@ -119,26 +122,25 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
         return waiters
     claimants = cycle.list_claimants()
     others = waiters.filter([not each.leases for each in waiters.reservations]) if claimants else waiters
-    quota_run = QuotaRun(cycle, RunningIndex(cycle), others)
+    memory = cycle.cache.recall(QuotaMemory)
+    memory.begin(cycle)
+    quota_run = QuotaRun(cycle, memory, others)
     _assign_claims(quota_run, [each for each in waiters.reservations if each.leases] if claimants else [])
     for level in PAID:
-        match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=True)
-        match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=False)
-        reclaim(quota_run, list(quota_run.list_open(level)), level)
+        candidates = quota_run.find_candidates(level)
+        match_idle(quota_run, candidates, level, preferring=True)
+        match_idle(quota_run, candidates, level, preferring=False)
+        reclaim(quota_run, candidates, level)
         relevel(cycle, quota_run.running, level)
-        preempt(quota_run, level)
-    # A group may run free if its account has nothing left, or pays for no more equal reservations.
-    free = [
-        group
-        for group in chain.from_iterable(quota_run.groups)
-        if not (group.is_served or (group.account is not None and group.account.disable_free_tasks))
-        and (group.level == FREE or quota_run.limits.is_fanned_out(group))
-    ]
+        preempt(quota_run, candidates, level)
+    free = quota_run.find_free_candidates()
     match_idle(quota_run, free, FREE, preferring=True)
     match_idle(quota_run, free, FREE, preferring=False)
     reclaim(quota_run, free, FREE)
     cycle.cache.recall(SteadyPlan).note(quota_run)
-    return _list_unplaced(quota_run, others)
+    unplaced = _list_unplaced(quota_run, others)
+    memory.running.finish()
+    return unplaced
 
 
 def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> None:
@@ -166,13 +168,13 @@ def split_by_queue(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
 def _list_unplaced(quota_run: QuotaRun, waiters: Queue) -> Queue:
     """Return the reservations that may cause a launch: not placed and not blocked, or preempted in this cycle."""
     cycle, reasons, blocked = quota_run.cycle, BlockReasons(quota_run), set[str]()
-    for group in chain.from_iterable(quota_run.groups):
-        reason = None if group.is_served else reasons.find(group)
+    for group in reasons.groups:
+        reason = reasons.find(group)
         if reason is not None:
             names = [each.id for each in group.reservations[group.served :]]
             cycle.wait_all(names, repeat(reason))
             blocked.update(names)
     done = quota_run.served | blocked
-    unplaced = waiters.filter([name not in done for name in waiters.ids])
+    unplaced = waiters.filter([name not in done for name in waiters.ids]) if done else waiters
     preempted = [each for each in cycle.preempted if not report_no_quota(cycle, each)]
     return sort_queue(cycle, unplaced.reservations + preempted) if preempted else unplaced

@@ -1,0 +1,176 @@
+"""The pending groups of one cycle, which are opened when a slot can serve them, and what is kept of their requests.
+
+Most groups wait for slots that are full. A cycle opens a group only if an idle slot meets its requirements, if its
+account may preempt work there, or if its account has a rule of its own.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from scheduler.model.accounts import FREE, level_of
+from scheduler.model.reservations import Reservation, Shape
+from scheduler.model.rules import Rules
+from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.cycle.queue import Demands, Queue
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.queueing.order import count_required
+from scheduler.policy.quota.account_limits import find_likeness
+from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
+
+Payer = str | None
+"""The name of the account that a group names, or of the account that pays for it; None: there is none."""
+Key = tuple[Payer, Shape | Demand]
+"""What the reservations of a group have in common."""
+SPARE_KEYS = 1_000
+"""The groups and shapes that are kept although no reservation waits with them: as many as are present, and these."""
+
+
+@dataclass(slots=True)
+class _Facts:
+    demand: Demand
+    labels: int
+    required: Requirements
+    preferred: Requirements | None
+
+
+class _Keys:
+    """The keys of groups by their requirements and by their account."""
+
+    def __init__(self) -> None:
+        self.all: set[Key] = set()
+        self.of_payer: dict[Payer, list[Key]] = {}
+        self._meeting: dict[tuple[Requirements, bool], dict[Payer, list[Key]]] = {}
+
+    def add(self, key: Key, facts: _Facts) -> None:
+        self.all.add(key)
+        self.of_payer.setdefault(key[0], []).append(key)
+        self._meeting.setdefault((facts.required, False), {}).setdefault(key[0], []).append(key)
+        if facts.preferred is not None:
+            self._meeting.setdefault((facts.preferred, True), {}).setdefault(key[0], []).append(key)
+
+    def list_meeting(self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool) -> Iterator[Key]:
+        """Yield the keys of groups of these accounts whose required (or also preferred) labels are `requirements`."""
+        for payer, keys in self._meeting.get((requirements, preferring), {}).items():
+            if payer in payers:
+                yield from keys
+
+
+class KnownRequests:
+    """What is kept of pending requests from one cycle to the next, under the same rules."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.requirements = RequirementsIndex()
+        self.keys = _Keys()
+        self._demands = Demands(rules)
+        self._facts: dict[Shape, _Facts] = {}
+
+    def trim(self, present: int) -> None:
+        """Forget everything if most of it belongs to requests that wait no longer. `present`: how many groups wait."""
+        if max(len(self.keys.all), len(self._facts)) > 2 * present + SPARE_KEYS:
+            self.requirements, self.keys, self._facts = RequirementsIndex(), _Keys(), {}
+
+    def find(self, shape: Shape) -> _Facts:
+        """Return what slots need for the first instance of this shape, and how many labels it requires."""
+        known = self._facts.get(shape)
+        if known is None:
+            demand = self._demands[shape]
+            known = self._facts[shape] = _Facts(demand, count_required(shape), *self._find_requirements(demand))
+        return known
+
+    def _find_requirements(self, demand: Demand) -> tuple[Requirements, Requirements | None]:
+        need = demand.needs[0]
+        required = {**need.labels, **need.component.labels}
+        requirements = self.requirements.find(required, need.steps)
+        if not need.prefers:
+            return requirements, requirements
+        if any(required.get(name, value) != value for name, value in need.prefers.items()):
+            return requirements, None
+        return requirements, self.requirements.find({**required, **need.prefers}, need.steps)
+
+
+class GroupTable:
+    """The pending groups of one cycle."""
+
+    def __init__(self, cycle: CycleState, waiters: Queue, known: KnownRequests) -> None:
+        self._cycle, self._known = cycle, known
+        self._opened: dict[Key, PendingGroup] = {}
+        self._rows: dict[Key, tuple[int, Sequence[Reservation]]]
+        """By key: the number of the group, and its reservations in queue order."""
+        groups, shapes = cycle.group_waiters(), cycle.view.shapes
+        if groups is not None and len(groups[1]) == len(waiters.ids):
+            self._rows = {
+                (rows[0].request.account, shapes[rows[0].id]): (number, rows) for number, rows in enumerate(groups[0])
+            }
+            known.trim(len(self._rows))
+            self._keys = known.keys
+        else:
+            self._rows = _group_each(cycle, waiters)
+            known.trim(len(self._rows))
+            self._keys = _Keys()
+        for key in self._rows.keys() - self._keys.all:
+            self._keys.add(key, self._find_facts(key))
+        self.payers: dict[int, set[Payer]] = {level: set() for level in range(FREE + 1)}
+        """By level: the accounts with pending groups that can pay for it."""
+        accounts = cycle.balances.accounts
+        for payer in {payer for payer, _ in self._rows}:
+            account = None if payer is None else accounts.get(payer)
+            self.payers[FREE if account is None else level_of(account.balance)].add(payer)
+
+    def _find_facts(self, key: Key) -> _Facts:
+        return self._known.find(key[1].shape if isinstance(key[1], Demand) else key[1])
+
+    def _open(self, key: Key) -> PendingGroup:
+        group = self._opened.get(key)
+        if group is None:
+            (number, rows), facts = self._rows[key], self._find_facts(key)
+            account, level = self._cycle.balances.account_of(rows[0]), self._cycle.balances.level_of(rows[0])
+            demand = key[1] if isinstance(key[1], Demand) else facts.demand
+            likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
+            group = self._opened[key] = PendingGroup(
+                number, account, demand, level, likeness, facts.labels, facts.required, facts.preferred, rows
+            )
+        return group
+
+    def list_meeting(
+        self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool
+    ) -> Iterator[PendingGroup]:
+        """Yield the groups of these accounts with given requirements. `preferring`: with preferred labels included."""
+        for key in self._keys.list_meeting(requirements, payers, preferring=preferring):
+            if key in self._rows:
+                yield self._open(key)
+
+    def list_of(self, payers: Iterable[Payer]) -> Iterator[PendingGroup]:
+        """Yield all groups of these accounts."""
+        for payer in payers:
+            for key in self._keys.of_payer.get(payer, ()):
+                if key in self._rows:
+                    yield self._open(key)
+
+
+def _group_each(cycle: CycleState, waiters: Queue) -> dict[Key, tuple[int, Sequence[Reservation]]]:
+    """Return the groups of a queue in which account and shape alone do not determine how reservations are placed."""
+    account_of, found = cycle.balances.account_of, dict[Key, list[Reservation]]()
+    for reservation, demand in waiters:
+        payer = account_of(reservation)
+        found.setdefault((payer.id if payer else None, demand), []).append(reservation)
+    return {key: (number, rows) for number, (key, rows) in enumerate(found.items())}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The pending groups that one step may place: the accounts that they belong to, and a condition for each group.
+
+    Whether a group is served already is tested when the group comes up.
+    """
+
+    table: GroupTable
+    payers: Collection[Payer]
+    accept: Callable[[PendingGroup], bool]
+
+    def list_meeting(self, requirements: Requirements, *, preferring: bool) -> list[PendingGroup]:
+        """Return the groups with given requirements. `preferring`: with preferred labels included."""
+        found = self.table.list_meeting(requirements, self.payers, preferring=preferring)
+        return list(filter(self.accept, found))
+
+    def __iter__(self) -> Iterator[PendingGroup]:
+        return filter(self.accept, self.table.list_of(self.payers))
