@@ -152,6 +152,8 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
         )
     carry_out(ports, leader, leader_term, ticked)
     ticked.seconds = monotonic() - started
+    with PausedGC():
+        leader.plan_cache.prepare()
     _audit_in_time(ports, leader, ticked)
     report(ports, leader, ticked)
     return ticked
