@@ -83,7 +83,7 @@ def make_sized(slots: int, pending: int, scheduler: dict[str, Any] | None = None
         _make_slots(slots, describe),
         _make_reservations(random, pending, requests),
         ("sorting",),
-        scheduler,
+        {"scheduler": scheduler or {}},
     )
 
 

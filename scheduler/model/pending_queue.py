@@ -4,30 +4,26 @@ Both are maintained with every row, so that no tick sorts or groups all reservat
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from scheduler.model.reservations import Reservation, Shape
 
 Groups = tuple[list[list[Reservation]], list[int]]
 GroupKey = tuple[str | None, Shape]
 """What the reservations of a group have in common: the name of their account, and their shape."""
+QueueChange = tuple[Reservation, Shape, bool]
+"""A reservation that entered (True) or left the queue, with its shape. A new row of a pending reservation does both."""
 MOST_SINGLE_CHANGES: Final = 64
 """The most changes that are made in a list one by one; for more of them, the list is filtered and sorted once."""
+LARGEST_SHARE: Final = 8
+"""Rows that have left are taken out at the latest when they are more than one in this number."""
 LEAST_LOG: Final = 10_000
 """The log keeps at least this many changes, and at least as many as reservations wait."""
 
 _age = attrgetter("created_at", "sequence")
-
-
-class QueueChange(NamedTuple):
-    """A reservation that entered or left the queue. A new row of a pending reservation leaves and enters."""
-
-    reservation: Reservation
-    shape: Shape
-    has_come: bool
 
 
 class _AgedRows:
@@ -49,7 +45,7 @@ class _AgedRows:
     def add(self, *values: Any) -> None:
         """Add a row, with its values for the other columns."""
         rows = self.columns[0]
-        if rows and _age(values[0]) < _age(rows[-1]):
+        if rows and _is_older(values[0], rows[-1]):
             self._came.append(values)
             return
         for column, value in zip(self.columns, values, strict=True):
@@ -58,6 +54,14 @@ class _AgedRows:
     def remove(self, row: Reservation) -> None:
         """Remove a row that was added."""
         self._gone.append(row)
+        if len(self._gone) > MOST_SINGLE_CHANGES and len(self._gone) * LARGEST_SHARE > len(self.columns[0]):
+            self.read()
+
+    def find_oldest(self, accept: Callable[[Reservation], bool]) -> Reservation | None:
+        """Return the oldest row that `accept` accepts, also of those that have left."""
+        came = (values[0] for values in self._came if accept(values[0]))
+        found = (next(filter(accept, self.columns[0]), None), min(came, key=_age, default=None))
+        return min((each for each in found if each is not None), key=_age, default=None)
 
     def read(self) -> tuple[list[Any], ...]:
         """Return the columns. Callers must not change them."""
@@ -83,9 +87,8 @@ class _AgedRows:
                 del column[at]
 
     def _change_all(self) -> None:
-        for values in self._came:
-            for column, value in zip(self.columns, values, strict=True):
-                column.append(value)
+        for column, values in zip(self.columns, zip(*self._came, strict=True), strict=False):
+            column.extend(values)
         if self._gone:
             self._filter()
         if self._came:
@@ -123,6 +126,8 @@ class PendingQueue:
         self._groups: dict[GroupKey, _AgedRows] | None = None
         """The reservations by group; None until groups are read for the first time."""
         self._numbered: Groups | None = None
+        self._is_followed = False
+        """Whether a reader follows the queue, so that changes are logged."""
         self._log: list[QueueChange] = []
         self._log_start = 0
         self._count = 0
@@ -134,7 +139,7 @@ class PendingQueue:
         """Add a reservation, with the shape of its request."""
         self._rows.add(reservation, reservation.id, shape)
         self._count += 1
-        self._note(QueueChange(reservation, shape, has_come=True))
+        self._note(reservation, shape, has_come=True)
         if self._groups is not None:
             self._find_group(self._groups, reservation, shape).add(reservation)
 
@@ -142,7 +147,7 @@ class PendingQueue:
         """Remove a reservation: it has left the queue or has a new row. `reservation` is the row that was added."""
         self._rows.remove(reservation)
         self._count -= 1
-        self._note(QueueChange(reservation, shape, has_come=False))
+        self._note(reservation, shape, has_come=False)
         if self._groups is not None:
             self._find_group(self._groups, reservation, shape).remove(reservation)
 
@@ -153,9 +158,13 @@ class PendingQueue:
         rows, ids, shapes = self._rows.read()
         return rows, ids, shapes
 
-    @property
-    def position(self) -> int:
-        """The number of changes so far; `changes_since` accepts it later."""
+    def find_oldest(self, accept: Callable[[Reservation], bool]) -> Reservation | None:
+        """Return the oldest reservation that `accept` accepts. It is also called with rows that have left."""
+        return self._rows.find_oldest(accept)
+
+    def follow(self) -> int:
+        """Return the position in the log, which `changes_since` accepts later. The log begins with the first call."""
+        self._is_followed = True
         return self._log_start + len(self._log)
 
     def changes_since(self, position: int) -> Sequence[QueueChange] | None:
@@ -207,10 +216,16 @@ class PendingQueue:
             group = groups[key] = _AgedRows(1)
         return group
 
-    def _note(self, change: QueueChange) -> None:
+    def _note(self, reservation: Reservation, shape: Shape, *, has_come: bool) -> None:
         self._numbered = None
-        self._log.append(change)
+        if not self._is_followed:
+            return
+        self._log.append((reservation, shape, has_come))
         if len(self._log) > 2 * max(LEAST_LOG, self._count):
             dropped = len(self._log) // 2
             del self._log[:dropped]
             self._log_start += dropped
+
+
+def _is_older(row: Reservation, other: Reservation) -> bool:
+    return row.created_at < other.created_at or (row.created_at == other.created_at and row.sequence < other.sequence)

@@ -28,7 +28,8 @@ STEPS = st.lists(
 @QUICKLY
 @given(STEPS)
 def test_rows_and_groups_are_those_of_a_new_queue(steps: list[tuple[str, int, int]]) -> None:
-    view, position, followed = View(), 0, dict[str, Reservation]()
+    view, followed = View(), dict[str, Reservation]()
+    position = view.waiters.follow()
     for version, (step, number, kind) in enumerate(steps, 1):
         match step:
             case "come":
@@ -75,25 +76,27 @@ def _compare(view: View) -> None:
 def _follow(waiters: PendingQueue, position: int, followed: dict[str, Reservation]) -> int:
     changes = waiters.changes_since(position)
     assert changes is not None
-    for each in changes:
-        if each.has_come:
-            followed[each.reservation.id] = each.reservation
+    for row, shape, has_come in changes:
+        assert shape.labels == row.request.labels
+        if has_come:
+            followed[row.id] = row
         else:
-            assert followed.pop(each.reservation.id) is each.reservation
-    return waiters.position
+            assert followed.pop(row.id) is row
+    return waiters.follow()
 
 
 def test_a_log_that_is_too_long_loses_its_oldest_changes(monkeypatch: Any) -> None:
     monkeypatch.setattr("scheduler.model.pending_queue.LEAST_LOG", 10)
     view = View()
+    assert view.waiters.follow() == 0
     for version in range(1, 50):
         view.apply(_make(1, 0, version))
     waiters = view.waiters
     assert waiters.changes_since(0) is None
-    found = waiters.changes_since(waiters.position - 3)
+    found = waiters.changes_since(waiters.follow() - 3)
     assert found is not None
-    assert [each.has_come for each in found] == [True, False, True]
-    assert waiters.changes_since(waiters.position) == []
+    assert [has_come for _, _, has_come in found] == [True, False, True]
+    assert waiters.changes_since(waiters.follow()) == []
 
 
 EXPIRY = st.lists(

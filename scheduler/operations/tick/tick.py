@@ -105,6 +105,8 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
         )
     carry_out(ports, leader, leader_term, ticked)
     ticked.seconds = leader.clock() - started
+    with PausedGC():
+        leader.plan_cache.prepare()
     _audit_in_time(ports, leader, ticked)
     report(ports, leader, ticked)
     return ticked

@@ -12,8 +12,9 @@ from itertools import repeat
 from scheduler.model.accounts import FREE, PAID, Account
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import Balances, CycleState
+from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import sort_queue
