@@ -12,18 +12,18 @@ import sys
 import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final
 
 from bench._table import shorten
-from tests.guarding import take_signals_as_interrupts
+from tests.guarding import Guarded, take_signals_as_interrupts
 from tests.servers import start_own_redis
 
 ROOT: Final = Path(__file__).parents[1]
 ENVIRONMENT: Final = ROOT / "build" / "others"
 PACKAGES: Final = ("distributed>=2025.1", "ray>=2.40")
 INSTALL_SECONDS: Final = 600
-PLAY_SECONDS: Final = 600
+PLAY_SECONDS: Final = 1_200
 MOST_OF_CELERY: Final = 10_000
 """Raw Celery takes minutes for more tasks."""
 
@@ -77,15 +77,30 @@ def measure_all(rounds: int, counts: Sequence[int]) -> dict[str, dict[str, Any]]
         try:
             found[name] = measure()
         except Exception as error:  # noqa: BLE001 - whatever another system does, the run goes on
-            found[name] = {"skipped": _describe(error)}
+            found[name] = {"skipped": describe(error)}
     return found
 
 
 def _run(words: list[str], seconds: float) -> str:
-    return subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=True).stdout
+    """Run a command that ends with this process, all its children too, and return what it prints."""
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        with Guarded(words, stdout=output, stderr=errors) as process:
+            try:
+                status = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                raise
+        output.seek(0)
+        errors.seek(0)
+        if status:
+            raise subprocess.CalledProcessError(status, words[0], stderr=errors.read())
+        return output.read()
 
 
-def _describe(error: Exception) -> str:
+def describe(error: Exception) -> str:
+    """Return why a system was skipped: the last line that it or its installation wrote."""
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"no end within {error.timeout:g} s"
     text = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
     lines = [line for line in str(text).splitlines() if line.strip()]
     return shorten(lines[-1]) if lines else type(error).__name__

@@ -20,6 +20,9 @@ SIZES = (1_000, 10_000)
 LARGEST = 100_000
 JOBS_A_SLOT = 10
 MEAN_RUN_SECONDS = 3_600.0
+"""Of the exponential distribution, before the longest run times are cut."""
+LONGEST_RUN_SECONDS = 14_400
+"""As a queue limits its jobs: otherwise the play ends with many ticks for a few long jobs."""
 LOAD = 0.9
 """Share of the slots that the jobs use on average, while they arrive."""
 USERS = 200
@@ -48,7 +51,8 @@ def list_jobs(slots: int, jobs: int, clock: int) -> Iterator[str]:
     at = 0.0
     for number in range(1, jobs + 1):
         at += random.expovariate(rate)
-        run = max(clock, round(random.expovariate(1 / MEAN_RUN_SECONDS) / clock) * clock)
+        seconds = min(random.expovariate(1 / MEAN_RUN_SECONDS), LONGEST_RUN_SECONDS)
+        run = max(clock, round(seconds / clock) * clock)
         user = random.randint(1, USERS)
         yield f"{number} {int(at / clock) * clock} -1 {run} 1 -1 -1 1 {run} -1 1 {user} 1 -1 -1 -1 -1 -1\n"
 

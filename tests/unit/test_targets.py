@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 
 from bench import targets
 from bench._asked import FULL, QUICK, Row, Sizes, list_rows
+from bench._others import describe
 from bench._picture import Curve, Panel, draw
 from bench._steps import Step, list_panels, list_steps
 from bench._table import BEGIN, END, Found, judge, list_cells, make_document, show, write_section
+from bench._trivial_tasks import measure as measure_tasks
 from bench.targets import PARTS, StepError, measure, read_command_line, report, run_step
 
 RATE = Row("sqlite", "sqlite.lease", "leases", "/s", 7_000, 15_000, (3, 6), "rate")
@@ -160,6 +163,30 @@ def test_a_process_that_fails_gives_its_last_line() -> None:
     with pytest.raises(StepError, match="no JSON"):
         run_step(make("bench.plan", "--help"))
     assert run_step(make("json.tool", str(Path(__file__).parents[1] / "durations.json")))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            subprocess.CalledProcessError(1, "pip", stderr="a\nERROR: No matching distribution\n\n"),
+            "ERROR: No matching",
+        ),
+        (subprocess.CalledProcessError(1, "pip", stderr=""), "CalledProcessError"),
+        (subprocess.TimeoutExpired("ray", 1_200), "no end within 1200 s"),
+        (AssertionError("a task of raw Celery does not answer"), "a task of raw Celery"),
+    ],
+)
+def test_another_system_is_skipped_with_its_reason(error: Exception, reason: str) -> None:
+    assert describe(error).startswith(reason)
+
+
+def test_the_trivial_tasks_are_counted_and_timed() -> None:
+    ran: list[int] = []
+    found = measure_tasks(ran.append, 5, [10, 20])
+    assert ran == [1] * 20 + [200] + [1] * 5 + [10, 20]
+    assert set(found["rates"]) == {"10", "20"}
+    assert found["p50"] <= found["p99"]
 
 
 def test_the_document_has_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
