@@ -169,6 +169,8 @@ class CachedSlot(msgspec.Struct, eq=False):
     """Whether all leases that name the slot belong to its present machine."""
     marks: tuple[Mark, Mark] | None = None
     """The result of `find_marks` while nothing happens to the slot; None until it is needed."""
+    may_exceed: bool | None = None
+    """Whether the leases may exceed the slot (`elastic/assignment.py`); None until it is needed."""
 
     def copy(self, order: int) -> SlotInfo:
         """Return a scratch copy of the slot, which one cycle may change."""

@@ -93,12 +93,11 @@ class Assignment:
         return bool(self._leaving)
 
     def enter(self, groups: Iterable[ElasticGroup]) -> None:
-        """Note where the elastic instances of groups stand, and which groups miss instances."""
+        """Note where the elastic instances of groups stand, and which groups miss instances, before any search."""
         for group in groups:
             for each in group.elastic_instances:
                 if each.slot_info is not None:
                     self.standing.setdefault(each.slot_info.order, {})[each] = None
-                    self.history.append(each.slot_info)
             self.missing.note(group)
 
     def could_place(self, need: InstanceRequest) -> bool:
@@ -246,16 +245,15 @@ class Assignment:
                     self._leaving[entry.slot_infos[0][0]] = entry.leaving
             self.use, self.stamp = entry.use, entry.stamp
 
-    def lift_overfull(self, elastic_instances: Iterable[ElasticInstance]) -> None:
+    def lift_overfull(self) -> None:
         """Lift the elastic instances off slots whose leases exceed the slot.
 
         An instance that still fits is put back when the cascade serves its group.
         """
-        on: dict[SlotInfo, list[ElasticInstance]] = {}
-        for elastic_instance in elastic_instances:
-            if elastic_instance.slot_info is not None:
-                on.setdefault(elastic_instance.slot_info, []).append(elastic_instance)
-        for slot_info, lifted in on.items():
+        for lifted in [list(found) for found in self.standing.values()]:
+            slot_info = lifted[0].slot_info
+            if slot_info is None or not _may_exceed(slot_info):
+                continue
             if not (_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)):
                 continue
             slot_info.lifted += len(lifted)
@@ -309,6 +307,22 @@ def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstan
         if not (used := elastic_instance.amounts_on(slot_info)).keys() <= capacity.keys()
     )
     return any(amount > 0 and name not in capacity for used in unknown for name, amount in used.items())
+
+
+def _may_exceed(slot_info: SlotInfo) -> bool:
+    """Return whether leases may exceed their slot, together or by a resource that the slot does not name.
+
+    False is certain. The answer is kept until the slot or one of its leases changes.
+    """
+    opened, capacity = slot_info.opened, slot_info.capacity
+    is_changed = opened is None or slot_info.given or slot_info.lifted
+    if opened is None or is_changed or slot_info.leases is not opened.slot_info.leases:
+        return True
+    if opened.may_exceed is None:
+        uses = [lease.resources for lease in slot_info.leases.values()]
+        is_named = capacity is None or all(used.keys() <= capacity.keys() for used in uses)
+        opened.may_exceed = not is_named or _is_overfull(slot_info)
+    return opened.may_exceed
 
 
 def _is_overfull(slot_info: SlotInfo) -> bool:

@@ -78,7 +78,7 @@ class Cascade:
         self.groups.sort(key=_rank)
         if self.takes_back:
             self._assignment.enter(self.groups)
-            self._assignment.lift_overfull(self.elastic_instances())
+            self._assignment.lift_overfull()
             self._assignment.note_leaving(reservations)
             self._lifted = [group for group in self.groups if group.lifted]
             self._serve(_FIRST)

@@ -184,18 +184,21 @@ def list_groups(
     A component gets no new instances after the holder gave one back: the holder wants fewer.
     """
     held = [lease for lease in leases if lease.kind == "elastic"]
+    has_grace = bool(demand.settings.preemption_grace)
     declined = reservation.declined if reservation.phase == "leased" else ()
     groups: list[ElasticGroup] = []
     first = 0
     for need, count in demand.elastic_runs:
         numbers = _number(need.component, held)
         is_unwanted = any(find_number(need.component, name) is not None for name in declined)
-        unopened = () if is_unwanted else _list_others(first, count, numbers)
+        unopened = () if is_unwanted or len(numbers) == count else _list_others(first, count, numbers)
         group = ElasticGroup((position, len(groups)), need, reservation, iter(unopened), demand.shape.elastic)
         group.missing = 0 if is_unwanted else count - len(numbers)
         for number, lease in sorted(numbers.items()):
             index, home = first + number, cycle.slot_infos.get(lease.slot)
-            if home is not None and not (cycle.ready.has(home) and is_reclaimable(cycle, home, reservation, lease)):
+            if home is not None and not (
+                cycle.ready.has(home) and _is_free_to_go(home, reservation, lease, has_grace=has_grace)
+            ):
                 home = None  # it cannot be lifted
             elastic_instance = ElasticInstance(
                 group, reservation, demand.shape.elastic[index], need, index, lease, home, home
@@ -230,8 +233,12 @@ def find_number(component: Component, name: str) -> int | None:
 
 def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, lease: Lease) -> bool:
     """Return whether an elastic lease may be reclaimed for another reservation: it is held, and its slot stays."""
+    return _is_free_to_go(slot_info, holder, lease, has_grace=bool(cycle.settings_of(holder).preemption_grace))
+
+
+def _is_free_to_go(slot_info: SlotInfo, holder: Reservation, lease: Lease, *, has_grace: bool) -> bool:
     present = slot_info.leases.get((holder.id, lease.component))
     if present is None or present.state != "held":
         return False
     # A lease that ends without a grace is unclean: a pool that recycles such slots would lose the slot.
-    return bool(cycle.settings_of(holder).preemption_grace) or not slot_info.pool.recycle_unclean
+    return has_grace or not slot_info.pool.recycle_unclean

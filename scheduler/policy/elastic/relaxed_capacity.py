@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.model.resources import Resources, subtract
+from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotClass, SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -85,10 +86,16 @@ class RelaxedCapacity:
         for each in elastic_instances:
             if each.slot_info is not None:
                 standing.setdefault(each.slot_info.order, []).append(each)
+        alike: dict[RemainingCapacity, _Headroom] = {}
         for slot_info in slot_index.list_slot_infos():
             slot_class: SlotClass = slot_info.slot_class
             known = self._classes.get(slot_class) or self._classes.setdefault(slot_class, _ClassHeadroom(slot_class))
-            headroom = _find_headroom(slot_info, standing.get(slot_info.order, ()))
+            if (elastic := standing.get(slot_info.order)) is not None:
+                headroom = _find_headroom(slot_info, elastic)
+            elif slot_info.remaining in alike:
+                headroom = alike[slot_info.remaining]
+            else:
+                headroom = alike[slot_info.remaining] = _find_headroom(slot_info, ())
             known.move(None, headroom)
             self._of[slot_info.order] = slot_info, known, headroom
 

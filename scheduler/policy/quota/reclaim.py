@@ -7,22 +7,27 @@ the cost of an elastic lease stays with its account. The rules of what may be re
 Sources: Zoe, in the order of qscheduler.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from itertools import compress
+from itertools import compress, islice
+from math import inf
+from operator import attrgetter
 
 import msgspec
 
 from scheduler.model.accounts import FREE
 from scheduler.model.decisions import Claim
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import Resources, total
-from scheduler.policy.capacity.requests import InstanceRequest
+from scheduler.model.resources import Resources, subtract, total
+from scheduler.policy.capacity.fits import measure
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import make_revoke, name_placements
 from scheduler.policy.elastic.assignment import MORE, weigh_use
 from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable
+from scheduler.policy.elastic.rated_slots import RatedSlots
+from scheduler.policy.elastic.relaxed_capacity import ROUNDING
 from scheduler.policy.elastic.step import RECLAIMING
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.pending_groups import PendingGroup
@@ -56,20 +61,19 @@ def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> 
     if not heap:
         return
     heapify(heap)
-    reclaimable = _list_reclaimable(quota_run)
-    while heap and reclaimable:
+    reclaimable = _Reclaimable(quota_run, _list_reclaimable(quota_run))
+    while heap and reclaimable.left:
         rank, number, group = heap[0]
         found = None
         if not group.is_served and (level == FREE or not quota_run.limits.is_fanned_out(group)):
             if rank != group.rank:
                 heapreplace(heap, (group.rank, number, group))
                 continue
-            found = _Trial(quota_run, reclaimable, group).run()
+            found = _Trial(reclaimable, group).run()
         if found is None:
             heappop(heap)
         else:
-            _carry_out(quota_run, group, *found, level)
-            reclaimable = [part for part in reclaimable if part not in found[1]]
+            _carry_out(reclaimable, group, *found, level)
 
 
 def _list_reclaimable(quota_run: QuotaRun) -> list[ReclaimableLease]:
@@ -87,15 +91,130 @@ def _list_reclaimable(quota_run: QuotaRun) -> list[ReclaimableLease]:
     return found[::-1]
 
 
+class _Reclaimable:
+    """The elastic leases that may be reclaimed, and the idle slots, during one pass of reclaims.
+
+    What a slot could take without all of these leases only shrinks during the pass.
+    """
+
+    def __init__(self, quota_run: QuotaRun, parts: Sequence[ReclaimableLease]) -> None:
+        """Start with all leases that may be reclaimed, last in rank first."""
+        self.quota_run, self._parts, self._start = quota_run, parts, 0
+        self.left = set(parts)
+        """The leases that are not reclaimed yet."""
+        self.idle = set(quota_run.idle)
+        self._fitting: dict[tuple[Demand, InstanceRequest], RatedSlots[int]] = {}
+        """By demand and request: the idle slots on which an instance fits without a reclaim, in slot order."""
+        self._changed: list[SlotInfo] = []
+        """Slots that reclaims have changed, one entry a change."""
+        self._most: dict[SlotInfo, tuple[Resources | None, float]] = {}
+        """By slot: the amounts and the number of leases that it has left at most without all reclaimable leases."""
+        self._on: dict[SlotInfo, set[tuple[str, str]]] = {}
+        for part in parts:
+            self._on.setdefault(part.slot_info, set()).add(part.key)
+        self._have: dict[str, Resources] = {}
+
+    def walk(self) -> Iterator[ReclaimableLease]:
+        """Return an iterator over the leases that are left, last in rank first."""
+        while self._start < len(self._parts) and self._parts[self._start] not in self.left:
+            self._start += 1
+        return filter(self.left.__contains__, islice(self._parts, self._start, None))
+
+    def note(self, slot_infos: Sequence[SlotInfo], gone: Iterable[ReclaimableLease]) -> None:
+        """Note that leases were reclaimed, and that instances were placed on these slots or have a claim there."""
+        self.left.difference_update(gone)
+        self._changed += [*slot_infos, *(part.slot_info for part in gone)]
+        if any(slot_info.pool.max_uses for slot_info in slot_infos):
+            self.idle = set(self.quota_run.idle)
+
+    def reopen(self, gone: Iterable[ReclaimableLease]) -> None:
+        """Add those slots of reclaimed leases that can take a lease again to the idle slots."""
+        found = [part.slot_info for part in gone if part.slot_info.has_place and part.slot_info not in self.idle]
+        if found:  # speed: most slots of reclaimed leases are idle slots already
+            self.quota_run.reopen(found)
+            self.idle.update(found)
+
+    def find_idle(self, demand: Demand, need: InstanceRequest, touched: Collection[str]) -> SlotInfo | None:
+        """Return the first idle slot on which an instance fits without a reclaim; `touched`: slots to leave out."""
+        fitting = self._fitting.get((demand, need))
+        if fitting is None:
+
+            def rate(slot_info: SlotInfo) -> int | None:
+                fits = slot_info in self.idle and _fits_now(self.quota_run, demand, need, slot_info)
+                return slot_info.order if fits else None
+
+            fitting = self._fitting[demand, need] = RatedSlots(rate, self._changed)
+            for slot_info in self.quota_run.idle:
+                fitting.add(slot_info)
+        found = fitting.find_first(touched)
+        return None if found is None else found[1]
+
+    def could_give(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
+        """Return whether an instance may fit on a slot once all leases there are reclaimed; False is certain.
+
+        From a slot with more leases than its limit, leases are reclaimed whatever is placed there. It is True for it.
+        """
+        if slot_info not in self._most:
+            self._most[slot_info] = self._find_most(slot_info)
+        free, leases = self._most[slot_info]
+        return leases > 0 and _could_fit(need.given[slot_info.slot.pool], free)
+
+    def _find_most(self, slot_info: SlotInfo) -> tuple[Resources | None, float]:
+        limit, capacity = slot_info.pool.lease_limit - slot_info.given, slot_info.capacity
+        if measure(slot_info.leases.values()).count > limit:
+            return None, inf
+        usage = measure([lease for key, lease in slot_info.leases.items() if key not in self._on[slot_info]], "later")
+        given = self.quota_run.given.get(slot_info, ())
+        free = None if capacity is None else subtract(capacity, total([usage.amounts, *given]))
+        return free, limit - usage.count
+
+    def have(self, pool: str) -> Resources:
+        """Return the sum of the resources of the slots in service in a pool."""
+        if pool not in self._have:
+            slot_infos = (each for each in self.quota_run.slot_infos if each.slot.pool == pool)
+            self._have[pool] = total(each.capacity or {} for each in slot_infos)
+        return self._have[pool]
+
+
+def _could_serve(demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
+    """Return whether an instance of a demand fits on the empty slot, and the slot was not declined."""
+    if slot_info.slot.pool not in need.given or slot_info.slot.id in demand.declined:
+        return False
+    return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
+
+
+def _could_fit(amounts: Resources, free: Resources | None) -> bool:
+    """Return whether amounts may fit in free amounts that were added up in another order; False is certain."""
+    return free is None or all(amount <= free.get(name, 0) + ROUNDING for name, amount in amounts.items() if amount > 0)
+
+
+def _fits_now(quota_run: QuotaRun, demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
+    """Return whether an instance fits on a slot beside all its leases, or beside those that stay under a grace."""
+    if not _could_serve(demand, need, slot_info):
+        return False
+    amounts, leases = need.given[slot_info.slot.pool], slot_info.leases.values()
+    at_once = not demand.settings.preemption_grace or all(lease.state != "revoking" for lease in leases)
+    if at_once and not _could_fit(amounts, slot_info.free):
+        return False  # speed: most slots have too little
+    return fits_beside(slot_info, leases, quota_run.given.get(slot_info, ()), [amounts], at_once=at_once)
+
+
 @dataclass(slots=True)
 class _Trial:
     """A trial: slots for one reservation, and the elastic leases that have to be reclaimed for it."""
 
-    quota_run: QuotaRun
-    reclaimable: Sequence[ReclaimableLease]
+    reclaimable: _Reclaimable
     group: PendingGroup
     gone: list[ReclaimableLease] = field(default_factory=list)
     taken: dict[SlotInfo, list[Resources]] = field(default_factory=dict)
+    _away: set[tuple[str, str]] = field(default_factory=set)
+    """The keys of the leases in `gone`."""
+    _touched: dict[str, SlotInfo] = field(default_factory=dict)
+    """By id: the slots that the trial has changed."""
+    _full: dict[SlotInfo, set[InstanceRequest]] = field(default_factory=dict)
+    """By slot that the trial has changed: the requests that are known not to fit there."""
+    _walks: dict[InstanceRequest, Iterator[ReclaimableLease]] = field(default_factory=dict)
+    """By request: the leases that the trial has not passed for it yet."""
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
         """Return a slot for each instance and the leases to reclaim; None if reclaims do not make all instances fit."""
@@ -105,9 +224,10 @@ class _Trial:
             if slot_info is None:
                 return None
             self.taken.setdefault(slot_info, []).append(need.given[slot_info.slot.pool])
+            self._touched[slot_info.slot.id] = slot_info
             slot_infos.append(slot_info)
         self._put_back()
-        if self.quota_run.limits.refuses(self.group.account, slot_infos) or not self._is_worth_it():
+        if self.reclaimable.quota_run.limits.refuses(self.group.account, slot_infos) or not self._is_worth_it():
             return None
         # Without reclaims the reservation waits for revoking leases that nothing claims: it is placed once they have
         # ended.
@@ -119,51 +239,71 @@ class _Trial:
         """Put elastic leases back that the trial took off needlessly: the reservation fits beside them. First in rank
         come first.
         """
-        for number in reversed(range(len(self.gone))):
-            part = self.gone.pop(number)
+        for part in reversed(self.gone):
+            self._away.remove(part.key)
             if not self._fits(part.slot_info):
-                self.gone.insert(number, part)
+                self._away.add(part.key)
+        self.gone = [part for part in self.gone if part.key in self._away]
 
     def _find(self, need: InstanceRequest) -> SlotInfo | None:
         """Return the first idle slot with capacity, else the first that has it as elastic leases go one by one."""
-        for slot_info in self.quota_run.idle:
-            if self._could_serve(slot_info, need) and self._fits(slot_info, need):
+        demand, found = self.group.demand, self.reclaimable.find_idle(self.group.demand, need, self._touched)
+        idle = [each for each in self._touched.values() if each in self.reclaimable.idle]
+        for slot_info in sorted(idle, key=attrgetter("order")):
+            if found is not None and found.order < slot_info.order:
+                break
+            if self._fits_again(slot_info, need):
                 return slot_info
-        for part in self.reclaimable:
-            if part in self.gone or not self._could_serve(part.slot_info, need):
+        if found is not None:
+            return found
+        if need not in self._walks:
+            self._walks[need] = self.reclaimable.walk()
+        for part in self._walks[need]:
+            slot_info = part.slot_info
+            if part.key in self._away or not _could_serve(demand, need, slot_info):
+                continue
+            # What is taken off for one instance in vain may serve another one, unless all instances are alike.
+            if len(demand.alike) == 1 and not self.reclaimable.could_give(slot_info, need):
                 continue
             self.gone.append(part)
-            if self._fits(part.slot_info, need):
-                return part.slot_info
+            self._away.add(part.key)
+            self._touched[slot_info.slot.id] = slot_info
+            self._full.pop(slot_info, None)
+            if self._fits(slot_info, need):
+                return slot_info
         return None
 
-    def _could_serve(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
-        if slot_info.slot.pool not in need.given or slot_info.slot.id in self.group.demand.declined:
+    def _fits_again(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
+        """Return whether an instance fits on a slot that the trial has changed."""
+        full = self._full.setdefault(slot_info, set())
+        if need in full:
             return False
-        return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
+        if _could_serve(self.group.demand, need, slot_info) and self._fits(slot_info, need):
+            return True
+        full.add(need)
+        return False
 
     def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None, *, at_once: bool = False) -> bool:
         """Return whether the trial's instances on a slot, and one more, fit without the leases to reclaim."""
         wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
-        gone = {part.key for part in self.gone}
-        staying = [lease for key, lease in slot_info.leases.items() if key not in gone]
+        staying = [lease for key, lease in slot_info.leases.items() if key not in self._away]
         at_once = at_once or not self.group.demand.settings.preemption_grace
-        return fits_beside(slot_info, staying, self.quota_run.given.get(slot_info, ()), wanted, at_once=at_once)
+        given = self.reclaimable.quota_run.given.get(slot_info, ())
+        return fits_beside(slot_info, staying, given, wanted, at_once=at_once)
 
     def _is_worth_it(self) -> bool:
         if self.group.demand.settings.elastic == "yielding":
             return True
         slot_infos = [*self.taken, *(part.slot_info for part in self.gone)]
-        have: dict[str, Resources] = {}
-        for name in {slot_info.slot.pool for slot_info in slot_infos}:
-            have[name] = total(each.capacity or {} for each in self.quota_run.slot_infos if each.slot.pool == name)
+        have = {name: self.reclaimable.have(name) for name in {slot_info.slot.pool for slot_info in slot_infos}}
         given = sum(weigh_use(slot_info, each, have) for slot_info, taken in self.taken.items() for each in taken)
         return given > sum(weigh_use(part.slot_info, part.lease.resources, have) for part in self.gone) + MORE
 
 
 def _carry_out(
-    quota_run: QuotaRun, group: PendingGroup, slot_infos: list[SlotInfo], gone: list[ReclaimableLease], level: int
+    reclaimable: _Reclaimable, group: PendingGroup, slot_infos: list[SlotInfo], gone: list[ReclaimableLease], level: int
 ) -> None:
+    quota_run = reclaimable.quota_run
     cycle, newcomer = quota_run.cycle, group.first
     revoke_by = cycle.find_revoke_by(group.demand.settings)
     for part in gone:
@@ -178,7 +318,8 @@ def _carry_out(
         quota_run.recount(part.slot_info)
     if revoke_by is None or not gone:
         quota_run.assign(group, slot_infos, level)
-        quota_run.reopen(part.slot_info for part in gone)
+        reclaimable.reopen(gone)
+        reclaimable.note(slot_infos, gone)
         return
     quota_run.serve(group)
     quota_run.limits.note(group, slot_infos)
@@ -186,3 +327,4 @@ def _carry_out(
     cycle.decide(Claim(reservation=newcomer.id, leases=name_placements(claims), level=level))
     quota_run.hold(newcomer, tuple(msgspec.structs.replace(each, state="claimed") for each in claims))
     cycle.wait(newcomer.id, "no_capacity", RECLAIMING)
+    reclaimable.note(slot_infos, gone)
