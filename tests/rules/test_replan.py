@@ -75,7 +75,8 @@ class Play:
         return some_rules({"scheduler": draw.choice(QUEUES), "pools": pools})
 
     def _make_slot(self, pool: str, number: int, **values: Any) -> Slot:
-        state: Any = "ready" if self.draw.random() < 0.9 else "empty"
+        odd = "draining" if self.draw.random() < ODD * 5 else "terminating" if self.draw.random() < ODD * 5 else "empty"
+        state: Any = "ready" if self.draw.random() < 0.8 else odd
         labels = self.draw.choice([{}, {"zone": "a"}, {"zone": "b"}])
         return a_slot(f"{pool}-{number}", pool=pool, state=state, labels=labels, **values)
 
@@ -128,7 +129,11 @@ class Play:
         ]
         harsh: list[dict[str, Any]] = [
             {"cordoned": not slot.cordoned},
-            {"state": self.draw.choice(["ready", "empty", "booting", "draining"]), "since": self.now, "uses": 0},
+            {
+                "state": self.draw.choice(["ready", "empty", "booting", "draining", "terminating", "error"]),
+                "since": self.now,
+                "uses": 0,
+            },
             {"labels": {"zone": "a"}},
             {"epoch": slot.epoch + 1},
             {"failed_probes": 3},
@@ -230,6 +235,7 @@ def gone_on() -> Iterator[list[bool]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KeptCycle, "go_on", counted)
+        patch.setattr("scheduler.policy.replan.kept_cycle.MOST_CHANGES", -30)
         yield found
 
 
