@@ -221,8 +221,8 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The LeaderLock port in memory, for one thread. Processes share one `lock_holder`. `clock` measures
-    `lock_seconds`.
+    """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`; processes share a
+    `lock_holder`.
     """
 
     def __init__(
