@@ -221,9 +221,7 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`; processes share a
-    `lock_holder`.
-    """
+    """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`. Processes share `lock_holder`."""
 
     def __init__(
         self,
