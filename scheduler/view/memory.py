@@ -221,9 +221,7 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The LeaderLock port in memory, for one thread. Processes share one `lock_holder`. `clock` measures
-    `lock_seconds`.
-    """
+    """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`. Processes share `lock_holder`."""
 
     def __init__(
         self,
