@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 from bench._asked import COUNT, OTHERS, Row
@@ -91,7 +92,7 @@ def show_page(rows: Sequence[Row], found: Found, picture: str, *, is_quick: bool
     lines = ["| " + " | ".join(line) + " |" for line in (HEAD, *list_cells(rows, found, is_quick=is_quick))]
     lines.insert(1, "|" + "---|" * len(HEAD))
     notes = [f"- {note}" for note in found.notes]
-    text = [f"{describe_machine()} {kind}".strip(), "", *lines, "", *notes, "", f"![growth of the cost]({picture})"]
+    text = [fill(f"{describe_machine()} {kind}", 120), "", *lines, "", *notes, "", f"![growth of the cost]({picture})"]
     return "\n".join(text)
 
 
