@@ -50,6 +50,8 @@ class Cascade:
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
         """Groups with instances that were lifted and that are not served again yet."""
+        self._displaced: dict[ElasticGroup, None] = {}
+        """All groups with instances that may go back to the slots of their leases."""
         self._without_slot: dict[RequestClass, tuple[Rank, int]] = {}
         """By request class: the first rank for which no slot was found, and the stamp of the assignment at that time.
 
@@ -80,7 +82,7 @@ class Cascade:
             self._assignment.enter(self.groups)
             self._assignment.lift_overfull()
             self._assignment.note_leaving(reservations)
-            self._lifted = [group for group in self.groups if group.lifted]
+            self._displaced = {group: None for group in self.groups if group.lifted}
             self._serve(_FIRST)
         else:
             self._fill(self.groups)
@@ -114,6 +116,7 @@ class Cascade:
         if self._relaxed is None:
             self._relaxed = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
         if self._relaxed.could_hold(demand):
+            self._displaced = {group: None for group in self._displaced if group.lifted}
             for first, must_grow in self._list_ways(reservation):
                 slot_infos = self._try(reservation, demand, first, must_grow=must_grow)
                 if slot_infos is not None:
@@ -195,7 +198,8 @@ class Cascade:
         may be reclaimed behind a group, only shrinks. Instances that were lifted may go back to their own slots.
         """
         missing, done = self._assignment.missing, set[RequestClass]()
-        left = [(group.rank, group) for group in missing.list_next(start)]
+        displaced = [group for group in self._displaced if group.lifted and group.rank >= start]
+        left = [(group.rank, group) for group in [*missing.list_next(start), *displaced]]
         heapify(left)
         while left or self._lifted:
             self._add_lifted(left, done, start)
@@ -286,6 +290,7 @@ class Cascade:
         for elastic_instance in victims:
             self._assignment.move(elastic_instance, None)
             self._lifted.append(elastic_instance.group)
+            self._displaced[elastic_instance.group] = None
             self._first_touched = min(self._first_touched, elastic_instance.group.rank)
         return self._assignment.find(need, declined)
 

@@ -1,7 +1,8 @@
-"""A view that many ticks with elastic reservations have changed plans as a new view of the same rows."""
+"""Ticks with elastic reservations plan as on a new view of the same rows, and as a cascade that remembers nothing."""
 
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,11 @@ from scheduler.model.decisions import Assign, Claim, Decision, Grant, Launch, Pl
 from scheduler.model.reservations import ComponentKind, Lease, LeaseState, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import ROW_TYPES, View
+from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.elastic import step
+from scheduler.policy.elastic.cascade import Cascade
+from scheduler.policy.elastic.instances import Rank
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
@@ -40,6 +46,22 @@ def draw_rules(random: Random) -> Rules:
     return some_rules({"scheduler": scheduler, "pools": pools, "limits": {"work_per_tick": 0}})
 
 
+class PlainCascade(Cascade):
+    """A cascade that serves all groups in turn, and repeats each search that was refused before."""
+
+    def make_room(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
+        self._refused.clear()
+        return super().make_room(reservation, demand)
+
+    def _serve(self, start: Rank) -> None:
+        for group in [group for group in self.groups if group.rank >= start]:
+            self._without_slot.clear()
+            if group.missing:
+                self._serve_group(group)
+        self._lifted.clear()
+        self._assignment.update_index()
+
+
 class Play:
     """A view that plans and commits, with holders that keep revoked leases for a while."""
 
@@ -54,6 +76,8 @@ class Play:
         found = plan(self.view, self.rules, self.now, self.cache)
         rows = [row for kind in ROW_TYPES for row in self.view.rows(kind).values()]
         assert found == plan(View(self.random.sample(rows, len(rows))), self.rules, self.now)
+        with patch.object(step, "Cascade", PlainCascade):
+            assert found == plan(View(rows), self.rules, self.now)
         for decision in found.decisions:
             self.commit(decision)
 
@@ -138,7 +162,7 @@ class Play:
 
 @settings(QUICKLY, max_examples=100)
 @given(st.integers(0, 1 << 32))
-def test_ticks_of_elastic_reservations_plan_as_on_a_new_view(seed: int) -> None:
+def test_ticks_plan_as_on_a_new_view_and_as_a_cascade_that_remembers_nothing(seed: int) -> None:
     random = Random(seed)
     game = Play(random)
     for _ in range(random.randint(2, 8)):
