@@ -40,8 +40,7 @@ _WAITING: Final = frozenset({"draining", "terminating", "error"})
 """Slot states without capacity."""
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""After so many changes of the index, and CHANGES_A_SLOT for each slot, the index is made again: it grows with changes.
-"""
+"""After MOST_CHANGES, and CHANGES_A_SLOT for each slot, the index is made again, because it grows with changes."""
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
 """If more slots than these and one in MOST_CHANGED_SHARE have changed, a full cycle costs less."""
