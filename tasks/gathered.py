@@ -59,7 +59,7 @@ def _run(cases: Sequence["_Case"]) -> None:
     answers = [(case.address, case.outcome) for case in open_cases if case.address and isinstance(case.outcome, dict)]
     unwritable: Collection[str] | ViewUnavailableError
     try:
-        unwritable = services.ports.notifier.reply_to_all(answers)  # promise: answer-after-commit
+        unwritable = services.ports.notifier.reply_to_all(answers)  # promise: answers-after-commit
     except ViewUnavailableError as error:
         unwritable = error
     for case in open_cases:
