@@ -121,6 +121,8 @@ class _Running:
     number: str
     key: bytes | None
     since: float
+    ahead: int = 0
+    """Number of requests that this worker had taken before and that still ran."""
 
 
 class Admission:
@@ -174,7 +176,7 @@ class Admission:
         if self._shed(arrival):
             return False
         self._taken += 1
-        self._running[arrival.number] = _Running(arrival.number, arrival.key, self._monotonic())
+        self._running[arrival.number] = _Running(arrival.number, arrival.key, self._monotonic(), len(self._running))
         if arrival.key is not None and not arrival.is_signed:
             self._keys[arrival.key] = self._monotonic()
         return True
@@ -185,7 +187,7 @@ class Admission:
         if running is None:
             return
         now = self._monotonic()
-        self._gauge.note_run(now - running.since)
+        self._gauge.note_run(now - running.since, running.ahead + 1)
         if running.key is not None:
             self._keys.pop(running.key, None)
         if self._counts and now - self._measured_at >= MEASURE_SECONDS:

@@ -9,11 +9,11 @@ import inspect
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cached_property
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 import redis
@@ -91,6 +91,17 @@ def _leave(error: ForeignClusterError) -> NoReturn:
     raise Reject(str(error), requeue=True) from None
 
 
+_T = TypeVar("_T")
+
+
+class Prepared(NamedTuple):
+    """A message whose sender was verified and whose arguments were checked. `principal`: None = not signed."""
+
+    principal: Principal | None
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
 class LeaseholdTask(Task):  # type: ignore[type-arg]
     """Base class of all tasks: checks the sender and the arguments of a message, runs the task, and measures its
     duration. A known error becomes one log line and a result.
@@ -108,8 +119,9 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         with bound_contextvars(task=self.name, task_id=self.request.id):
             started = time.monotonic()
             with gather_counts():
-                result = self._run_verified(args, kwargs)
-                self._measure(result, time.monotonic() - started)
+                prepared = self.prepare(args, kwargs)
+                result = prepared if isinstance(prepared, str) else self.settle(lambda: self._run(prepared))
+                self.measure(result, time.monotonic() - started)
             return result
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
@@ -125,7 +137,8 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         """
         return verify_sender(vars(self.request), self.name or "", self.roles)
 
-    def _run_verified(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Prepared | str":
+        """Verify the sender of the message and read its arguments. Return both, or the result if it is refused."""
         try:
             principal = self.verify()
         except UnprovenError as error:
@@ -136,24 +149,34 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return "refused"
         except tuple(DROPPED) as error:
             return self._drop(error)
-        with acting_for(principal):
-            return self._run_checked(args, kwargs)
-
-    def _run_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         try:
-            args, kwargs = self.read_arguments(args, kwargs)
+            return Prepared(principal, *self.read_arguments(args, kwargs))
         except InvalidInputError as error:
             shown = describe_arguments([*args, kwargs] if kwargs else args)
             # promise: bad-message-refused
             log.warning("A message was refused.", action="task.refused", error=str(error), arguments=shown)
             self._report("arguments", error.faults)
             return "refused"
-        try:
-            if self.needs_membership and not self.request.called_directly:
-                from tasks.app import services  # noqa: PLC0415 - the app imports this module
 
-                services.ensure_membership()
-            return str(self.run(*args, **kwargs))
+    def _run(self, prepared: "Prepared") -> str:
+        with acting_for(prepared.principal):
+            self.ensure_membership()
+            return str(self.run(*prepared.args, **prepared.kwargs))
+
+    def ensure_membership(self) -> None:
+        """Raise ForeignClusterError if database and Redis belong to different clusters, unless the task needs none."""
+        if self.needs_membership and not self.request.called_directly:
+            from tasks.app import services  # noqa: PLC0415 - the app imports this module
+
+            services.ensure_membership()
+
+    def settle(self, act: Callable[[], _T]) -> _T | str:
+        """Return the result of `act`, or that of a known error, which is logged.
+
+        Raises Reject if this worker belongs to another cluster than its queue.
+        """
+        try:
+            return act()
         except UnansweredError as error:
             errors = [str(each) for each in error.faults[:MOST_SHOWN]]
             sentence = "A request without an address for its answer was refused."
@@ -198,7 +221,8 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.run, eval_str=True)
 
-    def _measure(self, result: str, seconds: float) -> None:
+    def measure(self, result: str, seconds: float) -> None:
+        """Record the duration of the task in the metrics. The part of the result before a colon is a label."""
         from tasks.app import services  # noqa: PLC0415 - the app imports this module
 
         labels = {"task": self.name or "", "result": result.partition(":")[0]}

@@ -1,10 +1,11 @@
-"""The queues and the names of the tasks: `leasehold.QUEUE.VERB` is routed to QUEUE."""
+"""The queues, the names of the tasks (`leasehold.QUEUE.VERB` is routed to QUEUE), and which messages are gathered."""
 
 from typing import Final
 
 from kombu import Queue
 
 from leasehold.common.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS, task_name
+from scheduler.operations.commands.gathered import GATHERED
 
 TICK: Final = task_name(TICKS, "tick")
 LAUNCH_SLOT: Final = task_name(LAUNCH, "slot")
@@ -20,6 +21,24 @@ LEASES: Final = task_name(RESERVATIONS, "leases")
 QUERY: Final = task_name(RESERVATIONS, "query")
 EXPLAIN: Final = task_name(RESERVATIONS, "explain")
 CONDITIONS: Final = task_name(RESERVATIONS, "conditions")
+
+HELD_A_PROCESS: Final = 64
+"""Messages with single requests that a worker of the queue `reservations` holds for each process of its pool. Any other
+message counts as this many, so the memory of the worker's main process is bounded.
+"""
+MOST_BYTES: Final = 65_536
+"""The longest body of a message that is gathered with others."""
+_GATHERED: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
+
+
+def is_gatherable(task: object, body: object) -> bool:
+    """Return whether a message may be carried out together with others: a short single request of a frequent verb.
+
+    `body`: the encoded body, as text or bytes.
+    """
+    if task not in _GATHERED or not isinstance(body, str | bytes) or len(body) > MOST_BYTES:
+        return False
+    return '"items"' not in body if isinstance(body, str) else b'"items"' not in body
 
 
 def list_queues() -> list[Queue]:

@@ -23,19 +23,18 @@ from scheduler.model.validation import (
     read_document,
     show,
 )
-from scheduler.operations.commands.intake import accept, check_question
+from scheduler.operations.commands.gathered import GATHERED, Message, accept_gathered
+from scheduler.operations.commands.intake import check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.tick.heartbeat_intake import describe_host
 from scheduler.operations.unit_of_work import describe_row
-from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError, check_reply_address
+from scheduler.ports import ForeignAddressError, check_reply_address
 from tasks.app import app, services
 from tasks.base import LeaseholdTask, UnansweredError, current_principal
 from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY
 
-MOST_TRIES: Final = 3
-"""Attempts for a request that meets a copy of itself or another change of its rows in the database."""
 MOST_QUERIED: Final = 1000
 
 
@@ -102,6 +101,13 @@ class RequestTask(LeaseholdTask):
         return [read_request(args, kwargs, str(self.request.id or ""))], {}
 
 
+class GatheredTask(RequestTask):
+    """Base class of the tasks whose waiting requests are carried out together (tasks/gatherer.py)."""
+
+    abstract = True
+    Strategy = "tasks.gatherer:start_strategy"
+
+
 def _register(verb: str) -> None:
     """Register the Celery task that carries out and answers the requests of one verb."""
 
@@ -112,7 +118,8 @@ def _register(verb: str) -> None:
         return describe_answer(answer)
 
     carry_out.__doc__ = SCHEMAS[verb].__doc__
-    app.task(name=task_name(RESERVATIONS, verb), base=RequestTask)(carry_out)
+    base = GatheredTask if verb in GATHERED else RequestTask
+    app.task(name=task_name(RESERVATIONS, verb), base=base)(carry_out)
 
 
 for _verb in SCHEMAS:
@@ -182,10 +189,10 @@ def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable
 
 
 def _accept(verb: str, document: object) -> Answer:
-    for _ in range(MOST_TRIES - 1):
-        with suppress(StaleWriteError, ConflictError):
-            return accept(services.ports, verb, document, principal=current_principal())
-    return accept(services.ports, verb, document, principal=current_principal())
+    (outcome,) = accept_gathered(services.ports, [Message(verb, document, current_principal())])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def find_address(document: object) -> str | None:

@@ -11,22 +11,26 @@ a third of the work of a worker's main process.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
+from kombu.asynchronous import get_event_loop
 from kombu.transport import redis
-from kombu.utils.json import dumps
+from kombu.utils.json import dumps, loads
 from redis.exceptions import ResponseError
 
 from leasehold.common.names import DEFAULT_PREFIX, QUEUE_NAMES, RESERVATIONS, TASK_PREFIX
 from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
+from scheduler.view.connection import load_script
 from scheduler.view.set_aside import BROKER_TYPES, UNACKED, set_aside, set_aside_note
 from tasks.admission import ARRIVAL, find_admission, read_arrival
 from tasks.messages import check_message, describe_message, expired, find_defect, is_expired, report_refused
+from tasks.queues import HELD_A_PROCESS, MOST_BYTES, is_gatherable
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -38,6 +42,8 @@ makes a new transport when it reconnects.
 """
 _NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
 """Decoder of kombu's stored record of a message that a worker has taken: envelope, exchange and routing key."""
+MOST_TAKEN: Final = 32
+"""The most messages that a worker takes in one round trip."""
 _CLOSED = "the channel was closed"
 _SENTENCE = "A message that is no task of this queue was dropped."
 
@@ -67,6 +73,10 @@ def _read_clock() -> float:
     return services.clock.now()
 
 
+Command = Callable[[Any], object]
+"""A command for Redis, as a function that adds it to a pipeline."""
+
+
 class QoS(redis.QoS):
     """Stores a record in Redis for each message that a worker is processing, with the cluster time at which the worker
     took the message.
@@ -75,22 +85,94 @@ class QoS(redis.QoS):
     """
 
     channel: Any
+    _remove_from_indices: Callable[[str, Any], object]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._large: set[str] = set()
+        """Delivery tags of the messages in this worker that are not gathered with others."""
+        self._joint: list[Command] | None = None
+        """Commands that `joined` sends at its end; None: each is sent at once."""
+        self._acks: list[Command] = []
+        """Commands that acknowledge messages and are sent in the next round of the worker's loop."""
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Send the records of the messages that are taken in this `with` block in one round trip at its end."""
+        self._joint = []
+        try:
+            yield
+        finally:
+            commands, self._joint = self._joint, None
+            self._send(commands)
+
+    def _send(self, commands: Sequence[Command]) -> None:
+        """Send these commands to Redis in one round trip, or at the end of `joined`."""
+        if self._joint is not None:
+            self._joint += commands
+        elif commands:
+            self._repair_and_retry(lambda: self._execute(commands))
+
+    def _execute(self, commands: Sequence[Command]) -> None:
+        with self.pipe_or_acquire() as pipe:
+            for command in commands:
+                command(pipe)
+            pipe.execute()
+
+    def _send_acks(self) -> None:
+        """Send all acknowledgements in one round trip. If the connection is lost, the messages are restored later."""
+        acks, self._acks = self._acks, []
+        try:
+            self._send(acks)
+        except self.channel.connection_errors as error:
+            log.warning("Messages cannot be acknowledged.", action="broker.not_acknowledged", error=str(error))
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Return unacknowledged messages to their queues when the worker stops, after the acknowledgements were
+        sent.
+        """
+        self._send_acks()
+        super().restore_unacked_once(stderr)
+
+    @property
+    def room(self) -> int:
+        """How many more single requests this worker may hold."""
+        return (self.can_consume_max_estimate() or 0) if self.can_consume() else 0
+
+    def can_consume(self) -> bool:
+        """Return whether this worker takes another message. A message that is not gathered counts as many, so that a
+        worker holds no more of them than its pool has processes.
+        """
+        if not super().can_consume():
+            return False
+        is_gathering = self.prefetch_count >= HELD_A_PROCESS and RESERVATIONS in self.channel.active_queues
+        return not is_gathering or len(self._large) * HELD_A_PROCESS < self.prefetch_count
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Store a record in Redis of a message that this worker has taken: as kombu does, but with cluster time."""
-        self._repair_and_retry(lambda: self._note(message, delivery_tag))
+        self._send(self._note(message, delivery_tag))
+        if not is_gatherable(message.headers.get("task"), message.body):
+            self._large.add(delivery_tag)
         super(redis.QoS, self).append(message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        """Acknowledge a message. If a key of the broker has a wrong type, the key is renamed first and the records are
-        stored again.
+        """Acknowledge a message, together with others if the worker's loop runs. If a key of the broker has a wrong
+        type, the key is renamed first and the records are stored again.
         """
-        self._repair_and_retry(lambda: super(QoS, self).ack(delivery_tag))
+        self._large.discard(delivery_tag)
+        self._acks.append(lambda pipe: self._remove_from_indices(delivery_tag, pipe))
+        loop = get_event_loop()
+        if loop is None:
+            self._send_acks()
+        elif len(self._acks) == 1:
+            loop.call_soon(self._send_acks)
+        super(redis.QoS, self).ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
         """Reject a message; with `requeue` it returns to its queue. If a key of the broker has a wrong type, the key is
         renamed and the records are stored again.
         """
+        self._large.discard(delivery_tag)
         try:
             super().reject(delivery_tag, requeue)
         except ResponseError:
@@ -138,18 +220,20 @@ class QoS(redis.QoS):
         """
         for tag, message in (self._delivered or {}).items():
             if tag not in (self._dirty or ()):
-                self._note(message, tag)
+                self._execute(self._note(message, tag))
         with self.pipe_or_acquire() as pipe:
             for tag in self.channel.list_noted():
                 pipe.zadd(self.unacked_index_key, {tag: _read_clock()}, nx=True)
             pipe.execute()
 
-    def _note(self, message: Any, delivery_tag: str) -> None:
-        delivery = message.delivery_info
+    def _note(self, message: Any, delivery_tag: str) -> list[Command]:
+        """Return the commands that store a record of a message that this worker has taken."""
+        delivery, taken = message.delivery_info, _read_clock()
         kept = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])  # noqa: SLF001 - as kombu does
-        with self.pipe_or_acquire() as pipe:
-            pipe.zadd(self.unacked_index_key, {delivery_tag: _read_clock()})
-            pipe.hset(self.unacked_key, delivery_tag, kept).execute()
+        return [
+            lambda pipe: pipe.zadd(self.unacked_index_key, {delivery_tag: taken}),
+            lambda pipe: pipe.hset(self.unacked_key, delivery_tag, kept),
+        ]
 
     def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
         """Return messages to their queues that workers took longer ago than the visibility timeout.
@@ -172,6 +256,7 @@ class Channel(redis.Channel):
     QoS = QoS
     connection: Any
     _kept: Any = None
+    _take_messages: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         """Return the Redis client of this channel. kombu's asynchronous client has a connection of its own. For all
@@ -235,7 +320,7 @@ class Channel(redis.Channel):
     def _brpop_read(self, **options: Any) -> Any:
         before = self.connection.handed_over
         try:
-            return super()._brpop_read(**options)  # type: ignore[misc] # the stubs leave it out
+            found = super()._brpop_read(**options)  # type: ignore[misc] # the stubs leave it out
         except ResponseError:
             # An unhandled error would end this worker, and each worker that reads the same key after it.
             if self.connection.handed_over != before or not self.set_aside_wrong_keys():
@@ -244,11 +329,45 @@ class Channel(redis.Channel):
         except (ValueError, RecursionError) as error:
             if self.connection.handed_over != before:
                 raise
-            found = Fault(".", "JSON", _find_text(error))
-            log.warning(_SENTENCE, action="message.refused", error=str(found))
-            # kombu does not report which of several lists the text came from; a worker has only one.
-            report_refused(next(iter(self.active_queues), ""), "envelope", [found], task="?", message="?")
+            self._refuse_unreadable(error)
             return True
+        self._take_more()
+        return found
+
+    def _take_more(self) -> None:
+        """Take further requests that wait, as many as this worker may hold, in one round trip."""
+        if list(self.active_queues) != [RESERVATIONS]:
+            return
+        qos = cast("QoS", self.qos)
+        count = min(qos.room, MOST_TAKEN)
+        if count <= 0:
+            return
+        if self._take_messages is None or self._take_messages.registered_client is not self._create_client():
+            self._take_messages = load_script(self._create_client(), "take_messages")
+        try:
+            found = self._take_messages(keys=[RESERVATIONS], args=[count, MOST_BYTES])
+        except ResponseError as error:
+            # The queue has a wrong type, or the user of Redis may not run scripts: kombu takes one message at a time.
+            log.debug("Messages are taken one by one.", action="broker.no_script", error=str(error))
+            return
+        with qos.joined():
+            for item in found:
+                self._deliver_text(item)
+
+    def _deliver_text(self, item: bytes) -> None:
+        before = self.connection.handed_over
+        try:
+            self.connection._deliver(loads(item.decode()), RESERVATIONS)  # noqa: SLF001 - as kombu does
+        except (ValueError, RecursionError) as error:
+            if self.connection.handed_over != before:
+                raise
+            self._refuse_unreadable(error)
+
+    def _refuse_unreadable(self, error: Exception) -> None:
+        found = Fault(".", "JSON", _find_text(error))
+        log.warning(_SENTENCE, action="message.refused", error=str(found))
+        # kombu does not report which of several lists the text came from; a worker has only one.
+        report_refused(next(iter(self.active_queues), ""), "envelope", [found], task="?", message="?")
 
 
 def _find_text(error: Exception) -> str:

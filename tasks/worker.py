@@ -14,6 +14,7 @@ from celery.utils.nodenames import host_format
 
 from leasehold.common.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
 from scheduler.operations.paused_gc import PausedGC
+from tasks.queues import HELD_A_PROCESS
 from tasks.threads import POOL_NAME, leave
 from workers.settings import ConcurrencySettings
 
@@ -40,6 +41,7 @@ def worker_options(queue: str, concurrency: ConcurrencySettings) -> dict[str, An
         "concurrency": getattr(concurrency, queue),
         "without_gossip": True,
         "without_mingle": True,
+        "prefetch_multiplier": HELD_A_PROCESS if queue == RESERVATIONS else 1,
         "quiet": True,
     }
 

@@ -145,14 +145,17 @@ class Client(Commands):
 
         Raise NotAnswered or Unavailable; reservations that were accepted until then stay accepted.
         """
+        return self._ask_many("submit", map(self._keys.hide, split_items(items)), timeout)
+
+    def _ask_many(self, verb: str, chunks: Iterable[list[dict[str, Any]]], timeout: float | None) -> Table[Answer]:
         sizes: list[int] = []
 
         def requests() -> Iterator[dict[str, Any]]:
-            for chunk in split_items(items):
+            for chunk in chunks:
                 sizes.append(len(chunk))
-                yield {"items": self._keys.hide(chunk)}
+                yield {"items": chunk}
 
-        answers = self._wire.ask_each("submit", requests(), self._timeout(timeout))
+        answers = self._wire.ask_each(verb, requests(), self._timeout(timeout))
         return Table(
             answer
             for number, document in enumerate(answers)

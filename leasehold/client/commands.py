@@ -5,11 +5,13 @@ docs/reference/protocol.md, "The verbs", describes them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+from leasehold.client.display import Table
 from leasehold.client.models import Answer
 from leasehold.client.reservation_keys import KEY_VERBS
+from leasehold.client.submitting import split_documents
 
 
 class AccountFields(TypedDict, total=False):
@@ -40,6 +42,10 @@ class Commands(ABC):
     @abstractmethod
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
         """Send a request with this verb to the workers, and return the answer."""
+
+    @abstractmethod
+    def _ask_many(self, verb: str, chunks: Iterable[list[dict[str, Any]]], timeout: float | None) -> Table[Answer]:
+        """Send one request for each of these lists of documents, and return the answers to all documents by index."""
 
     def renew(
         self,
@@ -99,6 +105,18 @@ class Commands(ABC):
     ) -> Answer:
         """End a reservation because its holder has finished. The release of a pending reservation needs no token."""
         return self._tell("release", reservation, token, timeout, key=key)
+
+    def renew_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
+        """Renew many reservations, a thousand in a message, and return the answers by index. `tokens`: by reservation,
+        the token of its lease. Refused ones have `errors`.
+
+        Raise NotAnswered (safe to repeat) or Unavailable; reservations that were renewed until then stay renewed.
+        """
+        return self._tell_many("renew", tokens, timeout)
+
+    def release_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
+        """End many reservations because their holder has finished, a thousand in a message, like `renew_many`."""
+        return self._tell_many("release", tokens, timeout)
 
     def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
         """End a reservation in any phase, without a token. `reason`: a text for people."""
@@ -199,6 +217,12 @@ class Commands(ABC):
         if verb in KEY_VERBS and more.get("key") is None:
             more["key"] = self.find_key(reservation)
         return self._say(verb, {"reservation": reservation, "token": token, **more}, timeout)
+
+    def _tell_many(self, verb: str, tokens: Mapping[str, int | None], timeout: float | None) -> Table[Answer]:
+        documents = (
+            {"reservation": name, "token": token, "key": self.find_key(name)} for name, token in tokens.items()
+        )
+        return self._ask_many(verb, split_documents(documents), timeout)
 
     def _say(self, verb: str, content: Mapping[str, Any], timeout: float | None) -> Answer:
         return self._ask(verb, {key: value for key, value in content.items() if value is not None}, timeout)

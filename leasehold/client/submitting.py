@@ -1,4 +1,4 @@
-"""Build requests that submit reservations, and read the answers."""
+"""Build the requests about many reservations, and read their answers."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,9 +22,16 @@ def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_items(items: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the documents of reservations in groups of ITEMS_A_REQUEST. Each group becomes one request."""
-    iterator = iter(items)
-    while chunk := [with_id(item) for item in islice(iterator, ITEMS_A_REQUEST)]:
+    """Return the documents with ids, in groups of ITEMS_A_REQUEST, one group for each request."""
+    return split_documents(map(with_id, items))
+
+
+def split_documents(documents: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the documents, without fields that are None, in groups of ITEMS_A_REQUEST, one group for each request."""
+    iterator = iter(documents)
+    while chunk := [
+        {name: value for name, value in each.items() if value is not None} for each in islice(iterator, ITEMS_A_REQUEST)
+    ]:
         yield chunk
 
 

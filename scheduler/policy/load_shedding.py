@@ -55,8 +55,12 @@ class QueueGauge:
         self.depth = 0
         """Last known number of requests that wait in the queue."""
 
-    def note_run(self, seconds: float) -> None:
-        """Record the seconds for one request, from when this worker took it until it was answered."""
+    def note_run(self, seconds: float, running: int = 1) -> None:
+        """Record the seconds for one request, from when this worker took it until it was answered. `running`: the
+        requests that this worker had then, with this one. If they are more than its processes, some are carried out
+        together.
+        """
+        seconds *= self._concurrency / max(running, self._concurrency)
         self._seconds += _WEIGHT * (seconds - self._seconds)
 
     def note_sample(self, depth: int, here: int, everywhere: int) -> None:

@@ -236,6 +236,11 @@ class Notifier(Protocol):
         ForeignAddressError if `address`, which came from outside, is not one of Leasehold's reply addresses.
         """
 
+    def reply_to_all(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+        """Write these answers, each with its reply address, in one round trip. See `reply`. Return the addresses at
+        which no answer can be written, because something else is stored there.
+        """
+
 
 class Heard(msgspec.Struct, frozen=True):
     """The heartbeats of static hosts that one call of `Heartbeats.listen` has read.

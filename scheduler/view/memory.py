@@ -350,6 +350,12 @@ class MemoryNotifier:
         check_reply_address(address, DEFAULT_PREFIX)
         self.replies.setdefault(address, []).append(dict(answer))
 
+    def reply_to_all(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+        """Record these answers, each under its reply address. See Notifier."""
+        for address, answer in answers:
+            self.reply(address, answer)
+        return []
+
 
 class MemoryMeter:
     """The Meter port in memory: sums of counters by name and labels, and lists of the values observed in histograms."""

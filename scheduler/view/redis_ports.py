@@ -10,7 +10,7 @@ remaining time to live, so only the clock of the Redis server counts.
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -84,14 +84,28 @@ class RedisNotifier:
         """
         self._publish({self._names.host(slot): each for slot, each in news.items()})
 
-    @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """Write an answer to a request under its reply address, where it is kept for a minute. See Notifier."""
-        check_reply_address(address, self._names.prefix)
-        with self._client.pipeline(transaction=True) as both:
-            both.rpush(address, msgspec.json.encode(answer))
-            both.expire(address, REPLY_SECONDS)
-            both.execute()
+        if self.reply_to_all([(address, answer)]):
+            raise ViewUnavailableError(f"Redis: {address} is no list of answers")
+
+    @redis_errors()
+    def reply_to_all(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+        """Write these answers, each with its reply address, in one round trip. Return the addresses that are no lists.
+        See Notifier.
+        """
+        for address, _ in answers:
+            check_reply_address(address, self._names.prefix)
+        with self._client.pipeline(transaction=True) as pipeline:
+            for address, answer in answers:
+                pipeline.rpush(address, msgspec.json.encode(answer))
+                pipeline.expire(address, REPLY_SECONDS)
+            results: list[Any] = pipeline.execute(raise_on_error=False)
+        errors = [each for each in results if isinstance(each, redis.RedisError)]
+        if any("WRONGTYPE" not in str(each) for each in errors):
+            raise errors[0]
+        pushed = zip(answers, results[::2], strict=True)
+        return [address for (address, _), result in pushed if isinstance(result, redis.RedisError)]
 
     def _publish(self, messages: Mapping[str, Mapping[str, Any]]) -> None:
         """Publish each message on its channel (channel -> message), at most MESSAGES_A_CALL in one round trip."""

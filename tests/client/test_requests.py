@@ -246,6 +246,26 @@ def test_a_batch_that_is_refused_as_a_whole_is_refused_for_each_of_its_items(
     assert [(answer.ok, answer.errors[0].index) for answer in answers] == [(False, 0), (False, 1)]
 
 
+@pytest.mark.parametrize("verb", ["renew", "release"])
+def test_many_leases_of_a_holder_travel_in_one_message(verb: str, intake: FakeIntake, client: Client) -> None:
+    def pick(_verb: str, document: Document) -> Document:
+        fault = {"index": 0, "path": "token", "expected": "the current token", "got": "7"}
+        results = [
+            {"ok": False, "errors": [fault]} if item.get("token") == 7 else {"ok": True, **item}
+            for item in document["items"]
+        ]
+        return {"ok": False, "results": results}
+
+    intake.handler = pick
+    tokens = {f"r{number}": number for number in range(1500)} | {"pending": None}
+    answers = getattr(client, f"{verb}_many")(tokens)
+    assert [answer.reservation for answer in answers if answer.ok] == [name for name in tokens if name != "r7"]
+    assert [(index, answer.errors[0].index) for index, answer in enumerate(answers) if not answer.ok] == [(7, 7)]
+    sent = {document["request"]: (verb_sent, document["items"]) for verb_sent, document in intake.seen}
+    assert [(name, len(items)) for name, items in sent.values()] == [(verb, 1000), (verb, 501)]
+    assert [*sent.values()][1][1][-1] == {"reservation": "pending"}
+
+
 def test_reserve_many_of_no_items_sends_nothing(client: Client, intake: FakeIntake) -> None:
     assert client.reserve_many([]) == ()
     assert intake.seen == []

@@ -75,3 +75,12 @@ def test_counts_that_redis_lost_start_again() -> None:
     gauge.note_sample(1000, 200, 50)
     gauge.note_sample(1000, 250, 100)
     assert gauge.wait == pytest.approx(10.0)
+
+
+def test_requests_that_are_carried_out_together_count_by_their_number() -> None:
+    """A worker that answers 100 requests in a second, all at once, takes a hundredth of a second for each."""
+    gauge = QueueGauge(2)
+    for _ in range(200):
+        gauge.note_run(1.0, 100)
+    gauge.note_sample(100, 0, 0)
+    assert gauge.wait == pytest.approx(1.0, rel=0.01)

@@ -18,7 +18,7 @@ from celery.exceptions import InvalidTaskError
 from celery.schedules import schedule
 from kombu.exceptions import OperationalError
 
-from leasehold.common.names import QUEUE_NAMES, task_name
+from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.reservations import Callback
 from scheduler.model.validation import Fault
@@ -28,7 +28,7 @@ from tasks.base import LeaseholdTask
 from tasks.beat import PunctualScheduler, make_schedule
 from tasks.dispatch import Alarm, CeleryDispatcher
 from tasks.monitor import refuse
-from tasks.queues import list_routes
+from tasks.queues import HELD_A_PROCESS, list_routes
 from tasks.requests import ReadableRequest, describe_arguments
 from tasks.worker import worker_options
 from tests.builders import a_slot
@@ -234,7 +234,7 @@ def test_a_failure_in_a_task_is_a_result_and_not_an_exception(error: Exception |
 
 
 class _Unmeasured(LeaseholdTask):
-    def _measure(self, result: str, seconds: float) -> None:
+    def measure(self, result: str, seconds: float) -> None:
         """There is no Redis to count in."""
 
     def _report(self, defect: Defect, faults: Sequence[Fault]) -> None:
@@ -283,6 +283,7 @@ def test_a_worker_takes_its_queue_alone(queue: str) -> None:
     assert options["hostname"] == f"{queue}@{socket.gethostname()}"
     assert options["without_gossip"]
     assert options["without_mingle"]
+    assert options["prefetch_multiplier"] == (HELD_A_PROCESS if queue == RESERVATIONS else 1)
 
 
 @pytest.mark.parametrize("name", QUEUE_NAMES)

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from leasehold import Client
-from scheduler.ports import ForeignAddressError
+from scheduler.ports import ForeignAddressError, ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryNotifier
 from scheduler.view.redis_ports import RedisNotifier
@@ -134,6 +134,16 @@ def test_an_answer_is_kept_for_a_minute_at_its_address(redis_client: redis.Redis
     left = redis_client.ttl("leasehold:reply:9f-1")
     assert isinstance(left, int)
     assert 50 < left <= 60
+
+
+def test_answers_are_written_together_except_where_something_else_is_stored(redis_client: redis.Redis) -> None:
+    notifier = RedisNotifier(redis_client, Ticks())
+    redis_client.set("leasehold:reply:b", "no list")
+    answers = [(f"leasehold:reply:{name}", {"ok": True}) for name in ("a", "b", "c")]
+    assert notifier.reply_to_all(answers) == ["leasehold:reply:b"]
+    assert [redis_client.llen(f"leasehold:reply:{name}") for name in ("a", "c")] == [1, 1]
+    with pytest.raises(ViewUnavailableError):
+        notifier.reply("leasehold:reply:b", {"ok": True})
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def _execute_together(ports: Ports, requests: Sequence[Request]) -> list[Outcome
         return []
     began = monotonic()
     try:
-        return [*execute(ports, requests)]
+        return [*execute(ports, requests)]  # promise: joint-as-single
     except Exception as error:  # noqa: BLE001 - whatever one request causes must not stop the others
         failure = error
     if len(requests) == 1 and not _is_race(failure):

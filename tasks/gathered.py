@@ -1,0 +1,166 @@
+"""Gathered requests in a process of the pool: each is checked alone, all are committed together, each is answered."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import SoftTimeLimitExceeded
+from kombu.utils.json import loads
+from structlog.contextvars import bound_contextvars
+
+from leasehold.common.names import RESERVATIONS, TASK_PREFIX
+from scheduler.operations.commands.gathered import Message, accept_gathered
+from scheduler.operations.commands.submit import Answer
+from scheduler.ports import ViewUnavailableError
+from scheduler.view.redis_meter import gather_counts
+from tasks.base import Prepared
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+Result = tuple[int, Any, float]
+"""What Celery expects of a task: 1 if it failed, else 0; the result as text or the error; and its seconds."""
+
+
+class Entry(NamedTuple):
+    """A request as the main process of the worker took it."""
+
+    task: str
+    id: str
+    headers: dict[str, Any]
+    body: str | bytes
+
+
+def run_gathered(entries: Sequence[Entry]) -> list[Result]:
+    """Carry out these requests and answer them. Return the result of each, in their order."""
+    with gather_counts():
+        cases = [_Case(entry) for entry in entries]
+        try:
+            _run(cases)
+        except SoftTimeLimitExceeded as error:
+            for case in cases:
+                case.end_with(error)
+        for case in cases:
+            case.measure()
+    return [case.result for case in cases]
+
+
+def _run(cases: Sequence["_Case"]) -> None:
+    from tasks.app import services  # noqa: PLC0415 - the app imports the tasks
+
+    for case in cases:
+        case.prepare()
+    open_cases = [case for case in cases if case.is_open]
+    outcomes = accept_gathered(services.ports, [case.message for case in open_cases]) if open_cases else []
+    for case, outcome in zip(open_cases, outcomes, strict=True):
+        case.outcome = outcome
+    answers = [(case.address, case.outcome) for case in open_cases if case.address and isinstance(case.outcome, dict)]
+    unwritable: Collection[str] | ViewUnavailableError
+    try:
+        unwritable = services.ports.notifier.reply_to_all(answers)  # promise: answers-after-commit
+    except ViewUnavailableError as error:
+        unwritable = error
+    for case in open_cases:
+        case.finish(unwritable)
+
+
+@dataclass
+class _Case:
+    """One request on its way from message to result."""
+
+    entry: Entry
+
+    def __post_init__(self) -> None:
+        from tasks.app import app  # noqa: PLC0415 - as above
+
+        self._task: Any = app.tasks[self.entry.task]
+        self._started = time.monotonic()
+        self._result: str | ExceptionInfo | None = None
+        self.message = Message("", None)
+        self.address: str | None = None
+        self.outcome: Answer | Exception | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the request has no result yet."""
+        return self._result is None
+
+    @property
+    def result(self) -> Result:
+        """The result of the request, as Celery expects it."""
+        seconds = time.monotonic() - self._started
+        if isinstance(self._result, ExceptionInfo):
+            return 1, self._result, seconds
+        return 0, repr(self._result), seconds
+
+    def prepare(self) -> None:
+        """Verify the sender and read the document. A request that is refused here has a result afterwards."""
+        self._attempt(self._prepare)
+
+    def _prepare(self) -> str | None:
+        from tasks.reservations import find_address  # noqa: PLC0415 - that module names the strategy of this one
+
+        args, kwargs, _ = loads(self.entry.body)
+        prepared: Prepared | str = self._task.prepare(args, kwargs)
+        if isinstance(prepared, str):
+            return prepared
+        self._task.ensure_membership()
+        (document,) = prepared.args
+        self.address = find_address(document)
+        verb = self.entry.task.removeprefix(f"{TASK_PREFIX}.{RESERVATIONS}.")
+        self.message = Message(verb, document, prepared.principal)
+        return None
+
+    def finish(self, unwritable: Collection[str] | ViewUnavailableError) -> None:
+        """Turn the outcome of the request into its result. `unwritable`: the addresses at which no answer could be
+        written, or the error that all answers met.
+        """
+        self._attempt(lambda: self._finish(unwritable))
+
+    def _finish(self, unwritable: Collection[str] | ViewUnavailableError) -> str:
+        from tasks.reservations import describe_answer, send_answer  # noqa: PLC0415 - as above
+
+        if not isinstance(self.outcome, dict):
+            raise self.outcome or AssertionError("a request has no outcome")
+        if self.address is None:
+            send_answer(None, self.outcome)
+        elif isinstance(unwritable, ViewUnavailableError):
+            raise unwritable
+        elif self.address in unwritable:
+            raise ViewUnavailableError(f"Redis: {self.address} is no list of answers")
+        return describe_answer(self.outcome)
+
+    def end_with(self, error: Exception) -> None:
+        """Give the request the result of this error if it has none."""
+
+        def fail() -> str:
+            raise error
+
+        if self.is_open:
+            self._attempt(fail)
+
+    def measure(self) -> None:
+        """Record the duration of the request in the metrics."""
+        if isinstance(self._result, str):
+            self._task.measure(self._result, time.monotonic() - self._started)
+
+    def _attempt(self, act: Callable[[], str | None]) -> None:
+        """Call `act` as the task of this request. Keep its result; an unknown error is a failed task."""
+        with self._acting():
+            try:
+                self._result = self._task.settle(act)
+            except Exception:
+                self._result = ExceptionInfo(internal=True)
+                log.exception("A request failed.", action="task.failed")
+
+    @contextmanager
+    def _acting(self) -> Iterator[None]:
+        """Make this message the current request of its task, for log lines and metrics."""
+        with bound_contextvars(task=self.entry.task, task_id=self.entry.id):
+            self._task.push_request(**self.entry.headers)
+            try:
+                yield
+            finally:
+                self._task.pop_request()

@@ -1,0 +1,166 @@
+"""Gathering in the main process of a worker: single requests that wait for a process of the pool go to it together.
+
+A prefork pool gives a process one message at a time. So the main process keeps single requests until a process is free,
+and sends them to it as one job. No request waits for others: if a process is free, it gets what has arrived.
+
+Each request stays a request of Celery's: its message is acknowledged after the job has ended, and it is counted,
+reported and cancelled by itself. The time limits of the tasks hold for the job. If the process of a job dies, its
+requests are carried out one by one, so that a request that ends its process does so alone.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+from weakref import WeakKeyDictionary, ref
+
+from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined] # the stubs leave it out
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import TaskRevokedError
+from celery.worker import state
+from celery.worker.strategy import default
+
+from tasks.gathered import Entry, run_gathered
+from tasks.queues import is_gatherable
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+MOST_GATHERED: Final = 100
+"""The most requests in one job."""
+
+
+class Gatherer:
+    """The requests that wait in one consumer (Celery's part of a worker that takes messages) for a free process.
+
+    `hand_over` gives a request to the pool as soon as a process is free; `soon` calls a function when the messages that
+    have arrived were taken.
+    """
+
+    def __init__(self, hand_over: Callable[[Any], object], soon: Callable[..., object]) -> None:
+        self._hand_over, self._soon = hand_over, soon
+        self._waiting: deque[Any] = deque()
+        self._is_queued = False
+        """Whether a job waits for a free process; it will take the requests that wait then."""
+
+    def add(self, request: Any) -> None:
+        """Keep a request until a process of the pool is free."""
+        self._waiting.append(request)
+        self._queue_job()
+
+    def _queue_job(self) -> None:
+        if not self._is_queued:
+            self._is_queued = True
+            self._soon(self._hand_over, Job(self))
+
+    def take(self) -> list[Any]:
+        """Return the requests that waited longest, for one job. Requests that are left get another job."""
+        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_GATHERED))]
+        self._is_queued = False
+        if self._waiting:
+            self._queue_job()
+        return taken
+
+    def hand_over_alone(self, request: Any) -> None:
+        """Give a request to the pool in a job of its own."""
+        self._soon(self._hand_over, request)
+
+
+class Job:
+    """One job of the pool with all requests that wait when a process is free. Celery's worker treats it as a request:
+    it calls `execute_using_pool`.
+    """
+
+    def __init__(self, gatherer: Gatherer) -> None:
+        self._gatherer = gatherer
+        self._requests: list[Any] = []
+
+    def execute_using_pool(self, pool: Any, **_options: Any) -> Any:
+        """Send the requests to a process of the pool. Raises TaskRevokedError if none is left, as Celery expects."""
+        self._requests = [each for each in self._gatherer.take() if not each.revoked()]
+        if not self._requests:
+            raise TaskRevokedError("no request is left")
+        if len(self._requests) == 1:
+            return self._requests[0].execute_using_pool(pool)
+        first = self._requests[0]
+        result = pool.apply_async(
+            run_gathered,
+            args=([Entry(each.name, each.id, each.request_dict, each.body) for each in self._requests],),
+            accept_callback=self._on_accepted,
+            timeout_callback=self._on_timeout,
+            callback=self._on_success,
+            error_callback=self._on_failure,
+            soft_timeout=first.task.soft_time_limit,
+            timeout=first.task.time_limit,
+            correlation_id=first.id,
+        )
+        for each in self._requests:
+            each._apply_result = None if result is None else ref(result)  # noqa: SLF001 - as Celery's request does
+        return result
+
+    def _on_accepted(self, pid: int, accepted_at: float) -> None:
+        for each in self._requests:
+            each.on_accepted(pid, accepted_at)
+
+    def _on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 - Celery's signature
+        for each in self._requests:
+            each.on_timeout(soft, timeout)
+
+    def _on_success(self, results: Any, **_options: Any) -> None:
+        for each, result in zip(self._requests, results, strict=True):
+            each.on_success(result)
+
+    def _on_failure(self, error: Any, **_options: Any) -> None:
+        cause = error.exception
+        cause = cause.exc if isinstance(cause, ExceptionWithTraceback) else cause
+        if isinstance(cause, WorkerLostError) and not _is_stopping():
+            log.warning(
+                "The process of gathered requests died; they are carried out one by one.",
+                action="requests.separated",
+                requests=len(self._requests),
+            )
+            for each in self._requests:
+                self._gatherer.hand_over_alone(each)
+            return
+        for each in self._requests:
+            each.on_failure(error)
+
+
+_GATHERERS: WeakKeyDictionary[Any, tuple[Any, Gatherer]] = WeakKeyDictionary()
+"""By consumer: its connection and its gatherer. After a reconnect Celery drops what waits, and so do we."""
+
+
+class _GatheringConsumer:
+    """A consumer for Celery's strategy, in which a short single request goes to the gatherer."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        known = _GATHERERS.get(consumer)
+        if known is None or known[0] is not consumer.connection:
+            hub = consumer.hub
+            soon = _call_now if hub is None else hub.call_soon
+            known = _GATHERERS[consumer] = consumer.connection, Gatherer(consumer.on_task_request, soon)
+        self._gatherer = known[1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def on_task_request(self, request: Any) -> None:
+        """Give a request to the gatherer, or to the pool if it is not gathered with others."""
+        if is_gatherable(request.name, request.body):
+            self._gatherer.add(request)
+        else:
+            self._consumer.on_task_request(request)
+
+
+def _call_now(act: Callable[..., object], *args: Any) -> object:
+    return act(*args)
+
+
+def _is_stopping() -> bool:
+    """Return whether the worker is stopping, warm or cold. Celery then has an exit status here instead of None."""
+    flags: tuple[object, object] = state.should_stop, state.should_terminate
+    return any(flag is not None and flag is not False for flag in flags)
+
+
+def start_strategy(task: Any, app: Any, consumer: Any) -> Any:
+    """Return Celery's default strategy (what a worker does with a message), which gathers short single requests."""
+    return default(task, app, _GatheringConsumer(consumer))

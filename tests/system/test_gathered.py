@@ -1,0 +1,156 @@
+"""Single requests that wait are carried out together; nothing is lost, whatever dies or pauses meanwhile."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from leasehold.common.names import RESERVATIONS
+from scheduler.ports import EventFilter
+from tests.system.processes import PATIENCE, wait_for
+from tests.system.stack import Stack
+from tests.system.test_lost_messages import Producer, awaiting_start, database_locked, is_stored
+
+pytestmark = pytest.mark.timeout(240)
+COUNT = 20
+
+
+@contextmanager
+def waiting_intake(stack: Stack) -> Iterator[None]:
+    """Stop the main process of the intake within this block, so that it takes all messages together afterwards."""
+    pid = stack.processes[RESERVATIONS].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def send(stack: Stack, name: str, **fields: Any) -> str:
+    """Send one submission without a client that repeats it; return its reply address."""
+    address: str = fields.pop("reply_to", f"leasehold:reply:{name}")
+    stack.send("submit", {"request": name, "reply_to": address, "id": name, "pool": "linux", "priority": 0, **fields})
+    return address
+
+
+def make_names(count: int = COUNT) -> list[str]:
+    """New names of reservations."""
+    run = uuid4().hex[:8]
+    return [f"{run}-{number}" for number in range(count)]
+
+
+def read_answers(stack: Stack, address: str) -> list[dict[str, Any]]:
+    """Return the answers at this address."""
+    return [msgspec.json.decode(each) for each in stack.redis.lrange(address, 0, -1)]
+
+
+def await_answers(stack: Stack, addresses: list[str], patience: float = PATIENCE) -> None:
+    """Wait until there is an answer at each of these addresses."""
+    wait_for(lambda: all(stack.redis.exists(address) for address in addresses), "all answers", patience)
+
+
+def await_held(stack: Stack, count: int) -> None:
+    """Wait until workers have this many unacknowledged submissions."""
+
+    def is_held() -> bool:
+        return sum(b"leasehold.reservations.submit" in body for body in stack.redis.hvals("unacked")) >= count
+
+    wait_for(is_held, f"{count} requests that are under way")
+
+
+def test_requests_that_wait_are_stored_together_and_answered_one_by_one(stack: Stack) -> None:
+    names = make_names()
+    with waiting_intake(stack):
+        addresses = [send(stack, name) for name in names]
+    await_answers(stack, addresses)
+    answers = [read_answers(stack, address) for address in addresses]
+    assert [[each["reservation"] for each in found] for found in answers] == [[name] for name in names]
+    rows = stack.services.ports.store.find_reservations(ids=names)
+    assert len(rows) == COUNT
+    # All rows of a transaction are created at the time of its begin. The first message may be alone.
+    assert len({row.created_at for row in rows}) <= 3
+    wait_for(lambda: not stack.redis.hlen("unacked") or None, "acknowledged messages")
+
+
+def test_a_bad_request_is_refused_alone(stack: Stack) -> None:
+    names = make_names()
+    stack.redis.set(f"leasehold:reply:{names[2]}", "no list")
+    with waiting_intake(stack):
+        addresses = [
+            send(stack, names[0], resources={"cpus": -1}),
+            # an address that is no reply address
+            send(stack, names[1], reply_to="leasehold:leader"),
+            # an address whose key has a wrong type
+            send(stack, names[2]),
+            *(send(stack, name) for name in names[3:]),
+        ]
+    await_answers(stack, [addresses[0], *addresses[3:]])
+    (refused,) = read_answers(stack, addresses[0])
+    assert [error["path"] for error in refused["errors"]] == ["resources.cpus"]
+    assert all(read_answers(stack, address)[0]["ok"] for address in addresses[3:])
+    assert {row.id for row in stack.services.ports.store.find_reservations(ids=names)} == {*names[2:]}
+
+
+def test_a_worker_that_is_killed_with_gathered_requests_loses_none(stack: Stack) -> None:
+    names = make_names()
+    with database_locked(stack):
+        with waiting_intake(stack):
+            producers = [Producer(stack, name) for name in names]
+            wait_for(lambda: stack.redis.llen(RESERVATIONS) >= COUNT, "all messages")
+        await_held(stack, COUNT)
+        stack.processes[RESERVATIONS].kill()
+    assert not any(is_stored(stack, name) for name in names)
+    stack.processes[RESERVATIONS].start()
+    assert_each_is_answered_once(stack, producers)
+
+
+def test_a_worker_that_is_killed_between_the_commit_and_the_answers_loses_none(stack: Stack) -> None:
+    names = make_names()
+    with database_locked(stack):
+        with awaiting_start(stack), waiting_intake(stack):
+            producers = [Producer(stack, name) for name in names]
+            wait_for(lambda: stack.redis.llen(RESERVATIONS) >= COUNT, "all messages")
+        os.kill(stack.redis_server.pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: any(is_stored(stack, name) for name in names), "the commit")
+        stack.processes[RESERVATIONS].kill()
+    finally:
+        os.kill(stack.redis_server.pid, signal.SIGCONT)
+    assert not any(producer.answers for producer in producers)
+    stack.processes[RESERVATIONS].start()
+    assert_each_is_answered_once(stack, producers)
+
+
+def assert_each_is_answered_once(stack: Stack, producers: list[Producer]) -> None:
+    """Each producer has one answer, and each reservation was submitted once; then they are released."""
+    for producer in producers:
+        producer.join(2 * PATIENCE)
+    assert [[row.id for row in producer.answers] for producer in producers] == [[each.name] for each in producers]
+    for producer in producers:
+        events = stack.services.ports.store.read_events(EventFilter(reservation=producer.name))
+        assert [event.name for event in events].count("reservation_submitted") == 1
+        assert stack.ask("cancel", {"reservation": producer.name})["ok"]
+
+
+def test_when_a_process_of_the_pool_dies_its_requests_are_carried_out_one_by_one(stack: Stack) -> None:
+    names = make_names()
+    main = stack.processes[RESERVATIONS].pid
+    with database_locked(stack):
+        with awaiting_start(stack), waiting_intake(stack):
+            addresses = [send(stack, name) for name in names]
+        for child in find_children(main):
+            os.kill(child, signal.SIGKILL)
+    await_answers(stack, addresses, 2 * PATIENCE)
+    assert "requests.separated" in stack.processes[RESERVATIONS].read_log(40_000)
+    assert stack.processes[RESERVATIONS].pid == main
+
+
+def find_children(pid: int) -> list[int]:
+    """Return the processes that this process has started."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
