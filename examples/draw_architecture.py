@@ -31,6 +31,7 @@ PACKAGES: Final = {
 """Package -> what it contains. Modules of a package that is listed by itself do not count for its parent."""
 ROOMS: Final = {
     "scheduler.policy.plan": "calls the steps in order",
+    "scheduler.policy.replan": "the last cycle goes on",
     "scheduler.policy.placement": "which slot a reservation gets",
     "scheduler.policy.quota": "accounts, levels, preemption",
     "scheduler.policy.elastic": "elastic instances",
