@@ -1,0 +1,126 @@
+"""How many messages the intake's main process holds, and the records that it keeps of them in Redis."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+
+from leasehold.common.names import LAUNCH, RESERVATIONS
+from tasks import transport
+from tasks.queues import HELD_A_PROCESS
+from tasks.transport import QoS
+
+PROCESSES = 2
+SUBMIT, EXPLAIN = "leasehold.reservations.submit", "leasehold.reservations.explain"
+
+
+class FakeChannel:
+    """The part of a channel that keeps records."""
+
+    unacked_key, unacked_index_key, visibility_timeout = "unacked", "unacked_index", 300
+    connection_errors = (redis.ConnectionError,)
+    do_restore = False
+
+    def __init__(self, client: redis.Redis, queue: str) -> None:
+        self._client, self.active_queues = client, [queue]
+
+    @contextmanager
+    def conn_or_acquire(self, _client: object = None) -> Iterator[redis.Redis]:
+        """Return the client."""
+        yield self._client
+
+
+class Loop:
+    """The loop of a worker, whose next round a test runs."""
+
+    def __init__(self) -> None:
+        self.ready: list[Callable[[], object]] = []
+
+    def call_soon(self, act: Callable[[], object]) -> None:
+        """Call `act` in the next round."""
+        self.ready.append(act)
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    """A loop that runs, and a clock."""
+    loop = Loop()
+    monkeypatch.setattr(transport, "get_event_loop", lambda: loop)
+    monkeypatch.setattr(transport, "_read_clock", lambda: 1000.0)
+    return loop
+
+
+def make_qos(client: redis.Redis, prefetch: int, queue: str = RESERVATIONS) -> QoS:
+    return QoS(FakeChannel(client, queue), prefetch)
+
+
+def hold(qos: QoS, tag: str, task: str = SUBMIT, body: str = "[]") -> None:
+    delivery = {"exchange": "", "routing_key": RESERVATIONS}
+    message: Any = SimpleNamespace(headers={"task": task}, body=body, delivery_info=delivery, _raw={"body": body})
+    qos.append(message, tag)
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_worker_holds_many_single_requests_and_few_other_messages(redis_client: redis.Redis) -> None:
+    qos = make_qos(redis_client, PROCESSES * HELD_A_PROCESS)
+    for number in range(PROCESSES * HELD_A_PROCESS - 1):
+        hold(qos, f"t{number}")
+    assert (qos.can_consume(), qos.room) == (True, 1)
+    hold(qos, "last")
+    assert (qos.can_consume(), qos.room) == (False, 0)
+
+    others = make_qos(redis_client, PROCESSES * HELD_A_PROCESS)
+    hold(others, "o1", EXPLAIN)
+    assert others.can_consume()
+    hold(others, "o2", body='[[{"items": []}]]')
+    assert (others.can_consume(), others.room) == (False, 0)
+    others.ack("o1")
+    assert others.can_consume()
+    others.reject("o2")
+    hold(others, "o3")
+    assert others.room == PROCESSES * HELD_A_PROCESS - 1
+
+
+@pytest.mark.usefixtures("loop")
+def test_workers_of_other_queues_hold_a_message_for_each_thread(redis_client: redis.Redis) -> None:
+    qos = make_qos(redis_client, PROCESSES, LAUNCH)
+    hold(qos, "t1", "leasehold.launch.slot")
+    assert qos.can_consume()
+    hold(qos, "t2", "leasehold.launch.slot")
+    assert not qos.can_consume()
+
+
+@pytest.mark.usefixtures("loop")
+def test_records_of_messages_that_are_taken_together_are_written_together(redis_client: redis.Redis) -> None:
+    qos = make_qos(redis_client, 10)
+    with qos.joined():
+        hold(qos, "t1")
+        hold(qos, "t2")
+        assert redis_client.hlen("unacked") == 0
+    assert {*redis_client.hkeys("unacked")} == {b"t1", b"t2"}
+    assert redis_client.zscore("unacked_index", "t1") == 1000.0
+
+
+def test_acknowledgements_of_one_round_of_the_loop_are_sent_together(redis_client: redis.Redis, loop: Loop) -> None:
+    qos = make_qos(redis_client, 2)
+    hold(qos, "t1")
+    hold(qos, "t2")
+    qos.ack("t1")
+    qos.ack("t2")
+    assert qos.can_consume()
+    assert redis_client.hlen("unacked") == 2
+    (act,) = loop.ready
+    act()
+    assert (redis_client.hlen("unacked"), redis_client.zcard("unacked_index")) == (0, 0)
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_worker_that_stops_acknowledges_first(redis_client: redis.Redis) -> None:
+    qos = make_qos(redis_client, 2)
+    hold(qos, "t1")
+    qos.ack("t1")
+    qos.restore_unacked_once()
+    assert redis_client.hlen("unacked") == 0
