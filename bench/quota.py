@@ -24,8 +24,9 @@ from typing import Any
 from bench._carrying import carry_out, list_churn
 from bench._quota_fleet import NOW, TICK, Fleet, make_fleet
 from bench._quota_loops import place_by_loops
-from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Waits
+from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt
 from scheduler.model.view import View
+from scheduler.model.waits import Waits
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache

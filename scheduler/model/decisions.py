@@ -5,10 +5,11 @@ fields come first. A plan can hold one decision for each reservation, and decisi
 `gc=False` therefore keeps the garbage collector from scanning them.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
+
+from scheduler.model.waits import Waits
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -222,54 +223,6 @@ WAITING_CODES = (
     "no_capacity",
 )
 """The codes for why a reservation waits. The first code in this order that applies is reported."""
-
-
-Reason = tuple[str, str]
-"""The reason why a reservation waits: a waiting code and a sentence for people."""
-
-
-class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A reservation that the plan leaves pending: its id, a stable waiting code and a sentence for people."""
-
-    reservation: str
-    code: str
-    detail: str
-
-
-class Waits:
-    """The reservations that a plan leaves pending, in queue order. Iteration yields a `Waiting` for each.
-
-    Many reservations share one (code, detail) tuple, because they wait for the same reason.
-    """
-
-    __slots__ = ("names", "reasons")
-
-    def __init__(self, names: Iterable[str] = (), reasons: Iterable[Reason] = ()) -> None:
-        self.names, self.reasons = tuple(names), tuple(reasons)
-
-    def __iter__(self) -> Iterator[Waiting]:
-        return (Waiting(name, *reason) for name, reason in self.items())
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Waits):
-            return NotImplemented
-        return self.names == other.names and self.reasons == other.reasons
-
-    __hash__ = None  # type: ignore[assignment]  # compared in tests, never a key
-
-    def __repr__(self) -> str:
-        return f"Waits({list(self)})"
-
-    def items(self) -> Iterator[tuple[str, Reason]]:
-        """Return an iterator over pairs (reservation id, reason)."""
-        return zip(self.names, self.reasons, strict=True)
-
-
-NO_WAITS: Final = Waits()
-"""No reservation waits."""
 
 
 class Plan(msgspec.Struct, frozen=True):

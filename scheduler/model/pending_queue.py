@@ -1,96 +1,231 @@
-"""The pending reservations in order of age. The order is maintained with every row, so that no tick sorts all
-reservations.
+"""The pending reservations in order of age, and in groups of equal requests.
+
+Both are maintained with every row, so that no tick sorts or groups all reservations.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
+from operator import attrgetter
+from typing import Any, Final
 
 from scheduler.model.reservations import Reservation, Shape
 
 Groups = tuple[list[list[Reservation]], list[int]]
+GroupKey = tuple[str | None, Shape]
+"""What the reservations of a group have in common: the name of their account, and their shape."""
+QueueChange = tuple[Reservation, Shape, bool]
+"""A reservation that entered (True) or left the queue, with its shape. A new row of a pending reservation does both."""
+MOST_SINGLE_CHANGES: Final = 64
+"""The most changes that are made in a list one by one; for more of them, the list is filtered and sorted once."""
+LARGEST_SHARE: Final = 8
+"""Rows that have left are taken out at the latest when they are more than one in this number."""
+LEAST_LOG: Final = 10_000
+"""The log keeps at least this many changes, and at least as many as reservations wait."""
+
+_age = attrgetter("created_at", "sequence")
+
+
+class _AgedRows:
+    """Rows in order of age: by time of creation, then in order of submission.
+
+    The first column contains the rows, and all columns have the same length. A row that is younger than all others is
+    appended at once. Other changes are made when the rows are read.
+    """
+
+    __slots__ = ("_came", "_gone", "_has_unread", "columns")
+
+    def __init__(self, columns: int) -> None:
+        self.columns: tuple[list[Any], ...] = tuple([] for _ in range(columns))
+        self._came: list[tuple[Any, ...]] = []
+        """Rows that belong between others, with the values of the other columns."""
+        self._gone: list[Reservation] = []
+        """Rows that have left and are still in the columns, once for each time that they left."""
+
+    def add(self, *values: Any) -> None:
+        """Add a row, with its values for the other columns."""
+        rows = self.columns[0]
+        if rows and _is_older(values[0], rows[-1]):
+            self._came.append(values)
+            return
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
+
+    def remove(self, row: Reservation) -> None:
+        """Remove a row that was added."""
+        self._gone.append(row)
+        if len(self._gone) > MOST_SINGLE_CHANGES and len(self._gone) * LARGEST_SHARE > len(self.columns[0]):
+            self.read()
+
+    def find_oldest(self, accept: Callable[[Reservation], bool]) -> Reservation | None:
+        """Return the oldest row that `accept` accepts, also of those that have left."""
+        came = (values[0] for values in self._came if accept(values[0]))
+        found = (next(filter(accept, self.columns[0]), None), min(came, key=_age, default=None))
+        return min((each for each in found if each is not None), key=_age, default=None)
+
+    def read(self) -> tuple[list[Any], ...]:
+        """Return the columns. Callers must not change them."""
+        if self._came or self._gone:
+            if len(self._came) + len(self._gone) <= MOST_SINGLE_CHANGES:
+                self._change_each()
+            else:
+                self._change_all()
+            self._came, self._gone = [], []
+        return self.columns
+
+    def _change_each(self) -> None:
+        rows = self.columns[0]
+        for values in self._came:
+            at = bisect_right(rows, _age(values[0]), key=_age)
+            for column, value in zip(self.columns, values, strict=True):
+                column.insert(at, value)
+        for row in self._gone:
+            at = bisect_left(rows, _age(row), key=_age)
+            while rows[at] is not row:
+                at += 1
+            for column in self.columns:
+                del column[at]
+
+    def _change_all(self) -> None:
+        for column, values in zip(self.columns, zip(*self._came, strict=True), strict=False):
+            column.extend(values)
+        if self._gone:
+            self._filter()
+        if self._came:
+            self._sort()
+
+    def _filter(self) -> None:
+        left: dict[int, int] = {}
+        for row in self._gone:
+            left[id(row)] = left.get(id(row), 0) + 1
+        stays = [id(row) not in left for row in self.columns[0]]
+        if len(stays) - sum(stays) > len(self._gone):  # a row left and came back as the same object
+            for at, row in enumerate(self.columns[0]):
+                if not stays[at]:
+                    left[id(row)] -= 1
+                    stays[at] = left[id(row)] < 0
+        for column in self.columns:
+            column[:] = compress(column, stays)
+
+    def _sort(self) -> None:
+        """Sort the columns. Two stable sorts by one number each, the last criterion first, are faster than one sort by
+        tuples.
+        """
+        rows = self.columns[0]
+        order = sorted(range(len(rows)), key=[row.sequence for row in rows].__getitem__)
+        order.sort(key=[row.created_at for row in rows].__getitem__)
+        for column in self.columns:
+            column[:] = [column[at] for at in order]
 
 
 class PendingQueue:
-    """The pending reservations of a view, oldest first: by time of creation, then in order of submission.
+    """The pending reservations of a view, oldest first, and a log of those that came and left."""
 
-    A new reservation is usually the youngest and is appended. Removed reservations, and reservations that belong in
-    between, are processed when the lists are read. The three lists have the same length, and callers must not change
-    them.
-    """
+    def __init__(self) -> None:
+        self._rows = _AgedRows(3)
+        self._groups: dict[GroupKey, _AgedRows] | None = None
+        """The reservations by group; None until groups are read for the first time."""
+        self._numbered: Groups | None = None
+        self._is_followed = False
+        """Whether a reader follows the queue, so that changes are logged."""
+        self._log: list[QueueChange] = []
+        self._log_start = 0
+        self._count = 0
 
-    def __init__(self, pending: Mapping[str, Reservation]) -> None:
-        self._pending = pending
-        """The pending reservations by id. A listed row that is missing in this table has left the queue."""
-        self._reservations: list[Reservation] = []
-        self._ids: list[str] = []
-        self._shapes: list[Shape] = []
-        self._has_left = False
-        self._is_sorted = True
-        self._groups: Groups | None = None
+    def __len__(self) -> int:
+        return self._count
 
     def add(self, reservation: Reservation, shape: Shape) -> None:
         """Add a reservation, with the shape of its request."""
-        if self._reservations and _age(reservation) < _age(self._reservations[-1]):
-            self._is_sorted = False
-        self._reservations.append(reservation)
-        self._ids.append(reservation.id)
-        self._shapes.append(shape)
-        self._groups = None
+        self._rows.add(reservation, reservation.id, shape)
+        self._count += 1
+        self._note(reservation, shape, has_come=True)
+        if self._groups is not None:
+            self._find_group(self._groups, reservation, shape).add(reservation)
 
-    def note_departure(self) -> None:
-        """Record that a reservation has left the queue or has a new row."""
-        self._has_left, self._groups = True, None
+    def remove(self, reservation: Reservation, shape: Shape) -> None:
+        """Remove a reservation: it has left the queue or has a new row. `reservation` is the row that was added."""
+        self._rows.remove(reservation)
+        self._count -= 1
+        self._note(reservation, shape, has_come=False)
+        if self._groups is not None:
+            self._find_group(self._groups, reservation, shape).remove(reservation)
 
     def list(self) -> tuple[list[Reservation], list[str], list[Shape]]:
-        """Return three lists of equal length: the pending reservations, their ids and their shapes."""
-        if self._has_left:
-            pending = self._pending
-            stays = [pending.get(row.id) is row for row in self._reservations]
-            self._reservations, self._ids = list(compress(self._reservations, stays)), list(compress(self._ids, stays))
-            self._shapes, self._has_left = list(compress(self._shapes, stays)), False
-            if len(self._ids) > len(pending):
-                self._drop_twins()
-        if not self._is_sorted:
-            self._sort()
-        return self._reservations, self._ids, self._shapes
+        """Return three lists of equal length: the pending reservations, their ids and their shapes. Callers must not
+        change them.
+        """
+        rows, ids, shapes = self._rows.read()
+        return rows, ids, shapes
 
-    def _drop_twins(self) -> None:
-        """Remove duplicates: a row that left and came back as the same object is listed twice."""
-        rows = {row.id: (row, shape) for row, shape in zip(self._reservations, self._shapes, strict=True)}
-        self._ids = list(rows)
-        self._reservations, self._shapes = [row for row, _ in rows.values()], [shape for _, shape in rows.values()]
+    def find_oldest(self, accept: Callable[[Reservation], bool]) -> Reservation | None:
+        """Return the oldest reservation that `accept` accepts. It is also called with rows that have left."""
+        return self._rows.find_oldest(accept)
+
+    def follow(self) -> int:
+        """Return the position in the log, which `changes_since` accepts later. The log begins with the first call."""
+        self._is_followed = True
+        return self._log_start + len(self._log)
+
+    def changes_since(self, position: int) -> Sequence[QueueChange] | None:
+        """Return the changes after a position, oldest first; None if the log does not reach back so far."""
+        return self._log[position - self._log_start :] if position >= self._log_start else None
+
+    def groups(self) -> Mapping[GroupKey, Sequence[Reservation]]:
+        """Return the reservations of each group, oldest first; a group without reservations is missing.
+
+        Cost: the number of groups, and of the changes since the last call.
+        """
+        found = {}
+        for key, group in list(self._read_groups().items()):
+            (rows,) = group.read()
+            if rows:
+                found[key] = rows
+            else:
+                del self._read_groups()[key]
+        return found
 
     def group(self) -> Groups:
         """Return the pending reservations grouped by account name and shape, and the group number of each reservation.
 
-        Each group is in order of age. The numbers are in the order of `list`. The result is computed again only after a
-        change of the queue; callers must not change it.
+        Each group is in order of age. Groups are in the order of their oldest reservations, and the numbers in the
+        order of `list`. The result is made again only after a change of the queue; callers must not change it.
         """
-        if self._groups is None:
+        if self._numbered is None:
+            found = self.groups()
+            keys = sorted(found, key=lambda key: _age(found[key][0]))
+            number_of = {key: number for number, key in enumerate(keys)}
             rows, _, shapes = self.list()
-            known: dict[tuple[str | None, Shape], int] = {}
-            numbers = [
-                known.setdefault((row.request.account, shape), len(known))
-                for row, shape in zip(rows, shapes, strict=True)
-            ]
-            found: list[list[Reservation]] = [[] for _ in known]
-            for number, row in zip(numbers, rows, strict=True):
-                found[number].append(row)
-            self._groups = found, numbers
+            accounts = [row.request.account for row in rows]
+            numbers = list(map(number_of.__getitem__, zip(accounts, shapes, strict=True)))
+            self._numbered = [list(found[key]) for key in keys], numbers
+        return self._numbered
+
+    def _read_groups(self) -> dict[GroupKey, _AgedRows]:
+        if self._groups is None:
+            groups = self._groups = {}
+            for row, _, shape in zip(*self.list(), strict=True):
+                self._find_group(groups, row, shape).add(row)
         return self._groups
 
-    def _sort(self) -> None:
-        """Sort the reservations by creation time, then by sequence number.
+    @staticmethod
+    def _find_group(groups: dict[GroupKey, _AgedRows], reservation: Reservation, shape: Shape) -> _AgedRows:
+        key = (reservation.request.account, shape)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _AgedRows(1)
+        return group
 
-        Two stable sorts by one number each, the last criterion first, are faster than one sort by tuples.
-        """
-        rows = self._reservations
-        order = sorted(range(len(rows)), key=[row.sequence for row in rows].__getitem__)
-        order.sort(key=[row.created_at for row in rows].__getitem__)
-        self._reservations = [rows[at] for at in order]
-        self._ids, self._shapes = [self._ids[at] for at in order], [self._shapes[at] for at in order]
-        self._is_sorted = True
+    def _note(self, reservation: Reservation, shape: Shape, *, has_come: bool) -> None:
+        self._numbered = None
+        if not self._is_followed:
+            return
+        self._log.append((reservation, shape, has_come))
+        if len(self._log) > 2 * max(LEAST_LOG, self._count):
+            dropped = len(self._log) // 2
+            del self._log[:dropped]
+            self._log_start += dropped
 
 
-def _age(reservation: Reservation) -> tuple[float, int]:
-    return reservation.created_at, reservation.sequence
+def _is_older(row: Reservation, other: Reservation) -> bool:
+    return row.created_at < other.created_at or (row.created_at == other.created_at and row.sequence < other.sequence)

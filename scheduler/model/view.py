@@ -10,12 +10,13 @@ from collections.abc import Hashable, Iterable, Mapping
 import msgspec
 
 from scheduler.model.accounts import Account, find_account
+from scheduler.model.expiry_queue import ExpiryQueue
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.ordered_slots import OrderedSlots
 from scheduler.model.pending_queue import PendingQueue
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import PHASES
+from scheduler.model.transitions import ENDED, PHASES
 
 Row = Slot | Reservation | Hold | Account
 Kind = str
@@ -65,6 +66,7 @@ class View:
     - special: reservations that are not placed by their shape alone, because they are on hold, declined slots, were
       interrupted or have a claim.
     - mortal: reservations that expire.
+    - unconfirmed: leased reservations whose holders have not confirmed them.
     - timed: reservations with a ttl of their own.
     - waiters: the pending reservations.
     - stretching: leased reservations with elastic components.
@@ -80,7 +82,8 @@ class View:
         self.by_phase: dict[str, dict[str, Reservation]] = {phase: {} for phase in PHASES}
         self.shapes: dict[str, Shape] = {}
         self.special: dict[str, Reservation] = {}
-        self.mortal: dict[str, Reservation] = {}
+        self.mortal = ExpiryQueue()
+        self.unconfirmed: dict[str, Reservation] = {}
         self.timed: dict[str, Reservation] = {}
         self.stretching: dict[str, Reservation] = {}
         self.has_limits = False
@@ -91,7 +94,7 @@ class View:
         self._interned: dict[Hashable, Shape] = {}
         self._slots_of: dict[str, OrderedSlots] = {}
         """Pool name -> slots of the pool."""
-        self.waiters = PendingQueue(self.by_phase["pending"])
+        self.waiters = PendingQueue()
         for row in rows:
             self.apply(row)
 
@@ -178,19 +181,28 @@ class View:
         shape = self.shapes[reservation.id] = self._intern(reservation.request)
         if reservation.phase == "pending":
             self.waiters.add(reservation, shape)
-        elif shape.elastic and reservation.phase == "leased":
-            self.stretching[reservation.id] = reservation
-        if is_special(reservation):
-            self.special[reservation.id] = reservation
-        if reservation.expires_at is not None:
-            self.mortal[reservation.id] = reservation
-        if reservation.request.ttl is not None:
-            self.timed[reservation.id] = reservation
+        elif reservation.phase == "leased":
+            self._list_leased(reservation, shape)
+        self._list_exceptions(reservation)
         for lease in reservation.leases:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
             self._touch(lease.slot)
             if lease.cores is not None:
                 self.has_limits = True
+
+    def _list_leased(self, reservation: Reservation, shape: Shape) -> None:
+        if shape.elastic:
+            self.stretching[reservation.id] = reservation
+        if reservation.confirmed_at is None:
+            self.unconfirmed[reservation.id] = reservation
+
+    def _list_exceptions(self, reservation: Reservation) -> None:
+        if is_special(reservation):
+            self.special[reservation.id] = reservation
+        if reservation.expires_at is not None and reservation.phase not in ENDED:
+            self.mortal.add(reservation)
+        if reservation.request.ttl is not None:
+            self.timed[reservation.id] = reservation
 
     def _intern(self, request: Request) -> Shape:
         key = shape_key(request)
@@ -202,12 +214,13 @@ class View:
     def _forget(self, reservation: Reservation | None) -> None:
         if reservation is None:
             return
-        del self.reservations[reservation.id], self.shapes[reservation.id]
-        del self.by_phase[reservation.phase][reservation.id]
+        shape = self.shapes.pop(reservation.id)
+        del self.reservations[reservation.id], self.by_phase[reservation.phase][reservation.id]
         if reservation.phase == "pending":
-            self.waiters.note_departure()
+            self.waiters.remove(reservation, shape)
         self.special.pop(reservation.id, None)
-        self.mortal.pop(reservation.id, None)
+        self.mortal.remove(reservation)
+        self.unconfirmed.pop(reservation.id, None)
         self.timed.pop(reservation.id, None)
         self.stretching.pop(reservation.id, None)
         for lease in reservation.leases:

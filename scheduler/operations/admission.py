@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from scheduler.model.command_schemas import MOST_INSTANCES, ReservationDocument
-from scheduler.model.decisions import Reason
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import LimitRules, Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.model.validation import Fault, InvalidInputError
+from scheduler.model.waits import Reason
 from scheduler.policy.queueing.feasibility import find_misfits
 from scheduler.ports import Pending, Store, Transaction
 

@@ -4,6 +4,8 @@ All steps spend from one `CycleState`, a scratch copy of the view, so that no ca
 written: `operations/tick/commit.py` checks each decision again on fresh rows before it writes it.
 """
 
+from functools import partial
+
 from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
@@ -17,6 +19,7 @@ from scheduler.policy.queueing.order import order
 from scheduler.policy.queueing.starvation_guard import find_next_protection
 from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.step import charge
+from scheduler.policy.replan.kept_cycle import keep_cycle
 from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, make_headroom, scale_in
@@ -31,6 +34,8 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     cache = PlanCache() if cache is None else cache
     cache.follow(view)
     known = cache.find_plan(rules, now) or cache.recall(SteadyPlan).find(view, rules, now, cache)
+    if known is None:
+        known = cache.go_on(rules, now)
     if known is not None:
         return known
     cycle = CycleState(view, rules, now, cache)
@@ -47,4 +52,6 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     scaled = make_headroom(scaled_in, headroom)  # unneeded slots, where launches are withheld
     shared = share(scaled)  # the spare cores of each slot are shared among its leases
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
-    return cache.recall(SteadyPlan).keep(cycle, cycle.finish(queue, wake_at), find_next_protection(view, rules, now))
+    outcome = cycle.finish(queue, wake_at)
+    cache.offer(view, partial(keep_cycle, cycle, limits, outcome, view.revision))
+    return cache.recall(SteadyPlan).keep(cycle, outcome, find_next_protection(view, rules, now))

@@ -12,10 +12,10 @@ import msgspec
 
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import RedisNames
-from scheduler.model.decisions import NO_WAITS, Waits
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
+from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports.store import OutboxMessage
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import DEFAULT_PREFIX
-from scheduler.model.decisions import NO_WAITS, Waits
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, count_rows, is_newer
+from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import Heard, RefusedMessage, SetAside, ViewUnavailableError, check_reply_address
 from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.metric_table import REFUSED, find_label_values

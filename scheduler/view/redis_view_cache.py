@@ -16,10 +16,10 @@ import redis
 
 from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 from leasehold.common.report import read_report
-from scheduler.model.decisions import NO_WAITS, Waits
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
+from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.view.codec import decode_deltas, decode_row, pack_changes
 from scheduler.view.connection import load_script, redis_errors

@@ -1,27 +1,12 @@
-"""Which blocks of waiting reservations a tick's report adds and deletes; leasehold/common/report.py has their form.
-
-Cost: names and reasons are compared with those of the last report by slices, without a step of Python for each name.
-"""
+"""Which blocks of waiting reservations a tick's report adds and deletes; leasehold/common/report.py has their form."""
 
 import secrets
-from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from scheduler.model.decisions import Reason, Waits
-
-MOST_NAMES: Final = 128
-"""The most waiting reservations in one block."""
-MOST_MISSES: Final = 32
-"""The most blocks that are not found again one after the other, before the rest of the queue is cut into new blocks."""
-
-
-class _Block(NamedTuple):
-    field: str
-    names: tuple[str, ...]
-    reasons: tuple[Reason, ...]
+from scheduler.model.waits import WaitBlock, Waits
 
 
 class BlockChange(NamedTuple):
@@ -38,53 +23,27 @@ class WaitBlocks:
     """The blocks of the last report that one process wrote."""
 
     def __init__(self) -> None:
-        self._blocks: list[_Block] | None = None
+        self._fields: dict[WaitBlock, str] | None = None
+        """The blocks that Redis has, in queue order, each with its field. Blocks are compared by identity."""
         self._numbers = count()
         self._name = secrets.token_hex(4)
 
     def forget(self) -> None:
         """Forget which blocks Redis has: the next report contains all of them."""
-        self._blocks = None
+        self._fields = None
 
     def follow(self, waits: Waits) -> BlockChange:
         """Return the change of the blocks that makes them contain exactly these waiting reservations."""
-        known = self._blocks
-        blocks = list(self._align(known or [], waits))
-        if known is not None and len(blocks) > 8 + 4 * len(waits) // MOST_NAMES:
-            # Changes in the middle of the queue have left many small blocks: cut the queue again.
-            blocks = list(self._cut(waits.names, waits.reasons))
-        before, after = {each.field for each in known or ()}, {each.field for each in blocks}
-        added = {each.field: _encode(each) for each in blocks if each.field not in before}
-        self._blocks = blocks
-        return BlockChange([each.field for each in blocks], added, sorted(before - after), is_whole=known is None)
-
-    def _align(self, known: Sequence[_Block], waits: Waits) -> Iterator[_Block]:
-        """Yield the blocks of the queue: those known blocks that it still contains unchanged, and new ones between."""
-        names, reasons = waits.names, waits.reasons
-        done, misses = 0, 0
-        for block in known:
-            if misses > MOST_MISSES:
-                break
-            try:
-                start = names.index(block.names[0], done, done + (misses + 2) * MOST_NAMES)
-            except ValueError:
-                start = len(names)
-            end = start + len(block.names)
-            if names[start:end] != block.names or reasons[start:end] != block.reasons:
-                misses += 1
-                continue
-            yield from self._cut(names[done:start], reasons[done:start])
-            yield block
-            done, misses = end, 0
-        yield from self._cut(names[done:], reasons[done:])
-
-    def _cut(self, names: Sequence[str], reasons: Sequence[Reason]) -> Iterator[_Block]:
-        for start in range(0, len(names), MOST_NAMES):
-            end = start + MOST_NAMES
-            yield _Block(f"{self._name}-{next(self._numbers)}", tuple(names[start:end]), tuple(reasons[start:end]))
+        is_whole, before = self._fields is None, self._fields or {}
+        blocks = waits.cut(tuple(before))
+        added = {block: f"{self._name}-{next(self._numbers)}" for block in blocks if block not in before}
+        self._fields = {block: added.get(block) or before[block] for block in blocks}
+        removed = [] if is_whole else sorted(field for block, field in before.items() if block not in self._fields)
+        bodies = {field: _encode(block) for block, field in added.items()}
+        return BlockChange(list(self._fields.values()), bodies, removed, is_whole)
 
 
-def _encode(block: _Block) -> bytes:
+def _encode(block: WaitBlock) -> bytes:
     different = list(dict.fromkeys(block.reasons))
     numbers = {reason: number for number, reason in enumerate(different)}
     of_each = [numbers[reason] for reason in block.reasons] if len(different) > 1 else []

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from leasehold.cli.app import app
-from scheduler.model.decisions import Waits
 from scheduler.model.events import Event
+from scheduler.model.waits import Waits
 from scheduler.store.opening import open_store
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run

@@ -15,7 +15,7 @@ from leasehold.cli.completing import PHASES, SLOT_STATES
 from leasehold.cli.formats import _list_lines
 from leasehold.cli.tables import Cell, Column, fit
 from scheduler.model import transitions
-from scheduler.model.decisions import Waits
+from scheduler.model.waits import Waits
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.cli.terminal import run_on_terminal, strip_colours

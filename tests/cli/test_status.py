@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from scheduler.model.decisions import Waits
+from scheduler.model.waits import Waits
 from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake, a_row
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.decisions import Waits
+from scheduler.model.waits import Waits
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.cli.terminal import run_on_terminal, strip_colours

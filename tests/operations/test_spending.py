@@ -6,14 +6,15 @@ import pytest
 
 from leasehold.cli.event_sentences import describe_event
 from scheduler.model.accounts import Account, BalanceSample
-from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel, Waits
+from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel
 from scheduler.model.view import View
+from scheduler.model.waits import Waits
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.commit import commit
-from scheduler.operations.tick.tick import describe_account_waits
+from scheduler.operations.tick.wait_figures import WaitFigures
 from scheduler.ports import DeposedError
 from scheduler.view.memory import MemoryMeter
-from tests.builders import a_lease, a_reservation, a_slot
+from tests.builders import a_lease, a_reservation, a_slot, some_rules
 from tests.operations.harness import NOW, Harness
 
 CONFIG: dict[str, Any] = {
@@ -157,5 +158,5 @@ class TestPreemptions:
 
 def test_accounts_without_waiting_reservations_are_missing() -> None:
     harness = a_harness()
-    view = View(harness.store.read_rows())
-    assert describe_account_waits(Plan((), Waits(), None), view) == {}
+    view, rules = View(harness.store.read_rows()), some_rules({"pools": {"linux": {}}})
+    assert WaitFigures().describe(Plan((), Waits(), None), view, rules, 0.0)["accounts"] == {}

@@ -167,8 +167,9 @@ def test_a_cache_that_follows_another_view_starts_empty() -> None:
 def test_a_row_that_leaves_and_comes_back_as_the_same_object_waits_once() -> None:
     """A search for a change lays a row over the view and restores the old one, sometimes without a plan in between."""
     row = a_reservation("r1", version=1)
-    waiters = PendingQueue(pending := {"r1": row})
+    waiters, shape = PendingQueue(), View([row]).shapes["r1"]
+    waiters.add(row, shape)
     for _ in range(2):
-        waiters.add(row, View([row]).shapes["r1"])
-        waiters.note_departure()
-    assert [each.id for each in waiters.list()[0]] == list(pending)
+        waiters.remove(row, shape)
+        waiters.add(row, shape)
+    assert [each.id for each in waiters.list()[0]] == ["r1"]

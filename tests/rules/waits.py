@@ -2,9 +2,9 @@
 
 from random import Random
 
-from scheduler.model.decisions import Waiting
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
+from scheduler.model.waits import Waiting
 from scheduler.policy.plan import plan
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.model.decisions import Plan, Waits
+from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
 from scheduler.model.view import Row, View
+from scheduler.model.waits import Waits
 from scheduler.operations.tick.tick import Ticked
 from scheduler.policy.plan import plan
 from scheduler.simulation.loop import EventLoop

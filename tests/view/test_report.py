@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from leasehold.client.view_reader import ViewReader
 from leasehold.common.names import RedisNames
-from scheduler.model.decisions import Reason, Waits
+from scheduler.model.waits import MOST_NAMES, Reason, Waits
 from scheduler.view.redis_view_cache import RedisViewCache
-from scheduler.view.wait_blocks import MOST_NAMES, BlockChange, WaitBlocks
+from scheduler.view.wait_blocks import BlockChange, WaitBlocks
 
 NO_CAPACITY: Reason = ("no_capacity", "no slot is free")
 BOOTING: Reason = ("booting", "waits for linux-1")

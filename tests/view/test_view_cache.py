@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.decisions import Waits
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Gone, Row
+from scheduler.model.waits import Waits
 from scheduler.ports import ViewCache, ViewUnavailableError
 from tests.builders import NOW, a_lease
 from tests.view.conftest import MakeViewCache

@@ -19,7 +19,6 @@ from scheduler.model.command_schemas import (
     RegisterDocument,
     ReservationDocument,
 )
-from scheduler.model.decisions import Reason
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation, usable_cores
 from scheduler.model.rights import (
@@ -45,6 +44,7 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.model.view import Row
+from scheduler.model.waits import Reason
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.hosts import HOST_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused, raise_first

@@ -10,13 +10,13 @@ import msgspec
 
 from scheduler.model.accounts import Account
 from scheduler.model.command_schemas import ReservationDocument
-from scheduler.model.decisions import Reason
 from scheduler.model.events import Event
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rights import owns
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import Document, Fault, InvalidInputError, fault, show, suggest
+from scheduler.model.waits import Reason
 from scheduler.operations.admission import Admission, KnownSlots, find_excess, foresee_misfits
 from scheduler.operations.commands.reports import Nobody
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork

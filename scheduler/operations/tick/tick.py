@@ -4,21 +4,15 @@ The leader is the scheduler process that has the lock in Redis and the newest te
 docs/reference/consistency.md, "Decisions" and "Belief", explains the failure that each line prevents.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import islice
 from time import monotonic, sleep
-from typing import Any, Final
 
 import msgspec
 
-from scheduler.explain.conditions import is_at_quota
-from scheduler.model.accounts import FREE, find_account, level_of
 from scheduler.model.decisions import Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
-from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import Gone, View
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.paused_gc import PausedGC
@@ -26,6 +20,7 @@ from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
 from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh, repair_keys
+from scheduler.operations.tick.wait_figures import WaitFigures
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
@@ -38,12 +33,6 @@ LOAD_PAUSES = (0.1, 0.3, 1.0)
 fails.
 """
 LOAD_FAILURES = "leasehold_view_load_failures_total"
-NOT_A_WAIT: Final = frozenset({"booting", "on_hold"})
-"""Waiting codes of pending reservations that do not count for the longest wait: their slot is being launched, or they
-are on hold.
-"""
-LEVELS: Final = range(FREE + 1)
-"""All levels of service of a quota account: the paid ones and the free one."""
 
 
 class PlanTooLateError(Exception):
@@ -76,6 +65,7 @@ class Leader:
     lag: float = 0.0
     """Age in seconds of the oldest committed change that the view lacked when it was last compared with SQL."""
     plan_cache: PlanCache = field(default_factory=PlanCache)
+    wait_figures: WaitFigures = field(default_factory=WaitFigures)
     lost: set[tuple[str, int]] = field(default_factory=set)
     """(row id, version) of the rows of the decisions that the last tick skipped. If the next tick skips decisions
     because of the same rows, it requests no further tick. Version 0: the row was deleted.
@@ -162,6 +152,8 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
         )
     carry_out(ports, leader, leader_term, ticked)
     ticked.seconds = monotonic() - started
+    with PausedGC():
+        leader.plan_cache.prepare()
     _audit_in_time(ports, leader, ticked)
     report(ports, leader, ticked)
     return ticked
@@ -330,64 +322,7 @@ def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
             "decisions": len(ticked.plan.decisions),
             "skipped": len(ticked.skipped),
             "view_lag": leader.lag,
-            **describe_waits(ticked.plan, ticked.view, ticked.rules, ticked.now),
-            "accounts": describe_account_waits(ticked.plan, ticked.view),
+            **leader.wait_figures.describe(ticked.plan, ticked.view, ticked.rules, ticked.now),
         },
         ticked.plan.waiting,
     )
-
-
-def describe_waits(plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """Return figures about the waiting reservations of a plan.
-
-    `codes`: the number of reservations by waiting code. `longest_wait`: seconds since the oldest submission, without
-    reservations whose code is in NOT_A_WAIT. `at_quota`: pools whose launches an EC2 quota holds back.
-    """
-    waits = plan.waiting
-    # Speed: many reservations share one reason, so reasons are counted by identity, and the oldest one is looked up in
-    # the view's list of pending reservations, which is in order of submission.
-    reasons = {id(reason): reason for reason in waits.reasons}
-    codes: Counter[str] = Counter()
-    for number, times in Counter(map(id, waits.reasons)).items():
-        codes[reasons[number][0]] += times
-    counted = set(waits.names)
-    if not codes.keys().isdisjoint(NOT_A_WAIT):
-        counted = {name for name, (code, _) in waits.items() if code not in NOT_A_WAIT}
-    pending, _, _ = view.waiters.list()
-    begun = [row.created_at for row in islice((each for each in pending if each.id in counted), 1)]
-    # Reservations that return to the queue in this tick are not pending in the view yet.
-    returned = counted - view.by_phase["pending"].keys()
-    begun += [row.created_at for name in returned if (row := view.reservations.get(name)) is not None]
-    return {
-        "codes": codes,
-        "longest_wait": max(0.0, now - min(begun, default=now)),
-        "at_quota": [name for name in rules.pools if _is_at_quota(view, name, now)],
-    }
-
-
-def _is_at_quota(view: View, pool: str, now: float) -> bool:
-    holds = [each for each in view.holds.values() if each.pool == pool and each.kind == "quota"]
-    if not holds:
-        return False
-    active = sum(slot.pool == pool and slot.state not in INACTIVE for slot in view.slots.values())
-    return is_at_quota(holds, pool, active, now)
-
-
-def describe_account_waits(plan: Plan, view: View) -> Mapping[str, list[int]]:
-    """Return for each account the number of its waiting reservations by level of service, the free level last.
-
-    The level is the one at which the account could pay now, by its present balance. Accounts without waiting
-    reservations are missing.
-    """
-    accounts, rows = view.accounts, view.reservations
-    if not accounts:
-        return {}
-    # The level is found once for each account: a hundred thousand reservations of ten accounts may wait.
-    counted = Counter(
-        account.id
-        for name in plan.waiting.names
-        if (row := rows.get(name)) is not None
-        and (account := find_account(accounts, row.request.account, row.sequence)) is not None
-    )
-    levels = {name: level_of(accounts[name].balance) for name in counted}
-    return {name: [count if level == levels[name] else 0 for level in LEVELS] for name, count in counted.items()}

@@ -273,12 +273,13 @@ def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot])
     for slot in view.list_slots(name):
         known = cached.get(slot.id)
         if known is None or known.slot_info.pool is not pool:
-            known = cached[slot.id] = _open(view, slot, pool)
+            known = cached[slot.id] = make_cached_slot(view, slot, pool)
         found.append(known)
     return found
 
 
-def _open(view: View, slot: Slot, pool: Pool) -> CachedSlot:
+def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
+    """Return the facts about a slot of this pool that follow from its row and its leases."""
     state = slot.state
     is_named = slot.id in view.leases_on
     slot_info = make_slot_info(slot, pool, 0, find_leases(view, slot) if is_named and state in HOLDING else NO_LEASES)

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from scheduler.model.accounts import FREE, Account, Levels, add, find_account, level_of, subtract
 from scheduler.model.decisions import (
     WAITING_CODES,
     Assign,
@@ -17,14 +16,12 @@ from scheduler.model.decisions import (
     Drain,
     Placement,
     Plan,
-    Reason,
     Requeue,
     Reset,
     Restart,
     Revoke,
     RevokeReason,
     Terminate,
-    Waits,
 )
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
@@ -32,52 +29,15 @@ from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
+from scheduler.model.waits import Reason, Waits
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
+from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.deadlines import Terms, Timers
 from scheduler.policy.cycle.queue import Demands, Queue
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
-
-
-class Balances:
-    """The quota accounts that exist in a cycle: the level of each after the charge, and its balance after charge and
-    preemptions. Source: qscheduler.
-    """
-
-    def __init__(self, accounts: Mapping[str, Account]) -> None:
-        self.accounts = accounts
-        self._levels = {name: level_of(account.balance) for name, account in accounts.items()}
-        self.left = {name: account.balance for name, account in accounts.items()}
-        """What each account has left now, by level; a level may be overdrawn."""
-
-    def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the account that pays for a reservation; None if the reservation names no account that exists."""
-        return find_account(self.accounts, reservation.request.account, reservation.sequence)
-
-    def level_of(self, reservation: Reservation) -> int:
-        """Return the best level at which a reservation's account had a balance after the charge, else the free level.
-
-        Preemptions in this cycle move balances and do not change the level.
-        """
-        account = self.account_of(reservation)
-        return FREE if account is None else self._levels[account.id]
-
-    @property
-    def are_by_name(self) -> bool:
-        """Whether the name of an account determines which account pays.
-
-        It does not after an account was deleted: a new account of that name pays for later reservations only.
-        """
-        return not any(account.forgotten_upto for account in self.accounts.values())
-
-    def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
-        """Let one account take over what the account `payee` paid so far. Without a payee nothing is refunded."""
-        self.left[payer.id] = subtract(self.left[payer.id], cost)
-        if payee is not None:
-            self.left[payee.id] = add(self.left[payee.id], cost)
-
 
 _STATE_AFTER: Final[Mapping[type, SlotState]] = {Drain: "draining", Terminate: "terminating", Reset: "empty"}
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
@@ -92,8 +52,30 @@ class CycleState:
     """
 
     def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:
-        self.view, self.rules, self.now = view, rules, now
+        self.view, self.rules = view, rules
         self.cache = PlanCache() if cache is None else cache
+        self.slot_infos: dict[str, SlotInfo] = {}
+        """All slots of the configured pools, by id: pools in configured order, slots in slot order."""
+        self.pools: dict[str, list[SlotInfo]] = {}
+        self._restless: dict[int, SlotInfo] = {}
+        self.unsound: set[str] = set()
+        """Ids of slots that a lease names although the lease belongs to another machine; the slot may not exist."""
+        self.vanished: list[Slot] = []
+        """Slots with EC2 machines whose pool the rules no longer list, in slot order."""
+        self._indexes: list[SlotIndex] = []
+        self.ready: SlotIndex
+        """The index of ready slots that take instances; this and the other indexes exist from `open_indexes` on."""
+        self.coming: SlotIndex
+        """The index of slots in flight."""
+        self.launched: SlotIndex
+        """The index of slots that this cycle launches."""
+        self._demands = Demands(rules)
+        self.begin(now)
+        self._open_pools()
+
+    def begin(self, now: float) -> None:
+        """Start without decisions. A cycle that goes on in a later tick (`policy/replan`) starts again."""
+        self.now = now
         self.decisions: list[Decision] = []
         self.waiting: dict[str, Reason] = {}
         """Reservation id -> why it waits."""
@@ -111,27 +93,10 @@ class CycleState:
         self.over: set[str] = set()
         """Ids of the reservations that this cycle has ended or requeued."""
         self.timers = Timers(now)
-        self.slot_infos: dict[str, SlotInfo] = {}
-        """All slots of the configured pools, by id: pools in configured order, slots in slot order."""
-        self.pools: dict[str, list[SlotInfo]] = {}
-        self._restless: dict[int, SlotInfo] = {}
-        self.unsound: set[str] = set()
-        """Ids of slots that a lease names although the lease belongs to another machine; the slot may not exist."""
-        self.vanished: list[Slot] = []
-        """Slots with EC2 machines whose pool the rules no longer list, in slot order."""
-        self._indexes: list[SlotIndex] = []
-        self.ready: SlotIndex
-        """The index of ready slots that take instances; this and the other indexes exist from `open_indexes` on."""
-        self.coming: SlotIndex
-        """The index of slots in flight."""
-        self.launched: SlotIndex
-        """The index of slots that this cycle launches."""
         self.vacated: set[tuple[str, str]] = set()
         """(reservation, component) of elastic leases that this cycle ended while their reservation stays leased."""
-        self.turns = WorkBudget(self.cache.turns, rules.limits.work_per_tick)
+        self.turns = WorkBudget(self.cache.turns, self.rules.limits.work_per_tick)
         """The work budgets of this cycle for gangs and elastic components."""
-        self._demands = Demands(rules)
-        self._open_pools()
 
     def _open_pools(self) -> None:
         for name, pool in self.rules.pools.items():
@@ -345,6 +310,15 @@ class CycleState:
         self._indexes.append(index := SlotIndex(slot_infos))
         return index
 
+    def replace_slot_info(self, old: SlotInfo, new: SlotInfo) -> None:
+        """Replace the scratch copy of a ready slot by a new one."""
+        self.slot_infos[new.slot.id] = new
+        slot_infos = self.pools[new.slot.pool]
+        slot_infos[new.order - slot_infos[0].order] = new
+        if self.ready.has(old):  # under `quota` the index leaves full slots out
+            self.ready.remove(old)
+        self.ready.add(new)
+
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
         """Return whether the index can leave out a ready slot whose queue is `quota`.
 
@@ -367,9 +341,14 @@ class CycleState:
             ids = [each for each in ids if each not in self.returning]
         reasons = list(map(self.waiting.get, ids))
         waiting = Waits(compress(ids, reasons), filter(None, reasons))
+        self.close_indexes()
+        return Plan(tuple(self.decisions), waiting, wake_at, self.charged)
+
+    def close_indexes(self) -> None:
+        """Close the indexes of the cycle, so that they are freed without the garbage collector."""
         for index in self._indexes:
             index.close()
-        return Plan(tuple(self.decisions), waiting, wake_at, self.charged)
+        self._indexes.clear()
 
 
 def make_revoke(

@@ -344,9 +344,10 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
     if seen and not cycle.is_due(adopted_by := max(seen) + cycle.rules.scheduler.adoption_timeout):
         cycle.timers.add(adopted_by)
         return
-    for reservation in cycle.list_in_phase("leased"):
+    unconfirmed = [each for each in cycle.view.unconfirmed.values() if each.id not in cycle.over]
+    for reservation in sorted(unconfirmed, key=_sequence):
         timeout = cycle.settings_of(reservation).confirm_timeout
-        if not timeout or reservation.id in cycle.returning or reservation.confirmed_at is not None:
+        if not timeout or reservation.id in cycle.returning:
             continue
         deadline = (cycle.now if reservation.leased_at is None else reservation.leased_at) + timeout
         if cycle.is_due(deadline):

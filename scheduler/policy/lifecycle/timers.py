@@ -20,7 +20,6 @@ from scheduler.model.decisions import (
     Revoke,
     Terminate,
 )
-from scheduler.model.transitions import ENDED
 from scheduler.policy.cycle.deadlines import expiry_of_lease, expiry_of_pending
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
@@ -33,13 +32,8 @@ def expire(cycle: CycleState) -> Unexpired:
     Its leases end in this cycle, so that `place` can give the slots to others. A reservation that expires is never
     assigned in the same cycle.
     """
-    mortal = [
-        (each.expires_at, each)
-        for each in cycle.view.mortal.values()
-        if each.phase not in ENDED and each.expires_at is not None
-    ]
-    due = [each for instant, each in mortal if cycle.is_due(instant)]
-    cycle.timers.add(min((instant for instant, _ in mortal if not cycle.is_due(instant)), default=None))
+    due, following = cycle.view.mortal.find_due(cycle.now)
+    cycle.timers.add(following)
     for reservation in sorted(due, key=lambda each: each.sequence):
         cycle.decide(Expire(reservation=reservation.id))
         cycle.end(reservation)

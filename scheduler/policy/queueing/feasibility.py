@@ -4,20 +4,23 @@ Checked before placement in each cycle, and when a request is submitted. Source:
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
-from scheduler.model.decisions import Reason
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
+from scheduler.model.waits import Reason
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
+ON_HOLD: Final[Reason] = ("on_hold", "on hold until it is resumed, or its priority is above 0")
+"""The reason of each reservation on hold."""
 _Kind = tuple[Resources | None, Labels]
 
 
@@ -43,7 +46,7 @@ class Feasibility:
 
     def _stays(self, reservation: Reservation, reason: Reason | None) -> bool:
         if is_on_hold(reservation):
-            self._cycle.wait(reservation.id, "on_hold", "on hold until it is resumed, or its priority is above 0")
+            self._cycle.wait(reservation.id, *ON_HOLD)
             return False
         if reason is not None:
             self._cycle.wait(reservation.id, *reason)

@@ -165,6 +165,17 @@ def _rank(cycle: CycleState, queue: Queue) -> Queue:
     return queue
 
 
+def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tuple[float, float]] | None:
+    """Return the rank of reservations in the queue; None if ranks change with the time or with the balances."""
+    rules = cycle.rules
+    for settings in (rules.scheduler, *rules.scheduler.system.values()):
+        if settings.queue == "quota" or (settings.queue == "dynsize" and settings.dynsize_decay):
+            return None
+    if rules.scheduler.system:
+        return _find_rank_by_system(cycle)
+    return _find_ranks(cycle)[rules.scheduler.queue]
+
+
 def _find_rank_by_system(cycle: CycleState) -> Callable[[Reservation], tuple[float, float]]:
     """Return a rank that puts the queue of each system with its own settings behind the common queue.
 

@@ -239,12 +239,17 @@ def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: Launch
         launched.take(slot_info, need)
     else:
         found = limits.find_launch(demand, need)
-        if found == "":
-            return "", "cordoned" if limits.has_cordoned_room(need) else "no_capacity"
         if isinstance(found, str):
-            return found, limits.choose_code(demand, found)
+            return found, choose_code_for_one(demand, found, limits)
         slot_info = limits.launch(*found, "demand")
         launched.add(slot_info, need)
     slot_info.wanted = True
     cycle.wait(name, "booting", f"waits for {slot_info.slot.id} ({slot_info.state})")
     return "", ""
+
+
+def choose_code_for_one(demand: Demand, held: str, limits: LaunchLimits) -> str:
+    """Return the code to report for a single instance whose launch `held` holds back ("": no launch would serve it)."""
+    if held == "":
+        return "cordoned" if limits.has_cordoned_room(demand.needs[0]) else "no_capacity"
+    return limits.choose_code(demand, held)

@@ -65,13 +65,17 @@ class Sequence:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.now, self.rules = NOW, self.random.choice(RULES)
-        self.view, self.cache = View(), PlanCache()
+        self.view, self.cache = View(), PlanCache(least_kept=0)
         self.reservations, self.hosts = self.random.randint(1, 30), self.random.randint(1, 8)
+        self.plain = self.random.random() < 0.5
+        """Whether only plain rows come: single instances, ready slots, accounts that block nothing."""
         self.calm = self.random.choice((0.2, 0.5, 0.8))
         """The share of the ticks before which nothing changes except by the commit of the last plan."""
         self._versions = Counter[str]()
         for name in ACCOUNTS:
             self.apply(self.make_account(name))
+        for number in range(1, self.hosts + 1):
+            self.apply(self.make_slot(number))
         for _ in range(self.reservations + self.hosts):
             self.change()
 
@@ -82,6 +86,8 @@ class Sequence:
             warm = plan(self.view, self.rules, self.now, self.cache)
             yield warm, plan(View(rows), self.rules, self.now)
             if self.random.random() < 0.9:
+                self.cache.prepare()
+            if self.random.random() < 0.9:
                 self.commit(warm)
             self.now += self.random.choice(STEPS)
             if self.random.random() < 0.02:
@@ -91,6 +97,10 @@ class Sequence:
                 for _ in range(self.random.choice((1, 1, 2, 6))):
                     self.change()
 
+    def is_odd(self, share: float) -> bool:
+        """Return whether something special happens, in this share of the cases; never if only plain rows come."""
+        return self.random.random() < share and not self.plain
+
     def apply(self, row: Row) -> None:
         """Let the view take over a row, in the next version."""
         self._versions[row.id] += 1
@@ -99,9 +109,8 @@ class Sequence:
     def change(self) -> None:
         """Change any row."""
         random = self.random
-        kind = random.choices(
-            ("reservation", "slot", "account", "hold", "end", "gone", "same"), (12, 4, 2, 1, 6, 1, 2)
-        )[0]
+        shares = (16, 0.2, 1, 0, 6, 0.1, 1) if self.plain else (12, 4, 2, 1, 6, 1, 2)
+        kind = random.choices(("reservation", "slot", "account", "hold", "end", "gone", "same"), shares)[0]
         name = f"r{random.randint(1, self.reservations)}"
         known = self.view.reservations.get(name)
         match kind:
@@ -116,7 +125,7 @@ class Sequence:
             case "end" if known is not None:
                 self.apply(replace(known, phase="released", leases=()))
             case "same" if known is not None:
-                self.apply(replace(known, marked_at=self.now, priority=random.choice((0, 1, 1, 1))))
+                self.apply(replace(known, marked_at=self.now, priority=0 if self.is_odd(0.2) else 1))
             case "gone":
                 row = random.choice([row for kind in ROW_TYPES for row in self.view.rows(kind).values()])
                 self._versions[row.id] += 1
@@ -131,8 +140,8 @@ class Sequence:
             "charge_rate": self.draw_levels((0.0, 0.0, 0.5, 1.0, 3.0)),
             "max_charge_seconds": random.choice((0.0, 10.0, 1000.0)),
             "max_fanout": random.choice((0, 0, 0, 2)),
-            "per_label_task_limits": random.choice(({}, {}, {"zone": 1})),
-            "disable_free_tasks": random.random() < 0.3,
+            "per_label_task_limits": {"zone": 1} if self.is_odd(0.3) else {},
+            "disable_free_tasks": self.is_odd(0.3),
         }
         balance = self.draw_levels((0.0, 0.0, 2.0, -2.0, 50.0, 601.0, 598.5, -601.0, -598.5))
         return Account(id=name, balance=balance, charged_at=self.now - random.choice((0, 0, 3)), **terms)
@@ -160,13 +169,13 @@ class Sequence:
     def make_slot(self, number: int) -> Slot:
         """Return a host, or a slot of the cloud or of another system."""
         random = self.random
-        pool = random.choices(("hosts", "cloud", "arm"), (8, 1, 1))[0]
+        pool = random.choice(("cloud", "arm")) if self.is_odd(0.2) else "hosts"
         changes: dict[str, Any] = {"launch_id": None} if pool != "cloud" else {}
-        changes["state"] = random.choices(("ready", "empty", "draining"), (30, 1, 1))[0]
+        changes["state"] = random.choice(("empty", "draining")) if self.is_odd(0.06) else "ready"
         return a_slot(
             f"{pool}-{number}",
             labels=random.choice(LABELS),
-            cordoned=random.random() < 0.1,
+            cordoned=self.is_odd(0.1),
             uses=random.choice((0, 0, 1, 2)),
             last_seen=None,
             since=self.now,
@@ -182,10 +191,8 @@ class Sequence:
         """Return a reservation that waits, or runs on a host that there is."""
         random = self.random
         number = int(name.removeprefix("r"))
-        components = [
-            a_component(count=random.choice((1, 1, 1, 2)), resources=random.choice(({}, {"cpus": 1}, {"cpus": 2})))
-        ]
-        if random.random() < 0.3:
+        components = [a_component(count=1 + self.is_odd(0.25), resources=random.choice(({}, {"cpus": 1}, {"cpus": 2})))]
+        if self.is_odd(0.3):
             components.append(a_component("more", kind="elastic", count=2, resources={"cpus": 1}))
         wishes: dict[str, Any] = {
             "account": random.choice((None, *ACCOUNTS, *ACCOUNTS)),
@@ -193,10 +200,10 @@ class Sequence:
             "labels": random.choice(LABELS),
             "prefers": random.choice(({}, {}, {"disk": "ssd"}, {"zone": "a"})),
             "preemptible": random.random() < 0.9,
-            "system": SYSTEM if random.random() < 0.9 else "aarch64-linux",
+            "system": "aarch64-linux" if self.is_odd(0.1) else SYSTEM,
         }
         created_at = NOW - random.choice((0, 1, 2, 900))
-        declined = random.choice(((), (), (), ("hosts-1",)))
+        declined = ("hosts-1",) if self.is_odd(0.2) else ()
         row = a_reservation(name, sequence=number, created_at=created_at, declined=declined, **wishes)
         hosts = [slot for slot in self.view.slots.values() if slot.state == "ready"]
         if random.random() < 0.5 or not hosts:

@@ -1,0 +1,134 @@
+"""The reservations that a plan leaves pending, in queue order, in blocks that a later plan uses again where nothing
+changed.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+Reason = tuple[str, str]
+"""The reason why a reservation waits: a waiting code and a sentence for people."""
+MOST_NAMES: Final = 128
+"""The most reservations in one block."""
+MOST_MISSES: Final = 32
+"""The most blocks that are not found again one after the other, before the rest of the queue is cut into new blocks."""
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A reservation that the plan leaves pending: its id, a stable waiting code and a sentence for people."""
+
+    reservation: str
+    code: str
+    detail: str
+
+
+class WaitBlock:
+    """A part of the queue. A block never changes, so that consumers may keep by identity what they found for it."""
+
+    __slots__ = ("names", "reasons")
+
+    def __init__(self, names: Sequence[str], reasons: Sequence[Reason]) -> None:
+        self.names, self.reasons = tuple(names), tuple(reasons)
+
+
+class Waits:
+    """The reservations that a plan leaves pending, in queue order. Iteration yields a `Waiting` for each.
+
+    Many reservations share one (code, detail) tuple, because they wait for the same reason.
+    """
+
+    __slots__ = ("_blocks", "_names", "_reasons")
+
+    def __init__(self, names: Iterable[str] = (), reasons: Iterable[Reason] = ()) -> None:
+        self._names: tuple[str, ...] | None = tuple(names)
+        self._reasons: tuple[Reason, ...] | None = tuple(reasons)
+        self._blocks: tuple[WaitBlock, ...] | None = None
+
+    @classmethod
+    def of_blocks(cls, blocks: Iterable[WaitBlock]) -> "Waits":
+        """Return the waiting reservations of these blocks, which follow each other in the queue."""
+        waits = cls()
+        waits._names = waits._reasons = None
+        waits._blocks = tuple(blocks)
+        return waits
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids of the reservations."""
+        if self._names is None:
+            self._names = tuple(chain.from_iterable(each.names for each in self._blocks or ()))
+        return self._names
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The reason of each reservation."""
+        if self._reasons is None:
+            self._reasons = tuple(chain.from_iterable(each.reasons for each in self._blocks or ()))
+        return self._reasons
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return (Waiting(name, *reason) for name, reason in self.items())
+
+    def __len__(self) -> int:
+        return len(self._names) if self._names is not None else sum(len(each.names) for each in self._blocks or ())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Waits):
+            return NotImplemented
+        return self.names == other.names and self.reasons == other.reasons
+
+    __hash__ = None  # type: ignore[assignment]  # compared in tests, never a key
+
+    def __repr__(self) -> str:
+        return f"Waits({list(self)})"
+
+    def items(self) -> Iterator[tuple[str, Reason]]:
+        """Return an iterator over pairs (reservation id, reason)."""
+        return zip(self.names, self.reasons, strict=True)
+
+    def cut(self, known: Sequence[WaitBlock] = ()) -> tuple[WaitBlock, ...]:
+        """Return the blocks of the queue. `known`: blocks of an earlier plan; those that the queue still contains
+        unchanged are used again.
+
+        The queue is cut once; later calls return the same blocks.
+
+        Cost: names and reasons are compared by slices, without a step of Python for each name.
+        """
+        if self._blocks is None:
+            blocks = tuple(self._align(known))
+            if known and len(blocks) > 8 + 4 * len(self) // MOST_NAMES:
+                # Changes in the middle of the queue have left many small blocks: cut the queue again.
+                blocks = tuple(self._cut(0, len(self)))
+            self._blocks = blocks
+        return self._blocks
+
+    def _align(self, known: Sequence[WaitBlock]) -> Iterator[WaitBlock]:
+        """Yield the blocks of the queue: those known blocks that it still contains unchanged, and new ones between."""
+        names, reasons = self.names, self.reasons
+        done, misses = 0, 0
+        for block in known:
+            if misses > MOST_MISSES:
+                break
+            try:
+                start = names.index(block.names[0], done, done + (misses + 2) * MOST_NAMES)
+            except ValueError:
+                start = len(names)
+            end = start + len(block.names)
+            if names[start:end] != block.names or reasons[start:end] != block.reasons:
+                misses += 1
+                continue
+            yield from self._cut(done, start)
+            yield block
+            done, misses = end, 0
+        yield from self._cut(done, len(names))
+
+    def _cut(self, begin: int, end: int) -> Iterator[WaitBlock]:
+        for start in range(begin, end, MOST_NAMES):
+            stop = min(start + MOST_NAMES, end)
+            yield WaitBlock(self.names[start:stop], self.reasons[start:stop])
+
+
+NO_WAITS: Final = Waits()
+"""No reservation waits."""

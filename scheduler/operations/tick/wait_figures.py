@@ -1,0 +1,110 @@
+"""Figures about the waiting reservations of a plan, for the report of a tick. Only blocks that are new since the last
+plan are examined.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Final
+
+from scheduler.explain.conditions import is_at_quota
+from scheduler.model.accounts import FREE, find_account, level_of
+from scheduler.model.decisions import Plan
+from scheduler.model.rules import Rules
+from scheduler.model.transitions import INACTIVE
+from scheduler.model.view import View
+from scheduler.model.waits import WaitBlock
+
+NOT_A_WAIT: Final = frozenset({"booting", "on_hold"})
+"""Waiting codes of pending reservations that do not count for the longest wait: their slot is being launched, or they
+are on hold.
+"""
+LEVELS: Final = range(FREE + 1)
+"""All levels of service of a quota account: the paid ones and the free one."""
+
+
+@dataclass(slots=True)
+class _BlockFigures:
+    """What the reservations of one block of the queue add to the figures."""
+
+    codes: Counter[str]
+    oldest: float
+    """The earliest submission of a reservation that counts for the longest wait; infinity if there is none."""
+    accounts: Counter[str] | None
+    """By account: the number of its reservations. None if no account exists."""
+
+
+@dataclass
+class WaitFigures:
+    """The figures of the last plan, by block of the queue. One process keeps them between its ticks."""
+
+    _known: dict[WaitBlock, _BlockFigures] = field(default_factory=dict)
+    """The blocks of the last plan, in queue order. Blocks are compared by identity."""
+    _codes: Counter[str] = field(default_factory=Counter)
+    _accounts: Counter[str] = field(default_factory=Counter)
+    _payers: Mapping[str, tuple[bool, int]] = field(default_factory=dict)
+    """The accounts that exist: whether each was forgotten, and the last sequence number that it does not pay for."""
+
+    def describe(self, plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:
+        """Return figures about the waiting reservations of a plan.
+
+        `codes`: the number of reservations by waiting code. `longest_wait`: seconds since the oldest submission,
+        without reservations whose code is in NOT_A_WAIT. `at_quota`: pools whose launches an EC2 quota holds back.
+        `accounts`: for each account the number of its waiting reservations by level of service, the free level last.
+        The level is the one at which the account could pay now, by its present balance. Accounts without waiting
+        reservations are missing.
+        """
+        self._follow(plan, view)
+        begun = min((each.oldest for each in self._known.values()), default=inf)
+        levels = {name: level_of(view.accounts[name].balance) for name in self._accounts}
+        return {
+            "codes": dict(self._codes),
+            "longest_wait": max(0.0, now - begun),
+            "at_quota": [name for name in rules.pools if _is_at_quota(view, name, now)],
+            "accounts": {
+                name: [count if level == levels[name] else 0 for level in LEVELS]
+                for name, count in self._accounts.items()
+            },
+        }
+
+    def _follow(self, plan: Plan, view: View) -> None:
+        """Examine the blocks that the last plan did not have, and leave out those that the present one lacks."""
+        payers = {name: (each.forgotten, each.forgotten_upto) for name, each in view.accounts.items()}
+        if payers != self._payers:
+            self._known, self._payers = {}, payers
+            self._codes, self._accounts = Counter(), Counter()
+        before, self._known = self._known, {}
+        for block in plan.waiting.cut(tuple(before)):
+            figures = before.pop(block, None)
+            if figures is None:
+                figures = _examine(block, view)
+                self._codes.update(figures.codes)
+                self._accounts.update(figures.accounts or ())
+            self._known[block] = figures
+        for figures in before.values():
+            self._codes.subtract(figures.codes)
+            self._accounts.subtract(figures.accounts or ())
+        self._codes, self._accounts = +self._codes, +self._accounts
+
+
+def _examine(block: WaitBlock, view: View) -> _BlockFigures:
+    rows = [view.reservations.get(name) for name in block.names]
+    counted = (
+        row.created_at
+        for row, (code, _) in zip(rows, block.reasons, strict=True)
+        if row is not None and code not in NOT_A_WAIT
+    )
+    accounts = None
+    if view.accounts:
+        payers = (find_account(view.accounts, row.request.account, row.sequence) for row in rows if row is not None)
+        accounts = Counter(payer.id for payer in payers if payer is not None)
+    return _BlockFigures(Counter(code for code, _ in block.reasons), min(counted, default=inf), accounts)
+
+
+def _is_at_quota(view: View, pool: str, now: float) -> bool:
+    holds = [each for each in view.holds.values() if each.pool == pool and each.kind == "quota"]
+    if not holds:
+        return False
+    active = sum(slot.pool == pool and slot.state not in INACTIVE for slot in view.slots.values())
+    return is_at_quota(holds, pool, active, now)

@@ -1,0 +1,1 @@
+"""Planning again after few changes: the last cycle goes on, and only what changed is examined."""

@@ -1,0 +1,372 @@
+"""A cycle that goes on in later ticks: only changed slots, new kinds of requests and the queue's changes are examined.
+
+After a plan, no waiting reservation fits on a slot, and nothing can be launched for it. This stays so on slots that do
+not change: leases on other slots do not matter. So a later tick searches the changed slots for the waiting
+reservations, and all slots only for demands (kinds of requests) that did not wait before. The result is that of a full
+cycle; whatever could make it different ends this way, and a full cycle follows (`_LeftWayError`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Final, NamedTuple
+
+from scheduler.model.decisions import Assign, Cores, Placement, Plan
+from scheduler.model.reservations import Reservation, is_on_hold
+from scheduler.model.rules import Rules
+from scheduler.model.view import View
+from scheduler.model.waits import Reason, WaitBlock, Waits
+from scheduler.policy.capacity.fits import RemainingCapacity
+from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.slot_index import SlotClass
+from scheduler.policy.capacity.slot_info import SlotInfo, make_cached_slot
+from scheduler.policy.cycle.deadlines import Terms
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Healed, Scaled
+from scheduler.policy.lifecycle.heal import heal, may_restart_again
+from scheduler.policy.lifecycle.timers import expire, wake
+from scheduler.policy.placement.cpu_bursting import share
+from scheduler.policy.queueing.feasibility import ON_HOLD, Feasibility
+from scheduler.policy.queueing.order import find_lasting_rank
+from scheduler.policy.queueing.starvation_guard import has_waited_too_long
+from scheduler.policy.quota.steady import SteadyPlan
+from scheduler.policy.quota.step import charge, place_all_by_quota
+from scheduler.policy.replan.by_quota import PlacementByQuota
+from scheduler.policy.replan.idle_slots import IdleSlots
+from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
+from scheduler.policy.scaling.launch import WITHHELD, choose_code_for_one
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+
+_ORDINARY: Final = frozenset({Assign, Cores})
+"""Kinds of decisions after which a cycle may go on: they change leases on ready slots alone."""
+CHANGES_A_SLOT: Final = 4
+"""After this many changes of the index for each slot, the index is made again, so that it does not grow."""
+LEAST_CHANGES: Final = 1000
+MOST_CHANGED_SHARE: Final = 4
+"""If more than one slot in this number has changed, a full cycle costs less."""
+
+
+class _LeftWayError(Exception):
+    """Something changed that only a full cycle follows. The kept cycle is dropped."""
+
+
+class _Refusal(NamedTuple):
+    """Why the reservations of one demand wait."""
+
+    reason: Reason
+    is_withheld: bool
+    """Whether only `max_slots` or EC2's quota withholds a launch."""
+    is_misfit: bool
+    """Whether no slot could hold the demand, even empty."""
+
+
+def keep_cycle(
+    cycle: CycleState, limits: LaunchLimits, outcome: Plan, revision: int, known: tuple[WaitBlock, ...]
+) -> "KeptCycle | None":
+    """Return a finished cycle so that a later tick can go on with it; None if only a full cycle can plan again.
+
+    `revision`: the view's revision when the cycle was planned. `known`: the blocks of the plan before.
+    """
+    if cycle.view.revision != revision or not _is_ordinary(cycle, outcome):
+        return None
+    try:
+        return KeptCycle(cycle, limits, outcome, known)
+    except _LeftWayError:
+        return None
+
+
+def _is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
+    """Return whether all slots are in a lasting state, and the cycle did nothing but assign leases on ready slots."""
+    return (
+        _has_ordinary_rows(cycle.view, cycle.rules)
+        and _ORDINARY.issuperset(map(type, outcome.decisions))
+        and not (cycle.list_restless() or cycle.unsound or cycle.vanished or cycle.returning)
+    )
+
+
+def _has_ordinary_rows(view: View, rules: Rules) -> bool:
+    """Return whether the view has no rows that a kept cycle does not follow: launch back-offs, revoked and failed
+    reservations, and leases with elastic components.
+    """
+    failed = view.by_phase["failed"].values()
+    return not (
+        view.holds
+        or view.stretching
+        or view.by_phase["revoking"]
+        or any(may_restart_again(each, rules) for each in failed)
+    )
+
+
+class KeptCycle:
+    """A cycle after its plan, with what the next tick needs to go on."""
+
+    def __init__(
+        self, cycle: CycleState, limits: LaunchLimits, outcome: Plan, known: tuple[WaitBlock, ...] = ()
+    ) -> None:
+        self._cycle, self._limits, self.rules = cycle, limits, cycle.rules
+        self._by_quota = PlacementByQuota(cycle) if self.rules.has_quota else None
+        self._rank = self._find_rank()
+        settings = (self.rules.scheduler, *self.rules.scheduler.system.values())
+        self._guard = min((each.starvation_guard for each in settings if each.starvation_guard), default=0.0)
+        self._feasibility = Feasibility(cycle, limits)
+        self._refusals: dict[Demand, _Refusal] = {}
+        self._keys: dict[str, Key] = {}
+        """The position of each waiting reservation, by id."""
+        self._lines: dict[Demand, KeyHeap] = {}
+        """By demand: its waiting reservations, except those on hold. Demands without them are missing."""
+        self._spent: set[str] = set()
+        """Ids of the slots on which the last plan assigned leases. They are read again: a commit may skip decisions."""
+        self._fresh: set[Demand] = set()
+        """Demands that are new in the queue since the last plan: all slots are searched for them."""
+        self._given: set[str] = set()
+        """Ids of the reservations that the last plan assigned leases to."""
+        self._queue = self._open_queue(outcome.waiting, known)
+        if self._has_protected():
+            raise _LeftWayError
+        cycle.open_indexes()
+        self._idle = IdleSlots(cycle, limits)
+        self._note_plan(outcome)
+
+    def _find_rank(self) -> Callable[[Reservation], float | tuple[float, float]]:
+        rank = find_lasting_rank(self._cycle)
+        if self._by_quota is not None:
+            rank = self._by_quota.find_rank(self._cycle)
+        if rank is None:
+            raise _LeftWayError
+        return rank
+
+    def _open_queue(self, waits: Waits, known: tuple[WaitBlock, ...]) -> KeptQueue:
+        rows, lines = self._cycle.view.reservations, dict[Demand, list[Key]]()
+        for name, reason in waits.items():
+            key, demand = self._classify(rows[name])
+            self._keys[name] = key
+            if demand is not None:
+                lines.setdefault(demand, []).append(key)
+            if reason != self._find_reason(demand):
+                raise _LeftWayError
+        keys = list(self._keys.values())
+        if keys != sorted(keys):
+            raise _LeftWayError
+        for demand, found in lines.items():
+            self._lines[demand] = KeyHeap(self._keys)
+            self._lines[demand].extend(found)
+        return KeptQueue(keys, waits.cut(known))
+
+    def _classify(self, reservation: Reservation) -> tuple[Key, Demand | None]:
+        """Return the position of a pending reservation and its demand (None: it is on hold)."""
+        if reservation.declined or reservation.leases:
+            raise _LeftWayError
+        demand = self._cycle.demand_of(reservation)
+        is_plain = len(demand.needs) == 1 and demand.is_shared and demand.settings.backfill and not demand.elastic
+        if not is_plain:
+            raise _LeftWayError
+        key = (self._rank(reservation), reservation.created_at, reservation.sequence, reservation.id)
+        return key, None if is_on_hold(reservation) else demand
+
+    def _find_refusal(self, demand: Demand) -> _Refusal:
+        """Return why reservations wait that fit on no slot.
+
+        The answer does not change: the slots that count for it do not.
+        """
+        known = self._refusals.get(demand)
+        if known is None:
+            known = self._refusals[demand] = self._look_up(demand)
+        return known
+
+    def _look_up(self, demand: Demand) -> _Refusal:
+        misfit = self._feasibility.find(demand)
+        if misfit is not None:
+            return _Refusal(misfit, is_withheld=False, is_misfit=True)
+        held = self._limits.find_launch(demand, demand.needs[0])
+        if not isinstance(held, str):
+            raise _LeftWayError
+        code = choose_code_for_one(demand, held, self._limits)
+        reason = (code, self._limits.describe(code, demand.pools))
+        return _Refusal(reason, is_withheld=held in WITHHELD, is_misfit=False)
+
+    def _note_plan(self, outcome: Plan) -> None:
+        view, cycle = self._cycle.view, self._cycle
+        assigned = [each for each in outcome.decisions if isinstance(each, Assign)]
+        self._given = {each.reservation for each in assigned}
+        self._spent = {placement.slot for each in assigned for placement in each.leases}
+        self._position, self._revision = view.waiters.follow(), view.revision
+        self._since, self._until = cycle.now, inf if outcome.wake_at is None else outcome.wake_at
+
+    def _has_protected(self) -> bool:
+        """Return whether the starvation guard may protect a waiting reservation. Note when it may protect the next."""
+        self.next_protection = inf
+        pending = self._cycle.view.by_phase["pending"]
+        oldest = self._cycle.view.waiters.find_oldest(
+            lambda each: pending.get(each.id) is each and not is_on_hold(each)
+        )
+        if oldest is not None and self._guard:
+            self.next_protection = oldest.created_at + self._guard
+            return has_waited_too_long(oldest.created_at, self._guard, self._cycle.now)
+        return False
+
+    def close(self) -> None:
+        """Drop references between objects, so that they are freed without the garbage collector."""
+        self._cycle.close_indexes()
+
+    def go_on(self, now: float) -> Plan | None:
+        """Return the plan of a later tick; None if only a full cycle can find it. Then this cycle is useless."""
+        view = self._cycle.view
+        if not (self._since <= now < self._until and _has_ordinary_rows(view, self.rules)):
+            return None
+        self._cycle.begin(now)
+        try:
+            return self._plan()
+        except _LeftWayError:
+            return None
+
+    def _plan(self) -> Plan:
+        cycle = self._cycle
+        if self._by_quota is not None:
+            charge(Healed(cycle))
+            self._rank = self._find_rank()
+        changed = [self._reopen(name) for name in self._list_changed()]
+        came = dict(self._follow_queue())
+        _, failed_boots = heal(expire(cycle))
+        if cycle.decisions or cycle.returning or failed_boots or any(each.stuck for each in changed):
+            raise _LeftWayError
+        if self._has_protected():
+            raise _LeftWayError
+        if self._by_quota is None:
+            self._place(changed, came)
+        else:
+            self._place_by_quota(came)
+        for key, demand in came.values():
+            self._queue.insert(key, self._find_reason(demand))
+        self._check_slots()
+        shared = share(Scaled(cycle))
+        wake_at = wake(shared, self._limits.next_end)
+        outcome = Plan(tuple(cycle.decisions), Waits.of_blocks(self._queue.cut()), wake_at, cycle.charged)
+        self._note_plan(outcome)
+        return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, self.next_protection)
+
+    def _list_changed(self) -> Collection[str]:
+        """Return the ids of the slots that changed since the last plan, or on which it assigned leases."""
+        names = dict.fromkeys(sorted(self._spent))
+        for name, revision in reversed(self._cycle.view.touched.items()):
+            if revision <= self._revision:
+                break
+            names[name] = None
+        if len(names) * MOST_CHANGED_SHARE > len(self._cycle.slot_infos) + LEAST_CHANGES:
+            raise _LeftWayError
+        return names
+
+    def _reopen(self, name: str) -> SlotInfo:
+        """Replace the scratch copy of a slot whose row or leases have changed, and return the new one."""
+        cycle, slot, old = self._cycle, self._cycle.view.slots.get(name), self._cycle.slot_infos.get(name)
+        if slot is None or old is None or slot.pool != old.slot.pool:
+            raise _LeftWayError
+        cached = cycle.cache.slots.get(name)
+        if cached is None:
+            cached = cycle.cache.slots[name] = make_cached_slot(cycle.view, slot, old.pool)
+        new = cached.copy(old.order)
+        is_alike = old.takes_leases and new.takes_leases and new.capacity == old.capacity and new.labels == old.labels
+        if not (is_alike and cached.is_at_rest and cached.is_sound):
+            raise _LeftWayError
+        cycle.replace_slot_info(old, new)
+        self._idle.note(new)
+        return new
+
+    def _follow_queue(self) -> Iterator[tuple[str, tuple[Key, Demand | None]]]:
+        """Bring the queue up to date, and yield the reservations that came: by id, their position and demand."""
+        changes = self._cycle.view.waiters.changes_since(self._position)
+        if changes is None:
+            raise _LeftWayError
+        names = dict.fromkeys(sorted(self._given)) | dict.fromkeys(row.id for row, _, _ in changes)
+        pending = self._cycle.view.by_phase["pending"]
+        for name in names:
+            row, known = pending.get(name), self._keys.pop(name, None)
+            if row is None:
+                if known is not None:
+                    self._queue.remove(known)
+                continue
+            key, demand = self._classify(row)
+            self._keys[name] = key
+            if demand is not None:
+                self._push(key, demand)
+            if known is not None:
+                if self._queue.renew(known, key, self._find_reason(demand)):
+                    continue
+                self._queue.remove(known)
+            yield name, (key, demand)
+
+    def _find_reason(self, demand: Demand | None) -> Reason:
+        return ON_HOLD if demand is None else self._find_refusal(demand).reason
+
+    def _push(self, key: Key, demand: Demand) -> None:
+        line = self._lines.get(demand)
+        if line is None:
+            line = self._lines[demand] = KeyHeap(self._keys)
+            self._fresh.add(demand)
+        line.push(key)
+
+    def _place(self, changed: Iterable[SlotInfo], came: dict[str, tuple[Key, Demand | None]]) -> None:
+        """Assign leases in queue order, on changed slots, and on all slots to demands that did not wait before."""
+        index = self._cycle.ready
+        lines = [(key, number, demand) for number, (demand, key) in enumerate(self._list_open(changed))]
+        heapify(lines)
+        while lines:
+            key, number, demand = heappop(lines)
+            slot_info = index.find(demand.needs[0])
+            if slot_info is None:
+                continue
+            index.take(slot_info, demand.needs[0])
+            self._assign(key[3], demand, slot_info)
+            del self._keys[key[3]]
+            if came.pop(key[3], None) is None:
+                self._queue.remove(key)
+            if (following := self._lines[demand].first) is not None:
+                heappush(lines, (following, number, demand))
+        self._fresh.clear()
+        self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
+
+    def _place_by_quota(self, came: dict[str, tuple[Key, Demand | None]]) -> None:
+        """Place reservations by quota. A full cycle follows if running work moves or is preempted."""
+        misfits = {demand.shape for demand in self._lines if self._feasibility.find(demand) is not None}
+        place_all_by_quota(self._cycle, misfits)
+        for decision in self._cycle.decisions:
+            if not isinstance(decision, Assign):
+                raise _LeftWayError
+            name = decision.reservation
+            key = self._keys.pop(name)
+            if came.pop(name, None) is None:
+                self._queue.remove(key)
+            for placement in decision.leases:
+                self._idle.note(self._cycle.slot_infos[placement.slot])
+        self._fresh.clear()
+        self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
+
+    def _list_open(self, changed: Iterable[SlotInfo]) -> Iterator[tuple[Demand, Key]]:
+        """Yield the demands that could fit on a slot, each with the position of its first reservation."""
+        found = {(each.slot_class, each.remaining): None for each in changed if each.has_place}
+        for demand, line in self._lines.items():
+            if (first := line.first) is None or ((known := self._refusals.get(demand)) and known.is_misfit):
+                continue
+            if demand in self._fresh or any(_fits(demand, *each) for each in found):
+                yield demand, first
+
+    def _assign(self, name: str, demand: Demand, slot_info: SlotInfo) -> None:
+        cycle, [instance], [need] = self._cycle, demand.shape.essential, demand.needs
+        slot, request = slot_info.slot, cycle.view.reservations[name].request
+        placement = Placement(instance.name, slot.id, slot.epoch, need.given[slot.pool])
+        cycle.decide(Assign(reservation=name, leases=(placement,)))
+        cycle.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
+        slot_info.wanted = True
+        self._idle.note(slot_info)
+
+    def _check_slots(self) -> None:
+        """Raise if a full cycle would launch, drain or terminate a slot. Note when idle slots are drained."""
+        withheld = {name for demand in self._lines if self._find_refusal(demand).is_withheld for name in demand.pools}
+        if not self._idle.stay(withheld):
+            raise _LeftWayError
+
+
+def _fits(demand: Demand, slot_class: SlotClass, remaining: RemainingCapacity) -> bool:
+    """Return whether a slot of this class with this remaining capacity could take the one instance of a demand."""
+    [need] = demand.needs
+    step = need.steps.get(slot_class.pool)
+    return step is not None and remaining.after[step] is not None and need.rank_labels(slot_class.labels) is not None
