@@ -4,14 +4,14 @@ Most groups wait for slots that are full. A cycle opens a group only if an idle 
 account may preempt work there, or if its account has a rule of its own.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler.model.accounts import FREE, level_of
 from scheduler.model.reservations import Reservation, Shape
-from scheduler.model.rules import Rules
 from scheduler.policy.capacity.requests import Demand
-from scheduler.policy.cycle.queue import Demands, Queue
+from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.queueing.order import count_required
 from scheduler.policy.quota.account_limits import find_likeness
@@ -38,30 +38,36 @@ class _Keys:
 
     def __init__(self) -> None:
         self.all: set[Key] = set()
-        self.of_payer: dict[Payer, list[Key]] = {}
-        self._meeting: dict[tuple[Requirements, bool], dict[Payer, list[Key]]] = {}
+        self.of_payer: defaultdict[Payer, list[Key]] = defaultdict(list)
+        self._requiring: defaultdict[Requirements, defaultdict[Payer, list[Key]]] = defaultdict(_make_lists)
+        self._preferring: defaultdict[Requirements, defaultdict[Payer, list[Key]]] = defaultdict(_make_lists)
 
     def add(self, key: Key, facts: _Facts) -> None:
+        payer = key[0]
         self.all.add(key)
-        self.of_payer.setdefault(key[0], []).append(key)
-        self._meeting.setdefault((facts.required, False), {}).setdefault(key[0], []).append(key)
+        self.of_payer[payer].append(key)
+        self._requiring[facts.required][payer].append(key)
         if facts.preferred is not None:
-            self._meeting.setdefault((facts.preferred, True), {}).setdefault(key[0], []).append(key)
+            self._preferring[facts.preferred][payer].append(key)
 
     def list_meeting(self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool) -> Iterator[Key]:
         """Yield the keys of groups of these accounts whose required (or also preferred) labels are `requirements`."""
-        for payer, keys in self._meeting.get((requirements, preferring), {}).items():
+        found = (self._preferring if preferring else self._requiring).get(requirements)
+        for payer, keys in found.items() if found else ():
             if payer in payers:
                 yield from keys
+
+
+def _make_lists() -> defaultdict[Payer, list[Key]]:
+    return defaultdict(list)
 
 
 class KnownRequests:
     """What is kept of pending requests from one cycle to the next, under the same rules."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self) -> None:
         self.requirements = RequirementsIndex()
         self.keys = _Keys()
-        self._demands = Demands(rules)
         self._facts: dict[Shape, _Facts] = {}
 
     def trim(self, present: int) -> None:
@@ -69,13 +75,17 @@ class KnownRequests:
         if max(len(self.keys.all), len(self._facts)) > 2 * present + SPARE_KEYS:
             self.requirements, self.keys, self._facts = RequirementsIndex(), _Keys(), {}
 
-    def find(self, shape: Shape) -> _Facts:
-        """Return what slots need for the first instance of this shape, and how many labels it requires."""
-        known = self._facts.get(shape)
-        if known is None:
-            demand = self._demands[shape]
-            known = self._facts[shape] = _Facts(demand, count_required(shape), *self._find_requirements(demand))
-        return known
+    def find(self, shape: Shape) -> _Facts | None:
+        """Return what is known of a shape."""
+        return self._facts.get(shape)
+
+    def note(self, demand: Demand) -> _Facts:
+        """Find what slots need for the first instance of a demand, and how many labels it requires."""
+        shared = demand if demand.is_shared else replace(demand, declined=(), impatient=())
+        facts = self._facts[demand.shape] = _Facts(
+            shared, count_required(demand.shape), *self._find_requirements(shared)
+        )
+        return facts
 
     def _find_requirements(self, demand: Demand) -> tuple[Requirements, Requirements | None]:
         need = demand.needs[0]
@@ -117,7 +127,9 @@ class GroupTable:
             self.payers[FREE if account is None else level_of(account.balance)].add(payer)
 
     def _find_facts(self, key: Key) -> _Facts:
-        return self._known.find(key[1].shape if isinstance(key[1], Demand) else key[1])
+        if isinstance(key[1], Demand):
+            return self._known.find(key[1].shape) or self._known.note(key[1])
+        return self._known.find(key[1]) or self._known.note(self._cycle.demand_of(self._rows[key][1][0]))
 
     def _open(self, key: Key) -> PendingGroup:
         group = self._opened.get(key)

@@ -27,7 +27,7 @@ class QuotaMemory:
         accounts = cycle.view.accounts
         payers = {name: (account.forgotten, account.forgotten_upto) for name, account in accounts.items()}
         if cycle.rules is not self._rules:
-            self.idle, self.requests = IdleSlots(), KnownRequests(cycle.rules)
+            self.idle, self.requests = IdleSlots(), KnownRequests()
         if cycle.rules is not self._rules or payers != self._payers:
             self.running = RunningIndex()
         self._rules, self._payers = cycle.rules, payers

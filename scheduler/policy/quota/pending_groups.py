@@ -58,7 +58,7 @@ class RequirementsIndex:
 
     def find(self, labels: Labels, steps: Mapping[str, Amounts]) -> Requirements:
         """Return the one `Requirements` object for these labels and amounts, which equal requests share."""
-        key = (shape_of(labels), tuple(steps.items()))
+        key = (shape_of(labels), tuple((pool, tuple(step.amounts.items())) for pool, step in steps.items()))
         requirements = self._known.get(key)
         if requirements is None:
             requirements = self._known[key] = Requirements(len(self._known), labels, steps)

@@ -80,7 +80,7 @@ class QuotaRun:
             if slot_info.free is not None:
                 slot_info.free = subtract(slot_info.free, lease.resources)
                 self.given.setdefault(slot_info, []).append(lease.resources)
-        self.running.add(reservation, leases)
+        self.running.begin_work(reservation, leases)
         self.cycle.assign(reservation, leases, level)
 
     def serve(self, group: PendingGroup) -> Reservation:

@@ -76,7 +76,11 @@ class RunningIndex:
     cycle: CycleState
 
     def __init__(self) -> None:
-        self.runs: dict[str, RunningWork] = {}
+        self._runs: dict[str, RunningWork] = {}
+        self._begun: list[tuple[str | None, Reservation, tuple[Lease, ...]]] = []
+        """Work that this cycle assigned and that nothing has looked at yet. Speed: almost none of it is looked at."""
+        self._worst_begun = 0
+        """The worst level of that work; 0 if there is none."""
         self._revision: int | None = None
         """The revision of the view up to which its changes are known; None: nothing is known."""
         self._of_slot: dict[str, tuple[str, ...]] = {}
@@ -93,6 +97,7 @@ class RunningIndex:
     def begin(self, cycle: CycleState) -> None:
         """Bring the index up to date with the view and with what this cycle has ended or revoked."""
         self.cycle = cycle
+        self._drop_begun()
         for name in self._read_all() if self._revision is None else self._read_changes():
             self._derive(name)
         self._revision, self._changed = cycle.view.revision, set()
@@ -105,6 +110,7 @@ class RunningIndex:
 
     def finish(self) -> None:
         """Forget the cycle. Work that it changed is derived again as the next one begins."""
+        self._drop_begun()
         del self.cycle
 
     def _read_all(self) -> list[str]:
@@ -123,13 +129,45 @@ class RunningIndex:
         return names
 
     def _derive(self, name: str) -> None:
-        if name in self.runs:
+        if name in self._runs:
             self._remove(name)
         row = self.cycle.view.reservations.get(name)
         if row is None or not row.leases or row.phase not in HOLDING:
             return
         if self.cycle.settings_of(row).queue == "quota":
             self._put(row, row.leases, "leaving" if row.phase == "revoking" else "held", (0, row.sequence))
+
+    @property
+    def runs(self) -> dict[str, RunningWork]:
+        """All running work by reservation."""
+        self._look_at_begun()
+        return self._runs
+
+    def _look_at_begun(self) -> None:
+        for reservation, leases in self._drop_begun():
+            self.add(reservation, leases)
+
+    def _drop_begun(self) -> list[tuple[Reservation, tuple[Lease, ...]]]:
+        begun, self._begun, self._worst_begun = self._begun, [], 0
+        for payer, _, leases in begun:
+            self._count(payer, leases[0].level, -1)
+        return [(reservation, leases) for _, reservation, leases in begun]
+
+    def begin_work(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
+        """Add a reservation that had no leases with the leases that this cycle assigns to it."""
+        payer = self._find_payer(reservation)
+        self._changed.add(reservation.id)
+        self._begun.append((payer, reservation, leases))
+        self._worst_begun = max(self._worst_begun, leases[0].level)
+        self._count(payer, leases[0].level, 1)
+
+    def _count(self, payer: str | None, level: int, change: int) -> None:
+        if payer is not None:
+            self._metered[payer, level] += change
+
+    def _find_payer(self, reservation: Reservation) -> str | None:
+        account = find_account(self.cycle.view.accounts, reservation.request.account, reservation.sequence)
+        return None if account is None else account.id
 
     def add(self, reservation: Reservation, leases: tuple[Lease, ...]) -> RunningWork:
         """Add a reservation with the given leases to the running work, or replace its leases."""
@@ -145,11 +183,10 @@ class RunningIndex:
     ) -> RunningWork:
         if leases[0].state == "claimed":
             state = "claimed"
-        payer = find_account(self.cycle.view.accounts, reservation.request.account, reservation.sequence)
         run = RunningWork(
             index=self,
             reservation=reservation,
-            payer=None if payer is None else payer.id,
+            payer=self._find_payer(reservation),
             level=leases[0].level,
             leases=leases,
             state=state,
@@ -157,18 +194,18 @@ class RunningIndex:
             position=position,
             is_metered=state != "leaving" or any(each.charged_at is not None for each in leases),
         )
-        self.runs[reservation.id] = self._at_level[run.level][reservation.id] = run
+        self._runs[reservation.id] = self._at_level[run.level][reservation.id] = run
         if run.payer is not None:
             self._paid_by.setdefault(run.payer, {})[reservation.id] = run
-            self._metered[run.payer, run.level] += run.is_metered
+            self._count(run.payer, run.level, run.is_metered)
         return run
 
     def _remove(self, name: str) -> None:
-        run = self.runs.pop(name)
+        run = self._runs.pop(name)
         del self._at_level[run.level][name]
         if run.payer is not None:
             del self._paid_by[run.payer][name]
-            self._metered[run.payer, run.level] -= run.is_metered
+            self._count(run.payer, run.level, -run.is_metered)
 
     def end(self, name: str) -> None:
         """Remove a reservation from the index of running work, because its leases ended."""
@@ -181,13 +218,14 @@ class RunningIndex:
         self._changed.add(name)
         self._remove(name)
         run.level = level
-        self.runs[name] = self._at_level[level][name] = run
+        self._runs[name] = self._at_level[level][name] = run
         if run.payer is not None:
             self._paid_by[run.payer][name] = run
-            self._metered[run.payer, level] += run.is_metered
+            self._count(run.payer, level, run.is_metered)
 
     def list_paid_by(self, account: str) -> list[RunningWork]:
         """Return the work that an account pays for, in the order of submission."""
+        self._look_at_begun()
         return sorted(self._paid_by.get(account, {}).values(), key=lambda run: run.position)
 
     def list_metered(self, account: str) -> list[RunningWork]:
@@ -196,6 +234,8 @@ class RunningIndex:
 
     def list_worse(self, level: int) -> Iterator[RunningWork]:
         """Yield all work at levels worse than `level`, in no fixed order."""
+        if self._worst_begun > level:
+            self._look_at_begun()
         for runs in self._at_level[level + 1 :]:
             yield from runs.values()
 

@@ -18,7 +18,7 @@ from tests.rules.quotas import a_host, an_account, quota_rules, runs, waits
 # Tracing triples their time, and the lines that they run are those of the scenarios.
 pytestmark = pytest.mark.no_cover
 
-SEQUENCES = 250
+SEQUENCES = 100
 
 
 def test_a_plan_with_what_earlier_plans_left_behind_is_the_plan_of_a_new_view() -> None:
