@@ -28,7 +28,11 @@ OF_QUOTA: Final[Changes] = {
             Change("an account with worse work running preempts nothing", "not has_worse(payer, level)", "True"),
         ],
         "_list_targets": [
-            Change("only worse levels are preempted", "quota_run.running.list_worse(level)", "quota_run.running.list_worse(level - 1)"),
+            Change(
+                "only worse levels are preempted",
+                "quota_run.running.list_worse(level)",
+                "quota_run.running.list_worse(level - 1)",
+            ),
         ],
     },
     "scheduler.policy.quota.account_limits": {
