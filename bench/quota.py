@@ -74,8 +74,9 @@ class Figures:
 
 
 def run(planner: str, workload: str, slots: int, pending: int) -> Ticks:
-    """TICKS of one of PLANNERS, each on the view as the one before leaves it. The time that a leader takes to prepare the
-    next plan, after a commit, is not included.
+    """TICKS of one of PLANNERS, each on the view as the one before leaves it.
+
+    The time that a leader takes to prepare the next plan, after a commit, is not included.
     """
     make, cache = PLANNERS[planner], PlanCache()
     fleet = make_fleet(slots, pending, is_busy=WORKLOADS[workload])
