@@ -114,6 +114,7 @@ def _time_plans(fleet: Fleet) -> _Timed:
     assert second == outcome or has_turns_left, "the same view gave different plans"
     settle(view, fleet.rules, fleet.now, cache)
     _, unchanged = _time_plan(view, fleet, cache)
+    cache.prepare()  # as a leader does after each tick
     for row in list(list_churn(view, CHURN, fleet.now)):
         view.apply(row)
     _, churned = _time_plan(view, fleet, cache)

@@ -1,8 +1,8 @@
 """The whole tick (lock, view, plan, commit, publish, report) on a real database and a real Redis, stage by stage.
 
-`python -m bench.tick [--slots N] [--pending N] [--postgresql] [--json]` prints for each stage the time, and what it
-costs: SQL statements, Redis round trips (a pipeline or a script is one), commands that Redis carried out, and bytes to
-Redis.
+`python -m bench.tick [--slots N] [--pending N] [--postgresql] [--json]` prints for each stage the time, the CPU time
+of this process, and what it costs: SQL statements, Redis round trips (a pipeline or a script is one), commands that
+Redis carried out, and bytes to Redis.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 from uuid import uuid4
 
@@ -205,13 +205,13 @@ def measure(fleet: Fleet, slots: int, pending: int) -> Iterator[tuple[str, Figur
     meters = Meters(fleet.client)
     for name, act in run(fleet, slots, pending):
         before = meters.read()
-        began = perf_counter()
+        began, began_cpu = perf_counter(), process_time()
         result = act()
-        seconds = perf_counter() - began
+        seconds, cpu = perf_counter() - began, process_time() - began_cpu
         after = meters.read()
         counted = {key: after[key] - before[key] for key in after}
         decisions = len(result.plan.decisions) if isinstance(result, Ticked) else 0
-        yield name, {"seconds": seconds, "decisions": decisions, **counted}
+        yield name, {"seconds": seconds, "cpu": cpu, "decisions": decisions, **counted}
 
 
 @contextmanager
@@ -244,7 +244,8 @@ def main() -> None:
             found[name] = figures
             if not options.json:
                 print(
-                    f"{name:<45}{figures['seconds']:>9.3f} s{figures['decisions']:>8,} decisions"
+                    f"{name:<45}{figures['seconds']:>9.3f} s{figures['cpu']:>9.3f} s of CPU"
+                    f"{figures['decisions']:>8,} decisions"
                     f"{figures['statements']:>8,} statements{figures['round_trips']:>7,} round trips"
                     f"{figures['commands']:>9,} commands{figures['bytes'] / 1e3:>11,.0f} kB",
                     flush=True,

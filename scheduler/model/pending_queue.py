@@ -37,18 +37,16 @@ class _AgedRows:
 
     def __init__(self, columns: int) -> None:
         self.columns: tuple[list[Any], ...] = tuple([] for _ in range(columns))
-        self._came: list[tuple[Any, ...]] = []
-        """Rows that belong between others, with the values of the other columns."""
+        self._came: tuple[list[Any], ...] = tuple([] for _ in range(columns))
+        """Columns of rows that belong between others."""
         self._gone: list[Reservation] = []
         """Rows that have left and are still in the columns, once for each time that they left."""
 
     def add(self, *values: Any) -> None:
         """Add a row, with its values for the other columns."""
         rows = self.columns[0]
-        if rows and _is_older(values[0], rows[-1]):
-            self._came.append(values)
-            return
-        for column, value in zip(self.columns, values, strict=True):
+        columns = self._came if rows and _is_older(values[0], rows[-1]) else self.columns
+        for column, value in zip(columns, values, strict=True):
             column.append(value)
 
     def remove(self, row: Reservation) -> None:
@@ -59,23 +57,23 @@ class _AgedRows:
 
     def find_oldest(self, accept: Callable[[Reservation], bool]) -> Reservation | None:
         """Return the oldest row that `accept` accepts, also of those that have left."""
-        came = (values[0] for values in self._came if accept(values[0]))
+        came = filter(accept, self._came[0])
         found = (next(filter(accept, self.columns[0]), None), min(came, key=_age, default=None))
         return min((each for each in found if each is not None), key=_age, default=None)
 
     def read(self) -> tuple[list[Any], ...]:
         """Return the columns. Callers must not change them."""
-        if self._came or self._gone:
-            if len(self._came) + len(self._gone) <= MOST_SINGLE_CHANGES:
+        if self._came[0] or self._gone:
+            if len(self._came[0]) + len(self._gone) <= MOST_SINGLE_CHANGES:
                 self._change_each()
             else:
                 self._change_all()
-            self._came, self._gone = [], []
+            self._came, self._gone = tuple([] for _ in self.columns), []
         return self.columns
 
     def _change_each(self) -> None:
         rows = self.columns[0]
-        for values in self._came:
+        for values in zip(*self._came, strict=True):
             at = bisect_right(rows, _age(values[0]), key=_age)
             for column, value in zip(self.columns, values, strict=True):
                 column.insert(at, value)
@@ -87,11 +85,11 @@ class _AgedRows:
                 del column[at]
 
     def _change_all(self) -> None:
-        for column, values in zip(self.columns, zip(*self._came, strict=True), strict=False):
-            column.extend(values)
+        for column, came in zip(self.columns, self._came, strict=True):
+            column.extend(came)
         if self._gone:
             self._filter()
-        if self._came:
+        if self._came[0]:
             self._sort()
 
     def _filter(self) -> None:

@@ -5,8 +5,11 @@ than its leases use, 0 is free.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 Resources = Mapping[str, float]
+CPUS: Final = "cpus"
+"""The name of the resource whose spare amounts the leases of a slot share."""
 SLACK = 1e-9
 """Tolerance for rounding errors of sums and differences. With it, three requests of 0.1 CPUs fit on 0.3 CPUs."""
 

@@ -52,6 +52,9 @@ class KeptCycle(Protocol):
     def go_on(self, now: float) -> Plan | None:
         """Return the plan of a later tick; None if only a full cycle can find it."""
 
+    def tidy(self) -> None:
+        """Drop what changes have left behind."""
+
     def close(self) -> None:
         """Drop references between objects. The cycle is of no further use."""
 
@@ -159,6 +162,8 @@ class PlanCache:
         """Make the next plan quicker, after the last one was carried out and before the view changes."""
         if self._keep_cycle is not None:
             self._cycle, self._keep_cycle = self._keep_cycle(self._blocks), None
+        elif self._cycle is not None:
+            self._cycle.tidy()
 
     def _drop_cycle(self) -> None:
         if self._cycle is not None:

@@ -1,11 +1,18 @@
 """What a tick costs in SQL statements, Redis round trips and bytes: counts, which no slow machine changes."""
 
+import cProfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bench._carrying import carry_out
 from bench.tick import Fleet, Meters
+from scheduler.model.rules import Rules
+from scheduler.model.view import Gone, View
+from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
+from tests.builders import NOW, a_reservation, a_slot, some_rules
 from tests.servers import start_own_redis
 
 LEASES = 1000
@@ -53,6 +60,39 @@ def test_a_tick_over_a_long_queue_sends_what_changed(fleet: Fleet) -> None:
         assert len(fleet.tick().plan.waiting) == 5000 - 4 + arrivals
         sent.append(meters.read()["bytes"] - before["bytes"])
     assert max(sent) < 20_000
+
+
+@pytest.mark.parametrize("queue", ["fifo", "priority", "size"])
+def test_a_plan_after_an_arrival_or_a_release_does_not_walk_the_queue(queue: str) -> None:
+    """The measure is the number of function calls, which no slow machine changes."""
+    calls = {size: count_calls(size, queue) for size in (500, 5000)}
+    for few, many in zip(calls[500], calls[5000], strict=True):
+        assert many < 1.1 * few + 200
+
+
+def count_calls(pending: int, queue: str) -> Iterator[int]:
+    """Yield the function calls of the plan after an arrival, after a release, and after the release's lease."""
+    rules = some_rules({"scheduler": {"queue": queue}, "pools": {"linux": {"max_slots": 300, "min_slots": 300}}})
+    view, cache = View(a_slot(f"linux-{number}") for number in range(1, 301)), PlanCache()
+    rows = [a_reservation(f"r{number}", sequence=number, created_at=NOW) for number in range(300 + pending)]
+    for row in rows:
+        view.apply(row)
+    carry_out(view, rules, plan(view, rules, NOW, cache), NOW)
+    plan(view, rules, NOW, cache)
+    cache.prepare()
+    for change in (a_reservation("newest", sequence=10**6, created_at=NOW), Gone("reservations", "r7", 9)):
+        view.apply(change)
+        yield count_plan_calls(view, rules, cache)
+    yield count_plan_calls(view, rules, cache)
+
+
+def count_plan_calls(view: View, rules: Rules, cache: PlanCache) -> int:
+    """Plan, carry the plan out, and return the number of function calls that planning took."""
+    profile = cProfile.Profile()
+    outcome = profile.runcall(plan, view, rules, NOW, cache)
+    carry_out(view, rules, outcome, NOW)
+    cache.prepare()
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 def test_a_look_for_unpublished_rows_reads_only_versions(fleet: Fleet) -> None:

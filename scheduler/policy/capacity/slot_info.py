@@ -280,13 +280,13 @@ def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot])
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
     """Return the facts about a slot of this pool that follow from its row and its leases."""
-    state = slot.state
-    is_named = slot.id in view.leases_on
-    slot_info = make_slot_info(slot, pool, 0, find_leases(view, slot) if is_named and state in HOLDING else NO_LEASES)
+    state, named = slot.state, view.leases_on.get(slot.id, NO_LEASES)
+    found = find_leases(view, slot) if named and state in HOLDING else NO_LEASES
+    slot_info = make_slot_info(slot, pool, 0, found)
     is_at_rest = state in AT_REST and slot.interrupted_at is None
     if is_at_rest and state == "ready":
         is_at_rest = find_reason_to_retire(slot_info) is None
-    return CachedSlot(slot_info, is_at_rest, not is_named or is_sound(view, slot))
+    return CachedSlot(slot_info, is_at_rest, len(found) == len(named))
 
 
 def is_sound(view: View, slot: Slot) -> bool:

@@ -1,7 +1,8 @@
 """The state of one scheduling cycle: a scratch copy of the view, which all steps spend from, and decisions so far."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import compress
 from math import inf
 from operator import attrgetter
@@ -25,6 +26,7 @@ from scheduler.model.decisions import (
 )
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
+from scheduler.model.resources import CPUS
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
@@ -184,6 +186,11 @@ class CycleState:
         found = [each for each in self.view.special.values() if is_claimant(each) and each.id not in self.over]
         return sorted(found, key=lambda each: each.sequence)
 
+    @property
+    def demand_of_shape(self) -> Callable[[Shape], Demand]:
+        """A function that returns what the reservations of a shape need."""
+        return self._demands.__getitem__
+
     def demand_of(self, reservation: Reservation) -> Demand:
         """Return what a reservation needs and the pools that may serve it.
 
@@ -328,6 +335,11 @@ class CycleState:
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
         return not slot_info.has_place and self.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
+
+    @cached_property
+    def has_cpus(self) -> bool:
+        """Whether a slot has `cpus`, slots that this cycle launches included. Read it after all launches."""
+        return any(each.capacity and CPUS in each.capacity for each in self.slot_infos.values())
 
     def count_steps(self) -> int:
         """Return the work that searches for several instances at once have taken so far in this cycle."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from math import fsum
 from operator import attrgetter
-from typing import Final
 
 from scheduler.model.decisions import (
     Assign,
@@ -27,15 +26,13 @@ from scheduler.model.decisions import (
     Revoke,
 )
 from scheduler.model.reservations import Lease
-from scheduler.model.resources import SLACK, Resources
+from scheduler.model.resources import CPUS, SLACK, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.transitions import HOLDING
 from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of, find_leases
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Scaled, Shared
-
-CPUS: Final = "cpus"
 
 
 def share(cycle: Scaled) -> Shared:
@@ -47,8 +44,7 @@ def share(cycle: Scaled) -> Shared:
     reservation in slot order.
     """
     rules, slot_infos = cycle.rules, cycle.slot_infos
-    has_cpus = rules.has_shared_cores and any(each.capacity and CPUS in each.capacity for each in slot_infos.values())
-    if not (cycle.view.has_limits or has_cpus):
+    if not (cycle.view.has_limits or (rules.has_shared_cores and cycle.has_cpus)):
         return Shared(cycle)
     moves = _follow(cycle.decisions)
     arrivals = {name: came for name, came in moves.came.items() if not _is_filled(slot_infos[name], len(came))}

@@ -39,11 +39,14 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 _ORDINARY: Final = frozenset({Assign, Cores})
 """Kinds of decisions after which a cycle may go on: they change leases on ready slots alone."""
+_WAITING: Final = frozenset({"draining", "terminating", "error"})
+"""Slot states without capacity."""
 CHANGES_A_SLOT: Final = 4
-"""After this many changes of the index for each slot, the index is made again, so that it does not grow."""
-LEAST_CHANGES: Final = 1000
+MOST_CHANGES: Final = 1000
+"""After MOST_CHANGES, and CHANGES_A_SLOT for each slot, the index is made again, because it grows with changes."""
 MOST_CHANGED_SHARE: Final = 4
-"""If more than one slot in this number has changed, a full cycle costs less."""
+FEW_CHANGED: Final = 250
+"""If more slots than these and one in MOST_CHANGED_SHARE have changed, a full cycle costs less."""
 
 
 class _LeftWayError(Exception):
@@ -76,12 +79,20 @@ def keep_cycle(
 
 
 def _is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
-    """Return whether all slots are in a lasting state, and the cycle did nothing but assign leases on ready slots."""
+    """Return whether no slot is in flight or changes its state now, and all decisions are ordinary."""
     return (
         _has_ordinary_rows(cycle.view, cycle.rules)
         and _ORDINARY.issuperset(map(type, outcome.decisions))
-        and not (cycle.list_restless() or cycle.unsound or cycle.vanished or cycle.returning)
+        and all(map(_only_waits, cycle.list_restless()))
+        and not (cycle.unsound or cycle.vanished or cycle.returning)
     )
+
+
+def _only_waits(slot_info: SlotInfo) -> bool:
+    """Return whether a slot that takes no lease stays in its state until a timeout or until its row changes."""
+    slot = slot_info.slot
+    is_over = slot.state == "draining" and not slot_info.leases
+    return slot.state == slot_info.state and slot.state in _WAITING and slot.interrupted_at is None and not is_over
 
 
 def _has_ordinary_rows(view: View, rules: Rules) -> bool:
@@ -126,6 +137,7 @@ class KeptCycle:
         cycle.open_indexes()
         self._idle = IdleSlots(cycle, limits)
         self._note_plan(outcome)
+        cycle.begin(cycle.now)  # what the cycle found out for its plan is not needed any more
 
     def _find_rank(self) -> Callable[[Reservation], float | tuple[float, float]]:
         rank = find_lasting_rank(self._cycle)
@@ -136,32 +148,57 @@ class KeptCycle:
         return rank
 
     def _open_queue(self, waits: Waits, known: tuple[WaitBlock, ...]) -> KeptQueue:
-        rows, lines = self._cycle.view.reservations, dict[Demand, list[Key]]()
-        for name, reason in waits.items():
-            key, demand = self._classify(rows[name])
-            self._keys[name] = key
-            if demand is not None:
-                lines.setdefault(demand, []).append(key)
-            if reason != self._find_reason(demand):
-                raise _LeftWayError
-        keys = list(self._keys.values())
+        rows = list(map(self._cycle.view.reservations.__getitem__, waits.names))
+        ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
+        keys: list[Key] = list(zip(map(self._rank, rows), ages, numbers, waits.names, strict=True))
         if keys != sorted(keys):
             raise _LeftWayError
-        for demand, found in lines.items():
+        self._keys.update(zip(waits.names, keys, strict=True))
+        for demand, found in self._list_by_demand(rows, keys, waits.reasons).items():
             self._lines[demand] = KeyHeap(self._keys)
             self._lines[demand].extend(found)
         return KeptQueue(keys, waits.cut(known))
 
+    def _list_by_demand(
+        self, rows: Iterable[Reservation], keys: Iterable[Key], reasons: Iterable[Reason]
+    ) -> dict[Demand, list[Key]]:
+        """Return the positions of all waiting reservations except those on hold, by demand."""
+        found: dict[Demand, list[Key]] = {}
+        special, demand_of_shape, shapes = (
+            self._cycle.view.special,
+            self._cycle.demand_of_shape,
+            self._cycle.view.shapes,
+        )
+        expected: dict[Demand | None, Reason] = {None: ON_HOLD}
+        for row, key, reason in zip(rows, keys, reasons, strict=True):
+            # Speed: almost all reservations have the demand of their shape.
+            demand = self._find_demand(row) if key[3] in special else demand_of_shape(shapes[key[3]])
+            if demand is not None and demand not in expected:
+                _check_plain(demand)
+                expected[demand] = self._find_reason(demand)
+            if reason != expected[demand]:
+                raise _LeftWayError
+            if demand is not None:
+                found.setdefault(demand, []).append(key)
+        return found
+
     def _classify(self, reservation: Reservation) -> tuple[Key, Demand | None]:
         """Return the position of a pending reservation and its demand (None: it is on hold)."""
+        key = (self._rank(reservation), reservation.created_at, reservation.sequence, reservation.id)
+        return key, self._find_demand(reservation)
+
+    def _find_demand(self, reservation: Reservation) -> Demand | None:
+        view, name = self._cycle.view, reservation.id
+        if name not in view.special:
+            demand = self._cycle.demand_of_shape(view.shapes[name])
+            if demand not in self._refusals:  # speed: a demand with a known refusal was examined
+                _check_plain(demand)
+            return demand
         if reservation.declined or reservation.leases:
             raise _LeftWayError
         demand = self._cycle.demand_of(reservation)
-        is_plain = len(demand.needs) == 1 and demand.is_shared and demand.settings.backfill and not demand.elastic
-        if not is_plain:
-            raise _LeftWayError
-        key = (self._rank(reservation), reservation.created_at, reservation.sequence, reservation.id)
-        return key, None if is_on_hold(reservation) else demand
+        _check_plain(demand)
+        return None if is_on_hold(reservation) else demand
 
     def _find_refusal(self, demand: Demand) -> _Refusal:
         """Return why reservations wait that fit on no slot.
@@ -203,6 +240,12 @@ class KeptCycle:
             self.next_protection = oldest.created_at + self._guard
             return has_waited_too_long(oldest.created_at, self._guard, self._cycle.now)
         return False
+
+    def tidy(self) -> None:
+        """Make the index of slots again if it has grown."""
+        if self._cycle.ready.changes > MOST_CHANGES + CHANGES_A_SLOT * len(self._cycle.slot_infos):
+            self._cycle.close_indexes()
+            self._cycle.open_indexes()
 
     def close(self) -> None:
         """Drop references between objects, so that they are freed without the garbage collector."""
@@ -251,7 +294,7 @@ class KeptCycle:
             if revision <= self._revision:
                 break
             names[name] = None
-        if len(names) * MOST_CHANGED_SHARE > len(self._cycle.slot_infos) + LEAST_CHANGES:
+        if len(names) > FEW_CHANGED + len(self._cycle.slot_infos) // MOST_CHANGED_SHARE:
             raise _LeftWayError
         return names
 
@@ -363,6 +406,14 @@ class KeptCycle:
         withheld = {name for demand in self._lines if self._find_refusal(demand).is_withheld for name in demand.pools}
         if not self._idle.stay(withheld):
             raise _LeftWayError
+
+
+def _check_plain(demand: Demand) -> None:
+    """Raise if reservations with this demand depend on more than the capacity left: gangs, elastic components, queues
+    without backfill, and demands of single reservations.
+    """
+    if len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill:
+        raise _LeftWayError
 
 
 def _fits(demand: Demand, slot_class: SlotClass, remaining: RemainingCapacity) -> bool:
