@@ -11,10 +11,8 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, NamedTuple
 
-from scheduler.model.decisions import Assign, Cores, Placement, Plan
+from scheduler.model.decisions import Assign, Placement, Plan
 from scheduler.model.reservations import Reservation, is_on_hold
-from scheduler.model.rules import Rules
-from scheduler.model.view import View
 from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand
@@ -23,7 +21,7 @@ from scheduler.policy.capacity.slot_info import SlotInfo, make_cached_slot
 from scheduler.policy.cycle.deadlines import Terms
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Healed, Scaled
-from scheduler.policy.lifecycle.heal import heal, may_restart_again
+from scheduler.policy.lifecycle.heal import heal
 from scheduler.policy.lifecycle.timers import expire, wake
 from scheduler.policy.placement.cpu_bursting import share
 from scheduler.policy.queueing.feasibility import ON_HOLD, Feasibility
@@ -34,13 +32,10 @@ from scheduler.policy.quota.step import charge, place_all_by_quota
 from scheduler.policy.replan.by_quota import PlacementByQuota
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
+from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
 from scheduler.policy.scaling.launch import WITHHELD, choose_code_for_one
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
-_ORDINARY: Final = frozenset({Assign, Cores})
-"""Kinds of decisions after which a cycle may go on: they change leases on ready slots alone."""
-_WAITING: Final = frozenset({"draining", "terminating", "error"})
-"""Slot states without capacity."""
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
 """After MOST_CHANGES, and CHANGES_A_SLOT for each slot, the index is made again, because it grows with changes."""
@@ -70,42 +65,12 @@ def keep_cycle(
 
     `revision`: the view's revision when the cycle was planned. `known`: the blocks of the plan before.
     """
-    if cycle.view.revision != revision or not _is_ordinary(cycle, outcome):
+    if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
     try:
         return KeptCycle(cycle, limits, outcome, known)
     except _LeftWayError:
         return None
-
-
-def _is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
-    """Return whether no slot is in flight or changes its state now, and all decisions are ordinary."""
-    return (
-        _has_ordinary_rows(cycle.view, cycle.rules)
-        and _ORDINARY.issuperset(map(type, outcome.decisions))
-        and all(map(_only_waits, cycle.list_restless()))
-        and not (cycle.unsound or cycle.vanished or cycle.returning)
-    )
-
-
-def _only_waits(slot_info: SlotInfo) -> bool:
-    """Return whether a slot that takes no lease stays in its state until a timeout or until its row changes."""
-    slot = slot_info.slot
-    is_over = slot.state == "draining" and not slot_info.leases
-    return slot.state == slot_info.state and slot.state in _WAITING and slot.interrupted_at is None and not is_over
-
-
-def _has_ordinary_rows(view: View, rules: Rules) -> bool:
-    """Return whether the view has no rows that a kept cycle does not follow: launch back-offs, revoked and failed
-    reservations, and leases with elastic components.
-    """
-    failed = view.by_phase["failed"].values()
-    return not (
-        view.holds
-        or view.stretching
-        or view.by_phase["revoking"]
-        or any(may_restart_again(each, rules) for each in failed)
-    )
 
 
 class KeptCycle:
@@ -254,7 +219,7 @@ class KeptCycle:
     def go_on(self, now: float) -> Plan | None:
         """Return the plan of a later tick; None if only a full cycle can find it. Then this cycle is useless."""
         view = self._cycle.view
-        if not (self._since <= now < self._until and _has_ordinary_rows(view, self.rules)):
+        if not (self._since <= now < self._until and has_ordinary_rows(view, self.rules)):
             return None
         self._cycle.begin(now)
         try:
