@@ -134,10 +134,10 @@ class PlanCache:
     def keep(self, rules: Rules, now: float, plan: Plan, next_protection: float) -> Plan:
         """Keep the plan for the next cycle if it has no decisions, and return it.
 
-        It is not called under `queue: quota`, where accounts earn and pay all the time (`quota/steady.py`).
+        Under `queue: quota`, where accounts earn and pay all the time, `quota/steady.py` keeps it.
         `next_protection`: when the starvation guard begins to protect a further reservation.
         """
-        if not plan.decisions:
+        if not plan.decisions and not rules.has_quota:
             falls_due = inf if plan.wake_at is None else plan.wake_at
             self._kept = _KeptPlan(plan, rules, now, min(falls_due, next_protection))
         return plan

@@ -322,7 +322,8 @@ class CycleState:
         self.slot_infos[new.slot.id] = new
         slot_infos = self.pools[new.slot.pool]
         slot_infos[new.order - slot_infos[0].order] = new
-        self.ready.remove(old)
+        if self.ready.has(old):  # under `quota` the index leaves full slots out
+            self.ready.remove(old)
         self.ready.add(new)
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:

@@ -101,22 +101,22 @@ class KnownRequests:
 class GroupTable:
     """The pending groups of one cycle."""
 
-    def __init__(self, cycle: CycleState, waiters: Queue, known: KnownRequests) -> None:
+    def __init__(self, cycle: CycleState, waiters: Queue | Collection[Shape], known: KnownRequests) -> None:
+        """Group the given queue. A collection: all pending reservations of the view except those of its shapes; each is
+        placed by account and shape alone.
+        """
         self._cycle, self._known = cycle, known
         self._opened: dict[Key, PendingGroup] = {}
+        found = _group_by_name(cycle, waiters) if isinstance(waiters, Queue) else _group_all(cycle, waiters)
         self._rows: dict[Key, tuple[int, Sequence[Reservation]]]
         """By key: the number of the group, and its reservations in queue order."""
-        groups, shapes = cycle.group_waiters(), cycle.view.shapes
-        if groups is not None and len(groups[1]) == len(waiters.ids):
-            self._rows = {
-                (rows[0].request.account, shapes[rows[0].id]): (number, rows) for number, rows in enumerate(groups[0])
-            }
+        if found is None and isinstance(waiters, Queue):
+            self._rows, self._keys = _group_each(cycle, waiters), _Keys()
+            known.trim(len(self._rows))
+        else:
+            self._rows = {key: (number, rows) for number, (key, rows) in enumerate(found or ())}
             known.trim(len(self._rows))
             self._keys = known.keys
-        else:
-            self._rows = _group_each(cycle, waiters)
-            known.trim(len(self._rows))
-            self._keys = _Keys()
         for key in self._rows.keys() - self._keys.all:
             self._keys.add(key, self._find_facts(key))
         self.payers: dict[int, set[Payer]] = {level: set() for level in range(FREE + 1)}
@@ -157,6 +157,19 @@ class GroupTable:
             for key in self._keys.of_payer.get(payer, ()):
                 if key in self._rows:
                     yield self._open(key)
+
+
+def _group_by_name(cycle: CycleState, waiters: Queue) -> Iterable[tuple[Key, Sequence[Reservation]]] | None:
+    """Return the groups of the view by name of the account and shape; None if they are not the groups of the queue."""
+    groups, shapes = cycle.group_waiters(), cycle.view.shapes
+    if groups is None or len(groups[1]) != len(waiters.ids):
+        return None
+    return (((rows[0].request.account, shapes[rows[0].id]), rows) for rows in groups[0])
+
+
+def _group_all(cycle: CycleState, left_out: Collection[Shape]) -> Iterable[tuple[Key, Sequence[Reservation]]]:
+    groups = cycle.view.waiters.groups()
+    return ((key, rows) for key, rows in groups.items() if key[1] not in left_out) if left_out else groups.items()
 
 
 def _group_each(cycle: CycleState, waiters: Queue) -> dict[Key, tuple[int, Sequence[Reservation]]]:

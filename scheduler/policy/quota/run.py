@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
 from scheduler.model.accounts import FREE, PAID, Levels
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.reservations import Lease, Reservation, Shape
 from scheduler.model.resources import Resources, subtract, total
 from scheduler.policy.capacity.fits import find_obstacle, measure
 from scheduler.policy.capacity.requests import Demand
@@ -26,7 +26,7 @@ from scheduler.policy.quota.running import RunningWork
 class QuotaRun:
     """The state of one pass that places reservations by quota: groups, slots, running work and limits of accounts."""
 
-    def __init__(self, cycle: CycleState, memory: QuotaMemory, waiters: Queue) -> None:
+    def __init__(self, cycle: CycleState, memory: QuotaMemory, waiters: Queue | Collection[Shape]) -> None:
         self.cycle, self.running = cycle, memory.running
         self.limits = AccountLimits(cycle, memory.running)
         self.groups = GroupTable(cycle, waiters, memory.requests)

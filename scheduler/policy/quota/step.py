@@ -6,11 +6,11 @@ that its account can pay; better work preempts worse. At last the free level tak
 cannot be placed blocks no other one, and an idle slot is never kept for a better one. Source: qscheduler.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import repeat
 
 from scheduler.model.accounts import FREE, PAID, Account
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.reservations import Lease, Reservation, Shape
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.queue import Queue
@@ -127,21 +127,36 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
     memory.begin(cycle)
     quota_run = QuotaRun(cycle, memory, others)
     _assign_claims(quota_run, [each for each in waiters.reservations if each.leases] if claimants else [])
+    _place_at_each_level(quota_run)
+    unplaced = _list_unplaced(quota_run, others)
+    memory.running.finish()
+    return unplaced
+
+
+def place_all_by_quota(cycle: CycleState, left_out: Collection[Shape]) -> None:
+    """Place the pending reservations of the view, if account and shape alone determine how each is placed.
+
+    `left_out`: shapes that fit on no slot, even empty. Reservations that are not placed get no reason to wait.
+    """
+    memory = cycle.cache.recall(QuotaMemory)
+    memory.begin(cycle)
+    _place_at_each_level(QuotaRun(cycle, memory, left_out))
+    memory.running.finish()
+
+
+def _place_at_each_level(quota_run: QuotaRun) -> None:
     for level in PAID:
         candidates = quota_run.find_candidates(level)
         match_idle(quota_run, candidates, level, preferring=True)
         match_idle(quota_run, candidates, level, preferring=False)
         reclaim(quota_run, candidates, level)
-        relevel(cycle, quota_run.running, level)
+        relevel(quota_run.cycle, quota_run.running, level)
         preempt(quota_run, candidates, level)
     free = quota_run.find_free_candidates()
     match_idle(quota_run, free, FREE, preferring=True)
     match_idle(quota_run, free, FREE, preferring=False)
     reclaim(quota_run, free, FREE)
-    cycle.cache.recall(SteadyPlan).note(quota_run)
-    unplaced = _list_unplaced(quota_run, others)
-    memory.running.finish()
-    return unplaced
+    quota_run.cycle.cache.recall(SteadyPlan).note(quota_run)
 
 
 def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> None:

@@ -6,15 +6,13 @@ reservations, and all slots only for demands (kinds of requests) that did not wa
 cycle; whatever could make it different ends this way, and a full cycle follows (`_LeftWayError`).
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, NamedTuple
 
-from scheduler.model.decisions import Assign, Cores, Placement, Plan
+from scheduler.model.decisions import Assign, Placement, Plan
 from scheduler.model.reservations import Reservation, is_on_hold
-from scheduler.model.rules import Rules
-from scheduler.model.view import View
 from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand
@@ -22,22 +20,22 @@ from scheduler.policy.capacity.slot_index import SlotClass
 from scheduler.policy.capacity.slot_info import SlotInfo, make_cached_slot
 from scheduler.policy.cycle.deadlines import Terms
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Scaled
-from scheduler.policy.lifecycle.heal import heal, may_restart_again
+from scheduler.policy.cycle.step_values import Healed, Scaled
+from scheduler.policy.lifecycle.heal import heal
 from scheduler.policy.lifecycle.timers import expire, wake
 from scheduler.policy.placement.cpu_bursting import share
 from scheduler.policy.queueing.feasibility import ON_HOLD, Feasibility
 from scheduler.policy.queueing.order import find_lasting_rank
 from scheduler.policy.queueing.starvation_guard import has_waited_too_long
+from scheduler.policy.quota.steady import SteadyPlan
+from scheduler.policy.quota.step import charge, place_all_by_quota
+from scheduler.policy.replan.by_quota import PlacementByQuota
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
+from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
 from scheduler.policy.scaling.launch import WITHHELD, choose_code_for_one
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
-_ORDINARY: Final = frozenset({Assign, Cores})
-"""Kinds of decisions after which a cycle may go on: they change leases on ready slots alone."""
-_WAITING: Final = frozenset({"draining", "terminating", "error"})
-"""Slot states without capacity."""
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
 """After MOST_CHANGES, and CHANGES_A_SLOT for each slot, the index is made again, because it grows with changes."""
@@ -67,42 +65,12 @@ def keep_cycle(
 
     `revision`: the view's revision when the cycle was planned. `known`: the blocks of the plan before.
     """
-    if cycle.view.revision != revision or not _is_ordinary(cycle, outcome):
+    if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
     try:
         return KeptCycle(cycle, limits, outcome, known)
     except _LeftWayError:
         return None
-
-
-def _is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
-    """Return whether no slot is in flight or changes its state now, and all decisions are ordinary."""
-    return (
-        _has_ordinary_rows(cycle.view, cycle.rules)
-        and _ORDINARY.issuperset(map(type, outcome.decisions))
-        and all(map(_only_waits, cycle.list_restless()))
-        and not (cycle.unsound or cycle.vanished or cycle.returning)
-    )
-
-
-def _only_waits(slot_info: SlotInfo) -> bool:
-    """Return whether a slot that takes no lease stays in its state until a timeout or until its row changes."""
-    slot = slot_info.slot
-    is_over = slot.state == "draining" and not slot_info.leases
-    return slot.state == slot_info.state and slot.state in _WAITING and slot.interrupted_at is None and not is_over
-
-
-def _has_ordinary_rows(view: View, rules: Rules) -> bool:
-    """Return whether the view has no rows that a kept cycle does not follow: launch back-offs, revoked and failed
-    reservations, and leases with elastic components.
-    """
-    failed = view.by_phase["failed"].values()
-    return not (
-        view.holds
-        or view.stretching
-        or view.by_phase["revoking"]
-        or any(may_restart_again(each, rules) for each in failed)
-    )
 
 
 class KeptCycle:
@@ -112,10 +80,8 @@ class KeptCycle:
         self, cycle: CycleState, limits: LaunchLimits, outcome: Plan, known: tuple[WaitBlock, ...] = ()
     ) -> None:
         self._cycle, self._limits, self.rules = cycle, limits, cycle.rules
-        rank = find_lasting_rank(cycle)
-        if rank is None:
-            raise _LeftWayError
-        self._rank = rank
+        self._by_quota = PlacementByQuota(cycle) if self.rules.has_quota else None
+        self._rank = self._find_rank()
         settings = (self.rules.scheduler, *self.rules.scheduler.system.values())
         self._guard = min((each.starvation_guard for each in settings if each.starvation_guard), default=0.0)
         self._feasibility = Feasibility(cycle, limits)
@@ -137,6 +103,14 @@ class KeptCycle:
         self._idle = IdleSlots(cycle, limits)
         self._note_plan(outcome)
         cycle.begin(cycle.now)  # what the cycle found out for its plan is not needed any more
+
+    def _find_rank(self) -> Callable[[Reservation], float | tuple[float, float]]:
+        rank = find_lasting_rank(self._cycle)
+        if self._by_quota is not None:
+            rank = self._by_quota.find_rank(self._cycle)
+        if rank is None:
+            raise _LeftWayError
+        return rank
 
     def _open_queue(self, waits: Waits, known: tuple[WaitBlock, ...]) -> KeptQueue:
         rows = list(map(self._cycle.view.reservations.__getitem__, waits.names))
@@ -245,7 +219,7 @@ class KeptCycle:
     def go_on(self, now: float) -> Plan | None:
         """Return the plan of a later tick; None if only a full cycle can find it. Then this cycle is useless."""
         view = self._cycle.view
-        if not (self._since <= now < self._until and _has_ordinary_rows(view, self.rules)):
+        if not (self._since <= now < self._until and has_ordinary_rows(view, self.rules)):
             return None
         self._cycle.begin(now)
         try:
@@ -255,6 +229,9 @@ class KeptCycle:
 
     def _plan(self) -> Plan:
         cycle = self._cycle
+        if self._by_quota is not None:
+            charge(Healed(cycle))
+            self._rank = self._find_rank()
         changed = [self._reopen(name) for name in self._list_changed()]
         came = dict(self._follow_queue())
         _, failed_boots = heal(expire(cycle))
@@ -262,15 +239,18 @@ class KeptCycle:
             raise _LeftWayError
         if self._has_protected():
             raise _LeftWayError
-        self._place(changed, came)
+        if self._by_quota is None:
+            self._place(changed, came)
+        else:
+            self._place_by_quota(came)
         for key, demand in came.values():
             self._queue.insert(key, self._find_reason(demand))
         self._check_slots()
         shared = share(Scaled(cycle))
         wake_at = wake(shared, self._limits.next_end)
-        outcome = Plan(tuple(cycle.decisions), Waits.of_blocks(self._queue.cut()), wake_at)
+        outcome = Plan(tuple(cycle.decisions), Waits.of_blocks(self._queue.cut()), wake_at, cycle.charged)
         self._note_plan(outcome)
-        return outcome
+        return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, self.next_protection)
 
     def _list_changed(self) -> Collection[str]:
         """Return the ids of the slots that changed since the last plan, or on which it assigned leases."""
@@ -349,6 +329,22 @@ class KeptCycle:
                 self._queue.remove(key)
             if (following := self._lines[demand].first) is not None:
                 heappush(lines, (following, number, demand))
+        self._fresh.clear()
+        self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
+
+    def _place_by_quota(self, came: dict[str, tuple[Key, Demand | None]]) -> None:
+        """Place reservations by quota. A full cycle follows if running work moves or is preempted."""
+        misfits = {demand.shape for demand in self._lines if self._feasibility.find(demand) is not None}
+        place_all_by_quota(self._cycle, misfits)
+        for decision in self._cycle.decisions:
+            if not isinstance(decision, Assign):
+                raise _LeftWayError
+            name = decision.reservation
+            key = self._keys.pop(name)
+            if came.pop(name, None) is None:
+                self._queue.remove(key)
+            for placement in decision.leases:
+                self._idle.note(self._cycle.slot_infos[placement.slot])
         self._fresh.clear()
         self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
 

@@ -65,7 +65,7 @@ class Sequence:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.now, self.rules = NOW, self.random.choice(RULES)
-        self.view, self.cache = View(), PlanCache()
+        self.view, self.cache = View(), PlanCache(least_kept=0)
         self.reservations, self.hosts = self.random.randint(1, 30), self.random.randint(1, 8)
         self.plain = self.random.random() < 0.5
         """Whether only plain rows come: single instances, ready slots, accounts that block nothing."""
@@ -85,6 +85,8 @@ class Sequence:
             rows = [row for kind in ROW_TYPES for row in self.view.rows(kind).values()]
             warm = plan(self.view, self.rules, self.now, self.cache)
             yield warm, plan(View(rows), self.rules, self.now)
+            if self.random.random() < 0.9:
+                self.cache.prepare()
             if self.random.random() < 0.9:
                 self.commit(warm)
             self.now += self.random.choice(STEPS)

@@ -6,11 +6,13 @@ from math import fsum
 import pytest
 
 from scheduler.model.accounts import PAID, Account
+from scheduler.model.decisions import Plan
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.quota.accounting import used_since_charge
 from scheduler.policy.quota.usage import RunningUse
+from scheduler.policy.replan.kept_cycle import KeptCycle
 from tests.builders import NOW, a_lease
 from tests.rules.quota.sequences import Sequence, find_difference
 from tests.rules.quotas import a_host, an_account, quota_rules, runs, waits
@@ -21,13 +23,29 @@ pytestmark = pytest.mark.no_cover
 SEQUENCES = 100
 
 
-def test_a_plan_with_what_earlier_plans_left_behind_is_the_plan_of_a_new_view() -> None:
-    met = Counter[str]()
+def test_a_plan_with_what_earlier_plans_left_behind_is_the_plan_of_a_new_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    met, go_on = Counter[str](), KeptCycle.go_on
+
+    def count(cycle: KeptCycle, now: float) -> Plan | None:
+        outcome = go_on(cycle, now)
+        met["went on"] += outcome is not None
+        met["went on and assigned"] += outcome is not None and len(outcome.decisions)
+        return outcome
+
+    monkeypatch.setattr(KeptCycle, "go_on", count)
     for seed in range(SEQUENCES):
         tick, found = find_difference(seed)
         assert tick is None, f"python -m tests.rules.quota.sequences {seed} 1"
         met += found
-    assert min(met[each] for each in ("kept", "Assign", "Relevel", "Preempt", "Claim", "Revoke")) > 0
+    assert (
+        min(
+            met[each]
+            for each in ("kept", "went on", "went on and assigned", "Assign", "Relevel", "Preempt", "Claim", "Revoke")
+        )
+        > 0
+    )
 
 
 def test_the_use_of_an_account_is_the_exact_sum_over_its_leases() -> None:

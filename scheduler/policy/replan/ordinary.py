@@ -1,0 +1,45 @@
+"""Whether a cycle is of the ordinary kind that a later tick can go on with."""
+
+from typing import Final
+
+from scheduler.model.decisions import Assign, Cores, Plan
+from scheduler.model.rules import Rules
+from scheduler.model.view import View
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.lifecycle.heal import may_restart_again
+
+_ORDINARY: Final = frozenset({Assign, Cores})
+"""Kinds of decisions after which a cycle may go on: they change leases on ready slots alone."""
+_WAITING: Final = frozenset({"draining", "terminating", "error"})
+"""Slot states without capacity."""
+
+
+def is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
+    """Return whether no slot is in flight or changes its state now, and all decisions are ordinary."""
+    return (
+        has_ordinary_rows(cycle.view, cycle.rules)
+        and _ORDINARY.issuperset(map(type, outcome.decisions))
+        and all(map(_only_waits, cycle.list_restless()))
+        and not (cycle.unsound or cycle.vanished or cycle.returning)
+    )
+
+
+def _only_waits(slot_info: SlotInfo) -> bool:
+    """Return whether a slot that takes no lease stays in its state until a timeout or until its row changes."""
+    slot = slot_info.slot
+    is_over = slot.state == "draining" and not slot_info.leases
+    return slot.state == slot_info.state and slot.state in _WAITING and slot.interrupted_at is None and not is_over
+
+
+def has_ordinary_rows(view: View, rules: Rules) -> bool:
+    """Return whether the view has no rows that a kept cycle does not follow: launch back-offs, revoked and failed
+    reservations, and leases with elastic components.
+    """
+    failed = view.by_phase["failed"].values()
+    return not (
+        view.holds
+        or view.stretching
+        or view.by_phase["revoking"]
+        or any(may_restart_again(each, rules) for each in failed)
+    )
