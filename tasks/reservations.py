@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from leasehold.common.names import RESERVATIONS, task_name
+from leasehold.common.names import GATHERED, RESERVATIONS, task_name
 from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
@@ -23,7 +23,7 @@ from scheduler.model.validation import (
     read_document,
     show,
 )
-from scheduler.operations.commands.gathered import GATHERED, Message, accept_gathered
+from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.commands.intake import check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.submit import Answer

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
+from leasehold.common.names import GATHERED
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.principals import Principal
 from scheduler.model.validation import Document
@@ -21,8 +22,6 @@ from scheduler.operations.commands.submit import Answer
 from scheduler.operations.ports import Ports
 from scheduler.ports import ConflictError, StaleWriteError
 
-GATHERED: Final = frozenset({"submit", "release", "renew", "confirm", "cancel"})
-"""Verbs of which waiting requests are carried out together. Requests of other verbs are rare or lock other rows."""
 SEPARATE_SECONDS: Final = 5.0
 """Seconds after the begin of a joint transaction that failed in which its requests are tried one by one. It bounds the
 work on a database that does not answer; senders repeat the requests that are left.
