@@ -4,6 +4,7 @@ Both are maintained with every row, so that no tick sorts or groups all reservat
 """
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from operator import attrgetter
@@ -35,9 +36,10 @@ class _AgedRows:
 
     __slots__ = ("_came", "_gone", "_has_unread", "columns")
 
-    def __init__(self, columns: int) -> None:
-        self.columns: tuple[list[Any], ...] = tuple([] for _ in range(columns))
-        self._came: tuple[list[Any], ...] = tuple([] for _ in range(columns))
+    def __init__(self, *columns: list[Any]) -> None:
+        """Begin with these columns, which are in order and belong to this object from now on."""
+        self.columns = columns
+        self._came: tuple[list[Any], ...] = tuple([] for _ in columns)
         """Columns of rows that belong between others."""
         self._gone: list[Reservation] = []
         """Rows that have left and are still in the columns, once for each time that they left."""
@@ -120,7 +122,7 @@ class PendingQueue:
     """The pending reservations of a view, oldest first, and a log of those that came and left."""
 
     def __init__(self) -> None:
-        self._rows = _AgedRows(3)
+        self._rows = _AgedRows([], [], [])
         self._groups: dict[GroupKey, _AgedRows] | None = None
         """The reservations by group; None until groups are read for the first time."""
         self._numbered: Groups | None = None
@@ -201,9 +203,11 @@ class PendingQueue:
 
     def _read_groups(self) -> dict[GroupKey, _AgedRows]:
         if self._groups is None:
-            groups = self._groups = {}
-            for row, _, shape in zip(*self.list(), strict=True):
-                self._find_group(groups, row, shape).add(row)
+            rows, _, shapes = self.list()
+            found = defaultdict[GroupKey, list[Reservation]](list)
+            for row, shape in zip(rows, shapes, strict=True):
+                found[row.request.account, shape].append(row)
+            self._groups = {key: _AgedRows(members) for key, members in found.items()}
         return self._groups
 
     @staticmethod
@@ -211,7 +215,7 @@ class PendingQueue:
         key = (reservation.request.account, shape)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = _AgedRows(1)
+            group = groups[key] = _AgedRows([])
         return group
 
     def _note(self, reservation: Reservation, shape: Shape, *, has_come: bool) -> None:
