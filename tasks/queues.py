@@ -27,7 +27,8 @@ message counts as this many, so the memory of the worker's main process is bound
 """
 MOST_BYTES: Final = 65_536
 """The longest body of a message that is gathered with others."""
-_GATHERED: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
+GATHERED_TASKS: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
+"""Tasks of which waiting messages are carried out together."""
 
 
 def is_gatherable(task: object, body: object) -> bool:
@@ -35,7 +36,7 @@ def is_gatherable(task: object, body: object) -> bool:
 
     `body`: the encoded body, as text or bytes.
     """
-    if task not in _GATHERED or not isinstance(body, str | bytes) or len(body) > MOST_BYTES:
+    if task not in GATHERED_TASKS or not isinstance(body, str | bytes) or len(body) > MOST_BYTES:
         return False
     return '"items"' not in body if isinstance(body, str) else b'"items"' not in body
 

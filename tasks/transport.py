@@ -30,7 +30,7 @@ from scheduler.view.connection import load_script
 from scheduler.view.set_aside import BROKER_TYPES, UNACKED, set_aside, set_aside_note
 from tasks.admission import ARRIVAL, find_admission, read_arrival
 from tasks.messages import check_message, describe_message, expired, find_defect, is_expired, report_refused
-from tasks.queues import HELD_A_PROCESS, MOST_BYTES, is_gatherable
+from tasks.queues import GATHERED_TASKS, HELD_A_PROCESS, MOST_BYTES, is_gatherable
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -335,7 +335,7 @@ class Channel(redis.Channel):
         return found
 
     def _take_more(self) -> None:
-        """Take further requests that wait, as many as this worker may hold, in one round trip."""
+        """Take further single requests that wait, as many as this worker may hold, in one round trip."""
         if list(self.active_queues) != [RESERVATIONS]:
             return
         qos = cast("QoS", self.qos)
@@ -345,7 +345,7 @@ class Channel(redis.Channel):
         if self._take_messages is None or self._take_messages.registered_client is not self._create_client():
             self._take_messages = load_script(self._create_client(), "take_messages")
         try:
-            found = self._take_messages(keys=[RESERVATIONS], args=[count, MOST_BYTES])
+            found = self._take_messages(keys=[RESERVATIONS], args=[count, MOST_BYTES, *GATHERED_TASKS])
         except ResponseError as error:
             # The queue has a wrong type, or the user of Redis may not run scripts: kombu takes one message at a time.
             log.debug("Messages are taken one by one.", action="broker.no_script", error=str(error))

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -99,6 +101,30 @@ def test_a_signed_client_is_served_by_a_cluster_that_signs_its_own_messages(
         assert lease.token > 0
         row = signed.find(lease.id)
     assert (row.phase, row.principal) == ("leased", alice.name)
+
+
+def test_of_gathered_messages_each_is_verified_and_carried_out_for_its_own_sender(
+    signed: SignedStack, alice: StoredPrincipal
+) -> None:
+    """The main process of the intake is stopped, so that all messages wait and are carried out together."""
+    bob = signed.add("producer")
+    documents = [a_document() for _ in range(6)]
+    envelopes = [signed.make([alice, bob][number % 2], each) for number, each in enumerate(documents)]
+    forged = envelopes[4]
+    forged["headers"] |= {name: value for name, value in envelopes[5]["headers"].items() if name != "id"}
+    pid = signed.processes[RESERVATIONS].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for each in envelopes:
+            signed.push(each)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: all(signed.redis.exists(each["reply_to"]) for each in documents), "all answers")
+    answers = [json.loads(signed.redis.lrange(each["reply_to"], 0, 0)[0]) for each in documents]
+    assert [answer["ok"] for answer in answers] == [True, True, True, True, False, True]
+    assert answers[4]["errors"][0]["path"] == "signature"
+    rows = [signed.find(each["id"]) for number, each in enumerate(documents) if number != 4]
+    assert [row.principal for row in rows] == [alice.name, bob.name, alice.name, bob.name, bob.name]
 
 
 def test_an_unsigned_message_is_refused_answered_counted_and_recorded(signed: SignedStack) -> None:
