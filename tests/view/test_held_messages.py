@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from leasehold.common.names import LAUNCH, RESERVATIONS
-from tasks import transport
+from tasks import held_messages
+from tasks.held_messages import QoS
 from tasks.queues import HELD_A_PROCESS
-from tasks.transport import QoS
 
 PROCESSES = 2
 SUBMIT, EXPLAIN = "leasehold.reservations.submit", "leasehold.reservations.explain"
@@ -48,8 +48,8 @@ class Loop:
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     """A loop that runs, and a clock."""
     loop = Loop()
-    monkeypatch.setattr(transport, "get_event_loop", lambda: loop)
-    monkeypatch.setattr(transport, "_read_clock", lambda: 1000.0)
+    monkeypatch.setattr(held_messages, "get_event_loop", lambda: loop)
+    monkeypatch.setattr(held_messages, "read_clock", lambda: 1000.0)
     return loop
 
 
@@ -94,14 +94,23 @@ def test_workers_of_other_queues_hold_a_message_for_each_thread(redis_client: re
 
 
 @pytest.mark.usefixtures("loop")
-def test_records_of_messages_that_are_taken_together_are_written_together(redis_client: redis.Redis) -> None:
+def test_a_message_whose_record_is_stored_already_is_held_without_another_record(redis_client: redis.Redis) -> None:
     qos = make_qos(redis_client, 10)
-    with qos.joined():
-        hold(qos, "t1")
-        hold(qos, "t2")
-        assert redis_client.hlen("unacked") == 0
-    assert {*redis_client.hkeys("unacked")} == {b"t1", b"t2"}
-    assert redis_client.zscore("unacked_index", "t1") == 1000.0
+    assert qos.accept_recorded("t1", lambda: hold(qos, "t1"))
+    assert redis_client.hlen("unacked") == 0
+    hold(qos, "t2")
+    assert redis_client.hkeys("unacked") == [b"t2"]
+    assert redis_client.zscore("unacked_index", "t2") == 1000.0
+
+
+@pytest.mark.usefixtures("loop")
+def test_the_record_of_a_message_that_is_refused_is_deleted(redis_client: redis.Redis) -> None:
+    qos = make_qos(redis_client, 10)
+    redis_client.hset("unacked", "t1", "[]")
+    redis_client.zadd("unacked_index", {"t1": 1000.0})
+    assert not qos.accept_recorded("t1", lambda: None)
+    qos.forget(["t1"])
+    assert (redis_client.hlen("unacked"), redis_client.zcard("unacked_index")) == (0, 0)
 
 
 def test_acknowledgements_of_one_round_of_the_loop_are_sent_together(redis_client: redis.Redis, loop: Loop) -> None:

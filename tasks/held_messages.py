@@ -1,0 +1,220 @@
+"""The messages that a worker holds: their records in Redis, their acknowledgements, and how many it may hold."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+from kombu.asynchronous import get_event_loop
+from kombu.transport import redis
+from kombu.utils.json import dumps
+from redis.exceptions import ResponseError
+
+from leasehold.common.names import RESERVATIONS
+from scheduler.view.set_aside import UNACKED
+from tasks.messages import expired
+from tasks.queues import HELD_A_PROCESS, is_gatherable
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+_NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
+"""Decoder of kombu's stored record of a message that a worker has taken: envelope, exchange and routing key."""
+
+
+def _is_readable(note: bytes | None) -> bool:
+    """Return whether kombu can restore a message from `note`, its stored record in Redis; also True if there is no
+    record.
+    """
+    try:
+        return note is None or bool(_NOTE.decode(note))
+    except msgspec.DecodeError:
+        return False
+
+
+def read_clock() -> float:
+    """Return cluster time, which workers of several hosts share."""
+    from tasks.app import services  # noqa: PLC0415 - the app names a user of this module as its transport
+
+    return services.clock.now()
+
+
+Command = Callable[[Any], object]
+"""A command for Redis, as a function that adds it to a pipeline."""
+
+
+class QoS(redis.QoS):
+    """Stores a record in Redis for each message that a worker is processing, with the cluster time at which the worker
+    took the message.
+
+    kombu uses the wall clock of this host; another host would then restore such a message too early or never.
+    """
+
+    channel: Any
+    _remove_from_indices: Callable[[str, Any], object]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._large: set[str] = set()
+        """Delivery tags of the messages in this worker that are not gathered with others."""
+        self._recorded: str | None = None
+        """Delivery tag of the message that is being delivered and whose record is stored already."""
+        self._acks: list[Command] = []
+        """Commands that acknowledge messages and are sent in the next round of the worker's loop."""
+
+    def accept_recorded(self, tag: str, deliver: Callable[[], None]) -> bool:
+        """Deliver a message whose record is stored already. Return whether this worker holds it now: a message that is
+        refused, or has expired, is not held.
+        """
+        self._recorded = tag
+        try:
+            deliver()
+            return self._recorded is None
+        finally:
+            self._recorded = None
+
+    def forget(self, tags: Iterable[str]) -> None:
+        """Delete the records of messages that were taken and are not held."""
+        self._send([partial(self._remove_from_indices, tag) for tag in tags])
+
+    def _send(self, commands: Sequence[Command]) -> None:
+        """Send these commands to Redis in one round trip."""
+        if commands:
+            self._repair_and_retry(lambda: self._execute(commands))
+
+    def _execute(self, commands: Sequence[Command]) -> None:
+        with self.pipe_or_acquire() as pipe:
+            for command in commands:
+                command(pipe)
+            pipe.execute()
+
+    def _send_acks(self) -> None:
+        """Send all acknowledgements in one round trip. If the connection is lost, the messages are restored later."""
+        acks, self._acks = self._acks, []
+        try:
+            self._send(acks)
+        except self.channel.connection_errors as error:
+            log.warning("Messages cannot be acknowledged.", action="broker.not_acknowledged", error=str(error))
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Return unacknowledged messages to their queues when the worker stops, after the acknowledgements were
+        sent.
+        """
+        self._send_acks()
+        super().restore_unacked_once(stderr)
+
+    @property
+    def room(self) -> int:
+        """How many more single requests this worker may hold."""
+        return (self.can_consume_max_estimate() or 0) if self.can_consume() else 0
+
+    def can_consume(self) -> bool:
+        """Return whether this worker takes another message. A message that is not gathered counts as many, so that a
+        worker holds no more of them than its pool has processes.
+        """
+        if not super().can_consume():
+            return False
+        is_gathering = self.prefetch_count >= HELD_A_PROCESS and RESERVATIONS in self.channel.active_queues
+        return not is_gathering or len(self._large) * HELD_A_PROCESS < self.prefetch_count
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Store a record in Redis of a message that this worker has taken: as kombu does, but with cluster time."""
+        if delivery_tag == self._recorded:
+            self._recorded = None
+        else:
+            self._send(self._note(message, delivery_tag))
+        if not is_gatherable(message.headers.get("task"), message.body):
+            self._large.add(delivery_tag)
+        super(redis.QoS, self).append(message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        """Acknowledge a message, together with others if the worker's loop runs. If a key of the broker has a wrong
+        type, the key is renamed first and the records are stored again.
+        """
+        self._large.discard(delivery_tag)
+        self._acks.append(partial(self._remove_from_indices, delivery_tag))
+        loop = get_event_loop()
+        if loop is None:
+            self._send_acks()
+        elif len(self._acks) == 1:
+            loop.call_soon(self._send_acks)
+        super(redis.QoS, self).ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
+        """Reject a message; with `requeue` it returns to its queue. If a key of the broker has a wrong type, the key is
+        renamed and the records are stored again.
+        """
+        self._large.discard(delivery_tag)
+        try:
+            super().reject(delivery_tag, requeue)
+        except ResponseError:
+            found = self._set_aside()
+            # Redis executes the other commands of a transaction when one fails, so the message may be requeued already.
+            is_requeued = requeue and UNACKED not in found
+            if is_requeued:
+                super(redis.QoS, self).ack(delivery_tag)
+            self._note_again()
+            if not is_requeued:
+                super().reject(delivery_tag, requeue)
+
+    def restore_by_tag(self, tag: bytes | str, client: Any = None, leftmost: bool = False) -> None:  # noqa: FBT001, FBT002 - as above
+        """Return the message with the delivery tag `tag` to its queue. If its stored record cannot be read, the record
+        is moved away, because kombu would fail on it before it restores later messages.
+        """
+        with self.channel.conn_or_acquire(client) as found:
+            if _is_readable(found.hget(self.unacked_key, tag)):
+                super().restore_by_tag(cast("str", tag), client, leftmost)
+            else:
+                self.channel.set_aside_note(tag.decode(errors="replace") if isinstance(tag, bytes) else tag)
+
+    def _repair_and_retry(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except ResponseError:
+            self._set_aside()
+            self._note_again()
+            act()
+
+    def _set_aside(self) -> set[str]:
+        """Rename the broker's keys that have a wrong type and return their names. If there are none, raise the Redis
+        error that is being handled.
+        """
+        found: set[str] = self.channel.set_aside_wrong_keys()
+        if not found:
+            raise  # noqa: PLE0704 - called while an error is handled
+        return found
+
+    def _note_again(self) -> None:
+        """Store the records of this worker's unacknowledged messages in Redis again, and add a time to records of other
+        workers that have none.
+
+        Without a record and a time a message is not restored when its worker dies.
+        """
+        for tag, message in (self._delivered or {}).items():
+            if tag not in (self._dirty or ()):
+                self._execute(self._note(message, tag))
+        with self.pipe_or_acquire() as pipe:
+            for tag in self.channel.list_noted():
+                pipe.zadd(self.unacked_index_key, {tag: read_clock()}, nx=True)
+            pipe.execute()
+
+    def _note(self, message: Any, delivery_tag: str) -> list[Command]:
+        """Return the commands that store a record of a message that this worker has taken."""
+        delivery, taken = message.delivery_info, read_clock()
+        kept = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])  # noqa: SLF001 - as kombu does
+        return [
+            lambda pipe: pipe.zadd(self.unacked_index_key, {delivery_tag: taken}),
+            lambda pipe: pipe.hset(self.unacked_key, delivery_tag, kept),
+        ]
+
+    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
+        """Return messages to their queues that workers took longer ago than the visibility timeout.
+
+        kombu measures by the wall clock, so the timeout is corrected by its difference from cluster time.
+        """
+        expired.report()
+        if self.channel.set_aside_wrong_keys():
+            self._note_again()
+        # promise: cluster-time-visibility
+        self.visibility_timeout = self.channel.visibility_timeout - (read_clock() - time.time())
+        super().restore_visible(start, num, interval)
