@@ -176,7 +176,7 @@ def test_a_call_that_aws_does_not_permit_fails(action: str, failing: list[str], 
     with fault(stack, code="UnauthorizedOperation", action=action, message="not you"):
         found = doctor.examine("--timeout", "15")
     assert (found.status, found.list_checks("failure")) == (1, failing)
-    assert "UnauthorizedOperation: not you" in found.findings[failing[0]]["text"]
+    assert "(auth: UnauthorizedOperation): not you" in found.findings[failing[0]]["text"]
 
 
 def test_only_the_named_permissions_are_checked(stack: Stack, doctor: Doctor) -> None:
