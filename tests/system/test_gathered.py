@@ -73,8 +73,9 @@ def test_requests_that_wait_are_stored_together_and_answered_one_by_one(stack: S
     assert [[each["reservation"] for each in found] for found in answers] == [[name] for name in names]
     rows = stack.services.ports.store.find_reservations(ids=names)
     assert len(rows) == COUNT
-    # All rows of a transaction are created at the time of its begin. The first message may be alone.
-    assert len({row.created_at for row in rows}) <= 3
+    # All rows of a transaction are created at the time of its begin. A process that is free takes what has arrived, so
+    # the first messages may be alone.
+    assert len({row.created_at for row in rows}) <= COUNT // 2
     wait_for(lambda: not stack.redis.hlen("unacked") or None, "acknowledged messages")
 
 
