@@ -3,10 +3,10 @@
 import os
 import platform
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import fill
 from typing import Any, Final
 
 from bench._asked import COUNT, OTHERS, Row
@@ -15,6 +15,7 @@ BEGIN, END = "<!-- targets -->", "<!-- end of targets -->"
 HEAD: Final = ("what", "at least", "aim", "reached", "result", *OTHERS.values())
 NOT_MEASURED: Final = "not measured"
 LONGEST_REASON: Final = 110
+LONGEST_LINE: Final = 120
 FOLDERS: Final = re.compile(r"(?<!\w)/(?:[\w.@+-]+/)+")
 """The folders of an absolute path."""
 
@@ -91,8 +92,9 @@ def show_page(rows: Sequence[Row], found: Found, picture: str, *, is_quick: bool
     kind = "A **quick** run with smaller amounts of work: it shows the form, not what is reached." if is_quick else ""
     lines = ["| " + " | ".join(line) + " |" for line in (HEAD, *list_cells(rows, found, is_quick=is_quick))]
     lines.insert(1, "|" + "---|" * len(HEAD))
-    notes = [f"- {note}" for note in found.notes]
-    text = [fill(f"{describe_machine()} {kind}", 120), "", *lines, "", *notes, "", f"![growth of the cost]({picture})"]
+    notes = [textwrap.fill(f"- {note}", LONGEST_LINE, subsequent_indent="  ") for note in found.notes]
+    head = textwrap.fill(f"{describe_machine()} {kind}", LONGEST_LINE)
+    text = [head, "", *lines, "", *notes, "", f"![growth of the cost]({picture})"]
     return "\n".join(text)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, wrap
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeGuard, get_args, get_origin
 
@@ -24,13 +24,15 @@ from workers.setting_types import SecretText
 from workers.settings import Settings
 
 REQUIRED: Final = "required"
+_WIDTH: Final = 100
+"""Longest line of the template."""
 _HEAD: Final = """\
-# Leasehold's configuration: every key with its default. A line that begins with "#key =" shows an example for a key
-# that has no default. Durations are seconds, or texts like "30s", "15m", "1h30m".
+# Leasehold's configuration: every key with its default. A line that begins with "#key =" shows an
+# example for a key that has no default. Durations are seconds, or texts like "30s", "15m", "1h30m".
 #
-# The tables scheduler, pools, accounts and limits are the rules: `leasehold apply` checks them and writes them to the
-# database. All other tables are settings of the processes, which read them when they start. A variable of the
-# environment like LEASEHOLD_TICKS__INTERVAL overrides the setting.
+# The tables scheduler, pools, accounts and limits are the rules: `leasehold apply` checks them and
+# writes them to the database. All other tables are settings of the processes, which read them when
+# they start. A variable of the environment like LEASEHOLD_TICKS__INTERVAL overrides the setting.
 """
 _EXAMPLE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
     {
@@ -196,9 +198,9 @@ def _format_table(section: Section) -> str:
 
 def _format_block(section: Section, values: dict[str, Any]) -> str:
     header = f"[[{section.path}]]" if section.is_list else f"[{section.path}]"
-    lines = [f"# {section.meaning}", *([header] if section.path else [])]
+    lines = [*_comment(section.meaning), *([header] if section.path else [])]
     for key in list_keys(section):
-        lines += [f"# {key.meaning}"] if key.meaning else []
+        lines += _comment(key.meaning)
         if key.name in values:
             lines.append(f"{key.name} = {format_value(values[key.name])}")
         elif key.default in {"", REQUIRED}:
@@ -209,6 +211,12 @@ def _format_block(section: Section, values: dict[str, Any]) -> str:
         # A table that would create something is commented out.
         lines = [line if line.startswith("#") else f"#{line}" for line in lines]
     return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    kept = text.replace(" = ", "\0=\0")  # No line ends within "0 = off".
+    lines = wrap(kept, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+    return [f"# {line}".replace("\0", " ") for line in lines]
 
 
 def format_value(value: object) -> str:

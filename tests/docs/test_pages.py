@@ -11,6 +11,7 @@ import pytest
 from tests.cli.test_commands import list_commands
 
 ROOT = Path(__file__).parents[2]
+TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 COMMANDS: dict[tuple[str, ...], Any] = dict(list_commands())
 TYPED_LINE = re.compile(r"^(?:\$ )?(?:docker compose exec \S+ )?leasehold (.+)")
 """A line to type in a block of code."""
@@ -20,7 +21,7 @@ QUOTED_TEXT = re.compile(r"`leasehold ([a-z][^`]*)`")
 
 def read_pages() -> Iterator[tuple[str, str, bool]]:
     """Yield every line of the pages with its position, and whether it is code."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+    for page in (*(ROOT / name for name in TOP_PAGES), *sorted((ROOT / "docs").rglob("*.md"))):
         is_code = False
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             if line.lstrip().startswith("```"):
@@ -32,8 +33,12 @@ def read_pages() -> Iterator[tuple[str, str, bool]]:
 LINES = list(read_pages())
 TYPED = {place: found[1] for place, line, is_code in LINES if is_code and (found := TYPED_LINE.match(line))}
 QUOTED = {
-    f"{place} {text}": text for place, line, is_code in LINES if not is_code for text in QUOTED_TEXT.findall(line)
+    f"{place} {text}": text
+    for place, line, is_code in LINES
+    if not is_code and not place.startswith("CHANGELOG.md")
+    for text in QUOTED_TEXT.findall(line)
 }
+"""The changelog may name commands of earlier versions."""
 
 
 def split(text: str) -> tuple[Any, list[str]]:
@@ -82,3 +87,8 @@ def test_every_test_that_a_page_names_exists() -> None:
     named = {(place, name) for place, line, _ in LINES for name in re.findall(r"`(tests/[a-z0-9_/]+\.py)`", line)}
     assert {name for place, name in named if place.startswith("docs/explanation/security.md")}
     assert [(place, name) for place, name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_a_line_of_a_page_has_at_most_120_characters() -> None:
+    """A row of a table cannot be wrapped."""
+    assert [place for place, line, is_code in LINES if not is_code and line[:1] != "|" and len(line) > 120] == []

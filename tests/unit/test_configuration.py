@@ -212,6 +212,10 @@ def test_the_commented_file_holds_every_key_and_its_examples_are_good() -> None:
         assert names <= set(table[0] if section.is_list else table), section.path
 
 
+def test_a_line_of_the_template_has_at_most_100_characters() -> None:
+    assert [line for line in write_template().splitlines() if len(line) > 100] == []
+
+
 def test_an_existing_file_is_not_overwritten() -> None:
     path = Path("leasehold.toml")
     path.write_text("mine", encoding="utf-8")
