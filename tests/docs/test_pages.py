@@ -91,4 +91,5 @@ def test_every_test_that_a_page_names_exists() -> None:
 
 def test_a_line_of_a_page_has_at_most_120_characters() -> None:
     """A row of a table cannot be wrapped."""
-    assert [place for place, line, is_code in LINES if not is_code and line[:1] != "|" and len(line) > 120] == []
+    long = [(place, line) for place, line, is_code in LINES if not is_code and len(line) > 120]
+    assert [place for place, line in long if line.lstrip()[:1] != "|"] == []

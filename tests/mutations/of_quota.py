@@ -52,7 +52,7 @@ OF_QUOTA: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.step": {
-        "place_by_quota": [
+        "_place_at_each_level": [
             Change(
                 "reservations that prefer a slot come before others",
                 "match_idle(quota_run, candidates, level, preferring=True)",
