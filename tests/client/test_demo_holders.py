@@ -107,7 +107,8 @@ def test_a_replay_with_errors_ends_when_every_job_has_ended(stack: Stack, play: 
     step_until(holders, lambda: holders.is_done)
     assert set(holders.progress.released) == {"job-1", "job-2"}
     assert not holders.progress.failed
-    assert sorted(error.partition(":")[0] for error in holders.progress.errors) == ["job-1", "job-2"]
+    failed = ["a request for job-1 failed", "a request for job-2 failed"]
+    assert sorted(error.partition(":")[0] for error in holders.progress.errors) == failed
 
 
 def test_a_release_is_sent_after_the_answer_to_the_renewal(stack: Stack, play: Callable[..., Holders]) -> None:

@@ -71,6 +71,23 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more lab-1 reclaimed", "5 assign r1 lab-2 lab-1 at 5"],
     ),
+    "a small instance is put back if the reclaim of a large one on its slot suffices": (
+        by_quota(
+            submitted(5, an_application("r1", 1, units=2)),
+            slots=[on_slot("lab-1", 4, ("low", "core"), ("low", "large"), ("low", "small"))],
+            reservations=[
+                {
+                    **an_application("low", 1, phase="leased"),
+                    "components": [
+                        component("core", 1, 1),
+                        component("large", 1, 2, "elastic"),
+                        component("small", 1, 1, "elastic"),
+                    ],
+                }
+            ],
+        ),
+        ["5 revoke low large lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
+    ),
     "an instance that would be reclaimed without effect stays": (
         stretched(
             2,
