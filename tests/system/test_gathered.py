@@ -32,6 +32,16 @@ def waiting_intake(stack: Stack) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.fixture(autouse=True)
+def _end_reservations(stack: Stack) -> Iterator[None]:
+    """Cancel the reservations of these tests, which are on hold, so that other tests of the stack count none of them."""
+    yield
+    rows = stack.services.ports.store.find_reservations(phases=["pending"], limit=10_000)
+    items = [{"reservation": row.id} for row in rows if row.priority == 0]
+    if items:
+        stack.ask("cancel", {"items": items})
+
+
 def send(stack: Stack, name: str, **fields: Any) -> str:
     """Send one submission without a client that repeats it; return its reply address."""
     address: str = fields.pop("reply_to", f"leasehold:reply:{name}")
