@@ -34,7 +34,7 @@ def waiting_intake(stack: Stack) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _end_reservations(stack: Stack) -> Iterator[None]:
-    """Cancel the reservations of these tests, which are on hold, so that other tests of the stack count none of them."""
+    """Cancel the reservations of these tests, which are on hold, so that no other test of the stack counts them."""
     yield
     rows = stack.services.ports.store.find_reservations(phases=["pending"], limit=10_000)
     items = [{"reservation": row.id} for row in rows if row.priority == 0]
