@@ -268,7 +268,11 @@ class Admission:
                 pipeline.incrby(f"{self._prefix}queue:count", self._taken - self._counted)
                 everywhere = int(pipeline.execute()[-1])
         except redis.RedisError as error:
-            log.debug("The queue cannot be measured.", action="admission.unknown", error=str(error))
+            log.debug(
+                "The length of the queue cannot be read from Redis; the last known one counts.",
+                action="admission.unknown",
+                error=str(error),
+            )
             return
         self._counted = self._taken
         self._gauge.note_sample(depth, self._taken, everywhere)

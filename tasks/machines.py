@@ -93,7 +93,11 @@ def prune() -> str:
         requests_before=now - keep.requests,
         ended_before=now - keep.ended_days * DAY,
     )
-    log.info("Old rows were deleted.", action="prune.done", count=count)
+    log.info(
+        "Events, answers and ended reservations were deleted, as they were older than `keep` allows.",
+        action="prune.done",
+        count=count,
+    )
     return f"forgotten: {count}"
 
 

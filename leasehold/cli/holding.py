@@ -136,7 +136,10 @@ def wait_for(
     phase: Annotated[
         str,
         typer.Option(
-            "--for", metavar="PHASE", help=f"One of {', '.join(AWAITED)} (any end).", autocompletion=complete_phases
+            "--for",
+            metavar="PHASE",
+            help=f"The awaited phase: {', '.join(PHASES)}, or ended (in any way).",
+            autocompletion=complete_phases,
         ),
     ] = "leased",
     timeout: Annotated[

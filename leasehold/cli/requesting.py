@@ -61,7 +61,9 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
     resource: Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Any other resource.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that is required.")] = None,
     prefer: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that is better.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A text stored with it.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A text kept with the reservation.")
+    ] = None,
     account: Annotated[
         str | None, typer.Option(help="The account that it counts for.", autocompletion=complete_accounts)
     ] = None,

@@ -36,7 +36,7 @@ R = TypeVar("R")
 def _asks(
     method: Callable[Concatenate[Client, P], R],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
-    """Return a coroutine function that calls this method of the blocking client in a thread, for a request."""
+    """Return a coroutine function that sends a request: it calls this method of the blocking client in a thread."""
 
     async def ask(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
         return await self._run(self._requests, partial(method, self._client, *args, **keywords))

@@ -42,7 +42,8 @@ class RequestTransport:
     """Sends requests and waits for their answers. Safe for threads and after a fork.
 
     Messages go to the broker at `url`. Answers, rows and notices are in the Redis of the view, which is usually the
-    same. If there are `credentials`, each message is signed, each copy with a signature of its own.
+    same. If there are `credentials`, each message is signed; a message that
+    is sent again is signed again.
     """
 
     def __init__(

@@ -81,8 +81,8 @@ class Watch:
         return self.read_joined().row
 
     def read_joined(self) -> Joined:
-        """Return the present row of the reservation, and the slots of its leases whose machine is missing in the view.
-        Raise Unavailable if the view is not valid.
+        """Return the present row of the reservation, and the ids of the leased slots for which the
+        view lacks the machine of the lease. Raise Unavailable if the view is not valid.
         """
         return self._reader.find_joined([self.reservation])[0]
 

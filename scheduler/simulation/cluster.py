@@ -290,7 +290,8 @@ def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None,
 def _put_lease(
     work: UnitOfWork, cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: LeaseRecord
 ) -> None:
-    """Give the lease of a slot record to its reservation. The lease counts as confirmed, and the reservation as leased.
+    """Store a lease that the scenario gives for a slot (`given`) as a lease of its reservation. The lease counts as
+    confirmed, and the reservation as leased.
 
     A lease in the state `claimed` only makes a pending reservation wait for the slot.
     """

@@ -124,8 +124,10 @@ class PostgresDialect:
         try:
             return create_engine(self._url, **_POOL)
         except ImportError as error:
-            missing = "PostgreSQL needs psycopg: install `leasehold[server,postgresql]`"
-            raise StoreUnavailableError(f"{self._shown}: {missing} ({_first_line(error)})") from error
+            cause = _first_line(error)
+            raise StoreUnavailableError(
+                f"{self._shown}: PostgreSQL needs psycopg: install `leasehold[server,postgresql]` ({cause})"
+            ) from error
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
         """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""

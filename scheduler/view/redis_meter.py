@@ -173,7 +173,9 @@ class RedisMeter:
 
 
 def read_metric(field: bytes, value: bytes) -> tuple[str, Labels, str, float]:
-    """Decode one field of the hash of metrics. Return (name, label values, part, value); the part is "" for a counter.
+    """Decode one field of the hash of metrics. Return (name, label values, part, value).
+
+    The part names a bucket, the sum or the count of a histogram; it is "" for a counter.
 
     Raises msgspec.DecodeError or ValueError if the field cannot be decoded.
     """

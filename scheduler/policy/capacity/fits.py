@@ -15,7 +15,9 @@ from scheduler.model.resources import Resources, fits, subtract, total
 Obstacle = Literal["leases", "uses", "resources"]
 """What a slot lacks: room for one more lease, uses of its machine (`max_uses`), or an amount of a resource."""
 Rank = int
-"""The position of a slot among candidates, less is better: by leases, then by slot order (less than LEASE)."""
+"""The position of a slot among candidates: the slot with the smallest rank is chosen. A rank is LEASE times a number
+that comes from the slot's leases, plus the position of the slot in slot order.
+"""
 LEASE: Final[Rank] = 1 << 48
 """The part of a rank that one lease adds or removes: more than the order of any slot."""
 Mark = tuple[object, ...]

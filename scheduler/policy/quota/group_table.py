@@ -80,7 +80,9 @@ class KnownRequests:
         return self._facts.get(shape)
 
     def note(self, demand: Demand) -> _Facts:
-        """Find what slots need for the first instance of a demand, and how many labels it requires."""
+        """Return the labels and amounts that a slot must have for the first instance of a demand, and the number of
+        labels that the demand requires.
+        """
         shared = demand if demand.is_shared else replace(demand, declined=(), impatient=())
         facts = self._facts[demand.shape] = _Facts(
             shared, count_required(demand.shape), *self._find_requirements(shared)

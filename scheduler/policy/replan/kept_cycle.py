@@ -207,7 +207,7 @@ class KeptCycle:
         return False
 
     def tidy(self) -> None:
-        """Make the index of slots again if it has grown."""
+        """Make the index of slots again if it has changed so often that its outdated entries take much memory."""
         if self._cycle.ready.changes > MOST_CHANGES + CHANGES_A_SLOT * len(self._cycle.slot_infos):
             self._cycle.close_indexes()
             self._cycle.open_indexes()

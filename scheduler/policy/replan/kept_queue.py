@@ -116,7 +116,9 @@ class KeyHeap:
     __slots__ = ("_keys", "_present")
 
     def __init__(self, present: dict[str, Key]) -> None:
-        """Start without keys. `present`: the valid key of each reservation in the queue, by id."""
+        """Start with an empty heap. `present`: the key that each reservation in the queue has now, by id; a key in the
+        heap that differs from it is outdated.
+        """
         self._keys: list[Key] = []
         self._present = present
 

@@ -20,7 +20,9 @@ from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits
 
 @dataclass
 class TrialLaunch:
-    """The launches that one demand would need, as a trial. The caller undoes them if `fill` returns None."""
+    """The launches that one demand (a kind of request) would need, as a trial. `fill` makes them; if it returns None,
+    they do not suffice, and the caller undoes them.
+    """
 
     cycle: CycleState
     limits: LaunchLimits

@@ -56,7 +56,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0: any free one")
     parser.add_argument("--region", default="us-east-1", help="prepared at the start; others at their first use")
     parser.add_argument("--state-file", type=Path, help="TOML or JSON, read again when it changes")
-    parser.add_argument("--call-log", type=Path, help="file for EC2 calls, a JSON line each")
+    parser.add_argument("--call-log", type=Path, help="write each EC2 call to this file, as a line of JSON")
     for name, kind in SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     return parser.parse_args(arguments)

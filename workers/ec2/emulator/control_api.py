@@ -36,8 +36,8 @@ class Interruption(Order):
 
 
 class ControlApi:
-    """A WSGI application that serves the control API of the emulator under PREFIX. All other requests go to the
-    middleware.
+    """A WSGI application that serves the control API of the emulator under PREFIX. All other requests go
+    to the application that it wraps.
     """
 
     def __init__(self, middleware: Middleware) -> None:
