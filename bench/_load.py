@@ -7,7 +7,7 @@ releases and of renewals. `python -m bench._load idle [--rounds N]` prints the m
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from statistics import median, quantiles
 from time import perf_counter
@@ -23,10 +23,8 @@ from leasehold.stack import Stack
 from scheduler.ports import Store
 
 WARM_UP_COUNT = 200
-SINGLE_SHARE = 10
-"""Releases and renewals that take one message each are measured with a tenth of the reservations."""
 
-Held = Sequence[tuple[str, int]]
+Held = dict[str, int | None]
 """Reservations with the fencing tokens of their leases."""
 
 
@@ -43,38 +41,19 @@ def measure_leases(stack: Stack, client: Client, count: int, many: int, rounds: 
     lease_many(client, store, WARM_UP_COUNT, 0)
     leased = [count / lease_many(client, store, count, number + 1)["leased"] for number in range(rounds)]
     _show(f"{count:,} leases: " + ", ".join(f"{rate:,.0f}/s" for rate in leased))
-    wire = RequestTransport(stack.url, stack.configuration.settings.view.prefix, stack.configuration.settings.view_url)
     held = list_held(store, count)
-    renew, are_batches = find_batches(client, wire, "renew")
-    share = held if are_batches else held[: count // SINGLE_SHARE]
-    renewed = [_rate(renew, share) for _ in range(rounds)]
-    release, are_batches = find_batches(client, wire, "release")
-    released = _rate(release, held if are_batches else held[: count // SINGLE_SHARE])
-    wire.close()
+    renewed = [_rate(client.renew_many, held) for _ in range(rounds)]
+    released = _rate(client.release_many, held)
     _show(f"renewals {median(renewed):,.0f}/s, releases {released:,.0f}/s")
     lease_rate = many / lease_many(client, store, many, rounds + 1)["leased"]
     store.close()
     return {"lease": median(leased), "lease_many": lease_rate, "renew": median(renewed), "release": released}
 
 
-def find_batches(client: Client, wire: RequestTransport, verb: str) -> tuple[Callable[[Held], Any], bool]:
-    """Return how a list of leases is renewed or released, and whether one message carries many of them."""
-    batch = getattr(client, f"{verb}_many", None)
-    if batch is not None:
-        return batch, True
-
-    def send_each(held: Held) -> None:
-        documents = ({"reservation": name, "token": token} for name, token in held)
-        for answer in wire.ask_each(verb, documents, 60):
-            assert answer.get("ok"), f"{verb} was refused: {answer}"
-
-    return send_each, False
-
-
 def list_held(store: Store, count: int) -> Held:
     """Return some leased reservations with their tokens."""
     rows = store.find_reservations(phases=["leased"], limit=count)
-    return [(row.id, row.token) for row in rows]
+    return {row.id: row.token for row in rows}
 
 
 def measure_intake(count: int, rounds: int, database_url: str | None) -> float:
@@ -103,8 +82,10 @@ def measure_idle(rounds: int) -> dict[str, float]:
 
 def _rate(act: Callable[[Held], Any], held: Held) -> float:
     began = perf_counter()
-    act(held)
-    return len(held) / (perf_counter() - began)
+    answers = act(held)
+    seconds = perf_counter() - began
+    assert all(answer.ok for answer in answers)
+    return len(held) / seconds
 
 
 def _show(text: str) -> None:
