@@ -153,8 +153,7 @@ class MemoryViewCache:
     def read_kept(self) -> dict[str, Reservation]:
         """Return all reservations stored in the view, ended ones too, even if it is not valid. See ViewCache."""
         with self.redis.guard:
-            rows = self.redis.rows["reservations"].values()
-            return {row.id: row for row in rows if isinstance(row, Reservation)}
+            return {row.id: row for row in self.redis.rows["reservations"].values() if isinstance(row, Reservation)}
 
     def rebuild(self, rows: Iterable[Row]) -> View:
         """Replace the view by these rows from the database. See ViewCache."""
@@ -177,8 +176,7 @@ class MemoryViewCache:
     def matches_copy(self) -> bool:
         """Return whether the stored view has as many rows of each kind as this process's own copy. See ViewCache."""
         with self.redis.guard:
-            view = self.catch_up()
-            return view is not None and count_rows(view) == self.redis.count_rows()
+            return (view := self.catch_up()) is not None and count_rows(view) == self.redis.count_rows()
 
     def publish_time(self, now: float) -> None:
         """Do nothing: all processes in memory share one clock, so none reads a published time. See ViewCache."""

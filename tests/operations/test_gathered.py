@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.principals import Principal
-from scheduler.operations.commands.gathered import Message, Outcome, accept_gathered, is_gathered
+from scheduler.operations.commands.gathered import Message, Outcome, accept_gathered
 from scheduler.operations.commands.intake import accept
 from scheduler.ports import ConflictError, StaleWriteError, StoreUnavailableError, Transaction, ViewUnavailableError
 from tests.operations.harness import CONFIG, Harness
@@ -263,19 +263,3 @@ def test_limits_on_pending_reservations_count_each_gathered_submission() -> None
     harness = Harness({**CONFIG, "limits": {"pending_per_principal": 2}})
     outcomes = accept_gathered(harness.ports, [submission(name) for name in ("r1", "r2", "r3")])
     assert [isinstance(each, dict) and each["ok"] for each in outcomes] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("verb", "document", "gathered"),
-    [
-        ("submit", {"id": "r1"}, True),
-        ("renew", {"reservation": "r1"}, True),
-        # a list of documents has its own transaction
-        ("submit", {"items": []}, False),
-        # other verbs lock other rows
-        ("reset_account", {"account": "a"}, False),
-        ("submit", "no table", False),
-    ],
-)
-def test_single_documents_of_frequent_verbs_are_gathered(verb: str, document: object, gathered: bool) -> None:
-    assert is_gathered(verb, document) is gathered

@@ -8,7 +8,7 @@ If a joint transaction fails, its requests are carried out one by one, so that a
 the request that meets it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
@@ -26,8 +26,6 @@ SEPARATE_SECONDS: Final = 5.0
 """Seconds after the begin of a joint transaction that failed in which its requests are tried one by one. It bounds the
 work on a database that does not answer; senders repeat the requests that are left.
 """
-
-
 MOST_TRIES: Final = 3
 """Attempts for a request that meets a copy of itself or another change of its rows in the database."""
 
@@ -43,14 +41,6 @@ class Message:
 
 Outcome = Answer | Exception
 """The answer to a request, or the error for which it has none."""
-
-
-def is_gathered(verb: str, document: object) -> bool:
-    """Return whether a request is carried out together with others: a single document with one of the verbs GATHERED.
-
-    A list of documents has a transaction of its own already.
-    """
-    return verb in GATHERED and isinstance(document, Mapping) and "items" not in document
 
 
 def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
