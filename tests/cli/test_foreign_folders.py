@@ -5,6 +5,7 @@ Commands send signals only to processes of a stack.
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -47,8 +48,11 @@ OBEYING: Final = (
 
 @pytest.fixture
 def bystander() -> Iterator[Guarded]:
-    """Yield a process that no stack has started."""
-    with Guarded([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+    """Yield a process that no stack has started. Its command line no longer changes: the gate has become the command."""
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    with Guarded(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         yield process
         process.kill()
 
