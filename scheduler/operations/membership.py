@@ -68,6 +68,12 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
     """Check that `store` and `record` (the cluster record in Redis) belong to one cluster. Return the database's row
     about the cluster. Raises ForeignClusterError or DatabaseWentBackError.
     """
+    row = _compare(store, record)
+    store.accept_restores(row.restores)
+    return row
+
+
+def _compare(store: Store, record: ClusterRecord | None) -> ClusterRow:
     if record is None:
         return store.read_cluster()
     try:

@@ -117,6 +117,7 @@ def restore(
     progress(f"EC2 cannot be reached: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
     _jump(ports, remembered, machines)
     row = ports.store.read_cluster()
+    ports.store.accept_restores(row.restores)
     progress(f"the leader's term is now {row.term}, the highest fencing token {row.token}")
     lost = _settle_lost(ports, kept, resubmit=resubmit)
     ended, requeued, notified = _settle_known(ports, kept)

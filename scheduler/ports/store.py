@@ -322,6 +322,14 @@ class Store(Protocol):
         ForeignClusterError if it has read another identity. Each transaction raises the same errors.
         """
 
+    def accept_restores(self, restores: int) -> None:
+        """Permit this process to write into a database into which `restores` backups were restored. The check of the
+        membership calls this when it succeeds, and a restore after it has counted itself.
+
+        A transaction in a database with another number raises DatabaseWentBackError: a backup was restored after the
+        check, and the restore may not be complete. Without a call, the number of the first transaction holds.
+        """
+
     def rules_version(self) -> int:
         """Return the version of the scheduling rules in force, by one cheap query."""
 

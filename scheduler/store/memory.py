@@ -73,6 +73,9 @@ class MemoryStore:
             rules_version=world.rules.version,
         )
 
+    def accept_restores(self, restores: int) -> None:
+        """Do nothing: no backup is restored into a store in memory while it is in use. See Store."""
+
     def rules_version(self) -> int:
         """Return the version of the scheduling rules in force. See Store."""
         return self._world.rules.version

@@ -1,22 +1,44 @@
 """The highest leader term and fencing token that this process has read from the database. A lower number later shows
-that the database is in an older state.
+that the database is in an older state. Another number of restores shows that the database was restored meanwhile.
 """
 
 import threading
 
-from scheduler.ports import ClusterRow, ForeignClusterError
+from scheduler.ports import ClusterRow, DatabaseWentBackError, ForeignClusterError
 from scheduler.store.session import Session
 
 
 class HighestSeen:
-    """What this process has read from its database so far: the highest leader term and fencing token, and the identity
-    of the cluster.
+    """What this process has read from its database so far: the highest leader term and fencing token, the number of
+    restores, and the identity of the cluster.
     """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._identity: str | None = None
         self._term = self._token = 0
+        self._restores: int | None = None
+        """Number of restores of the database at the last check of the membership; None before the first transaction."""
+
+    def accept_restores(self, restores: int) -> None:
+        """Permit transactions in a database with this number of restores. See Store."""
+        with self._guard:
+            self._restores = restores
+
+    def read_to_write(self, session: Session) -> ClusterRow:
+        """Read the row about the cluster at the begin of a transaction, and return it.
+
+        Raises the errors of `read`, and DatabaseWentBackError if a backup was restored after the last check of the
+        membership: work that began before the restore must not write into the restored database.
+        """
+        row = self.read(session)
+        with self._guard:
+            accepted = self._restores = row.restores if self._restores is None else self._restores
+        if accepted != row.restores:  # promise: no-write-across-a-restore
+            raise DatabaseWentBackError(
+                f"a backup of cluster {row.identity} was restored while this was under way: nothing was written"
+            )
+        return row
 
     def read(self, session: Session) -> ClusterRow:
         """Read the row about the cluster and return it.

@@ -151,7 +151,8 @@ class SqlStore:
         """Begin a transaction. It is committed when the `with` block ends without an error. See Store."""
         with open_session(self.engine, self._dialect, writes=True) as session:
             began = monotonic()
-            transaction = SqlTransaction(session, self._statements, self._rules, self._seen.read(session).now)
+            now = self._seen.read_to_write(session).now
+            transaction = SqlTransaction(session, self._statements, self._rules, now)
             yield transaction
             transaction.finish()
             seconds = monotonic() - began
@@ -166,6 +167,10 @@ class SqlStore:
         """Return the row about the cluster, with cluster time. See Store."""
         with self._reading() as session:
             return self._seen.read(session)
+
+    def accept_restores(self, restores: int) -> None:
+        """Permit transactions in a database with this number of restores. See Store."""
+        self._seen.accept_restores(restores)
 
     def rules_version(self) -> int:
         """Return the version of the scheduling rules in force. See Store."""

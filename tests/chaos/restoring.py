@@ -48,7 +48,10 @@ class Restorer:
         self._marked_at = 0.0
         """When the current mark in Redis was first seen."""
         self._remembered: dict[str, bool] = {}
-        """Reservation → whether it was over, by the view in Redis when the mark was set."""
+        """Reservation that the view in Redis had when the mark was set → whether it was over then or later.
+
+        Work that began before the mark may end a reservation before the restore reads Redis.
+        """
         self.is_restoring = False
         """Whether the restore runs; no other fault may then delete data from Redis."""
         self.faults: list[str] = []
@@ -144,15 +147,16 @@ class Restorer:
         return not (self._hosts.points / self._point).exists()
 
     def _look_at_mark(self) -> None:
-        """Record when the mark was set, and the reservations that Redis had then."""
+        """Record when the mark was set, the reservations that Redis had then, and which of them are over now."""
         record, view_cache = self._hosts.services.ports.record, self._hosts.services.ports.view_cache
         if self._way == "without redis" or record is None:
             return
         with suppress(*_FAULTS):
             is_marked = record.read().is_restoring
+            found = {row.id: is_over(row) for row in view_cache.read_kept().values()} if is_marked else {}
             if is_marked and not self._is_marked:
-                self._remembered = {row.id: is_over(row) for row in view_cache.read_kept().values()}
-                self._marked_at = time.time()
+                self._remembered, self._marked_at = found, time.time()
+            self._remembered |= {name: True for name in self._remembered.keys() & found.keys() if found[name]}
             self._is_marked = is_marked
 
     def _write(self, process: Process) -> None:

@@ -48,7 +48,7 @@ OBEYING: Final = (
 
 @pytest.fixture
 def bystander() -> Iterator[Guarded]:
-    """Yield a process that no stack has started. Its command line no longer changes: the gate has become the command."""
+    """Yield a process that no stack has started. Its gate has already become the command."""
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
     with Guarded(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.machines.reconcile import Reconciled
+from scheduler.operations.membership import check_membership
 from scheduler.operations.restore import JUMP, MOST_NUMBER, MOST_TRUSTED, NUMBERS_A_SECOND, Restored, find_jump, restore
-from scheduler.ports import CloudError, Remembered
+from scheduler.ports import CloudError, DatabaseWentBackError, Remembered
 from scheduler.store.opening import open_store
 from tests.operations.harness import NOW, Harness
 from tests.sqlite_file import sqlite_url
@@ -97,6 +99,24 @@ def test_a_lease_from_after_the_backup_is_cancelled_and_its_token_is_never_used_
     assert harness.store.load_leader_term().term > max(lost_term, JUMP)
     assert harness.phase("before") == "leased"
     assert harness.ask("renew", reservation="before", token=harness.token("before"))["ok"]
+
+
+def test_a_task_from_before_a_restore_writes_nothing_until_it_has_checked_the_membership(
+    cluster: RestoredCluster, sqlite_url: str
+) -> None:
+    late = Harness(store=open_store(sqlite_url, lambda: cluster.now))
+    check_membership(late.ports)
+    put_back = cluster.remember()
+    put_back()
+    cluster.restore()
+    message = Message("submit", {"request": "q1", "id": "late", "system": "x86_64-linux"})
+    assert late.store.now() > 0
+    for _ in range(2):
+        assert [type(each) for each in accept_gathered(late.ports, [message])] == [DatabaseWentBackError]
+    assert "late" not in {row.id for row in cluster.harness.store.find_reservations()}
+    check_membership(late.ports)
+    late.submit("late")
+    assert late.phase("late") == "pending"
 
 
 def test_with_resubmit_pending_reservations_are_submitted_again(cluster: RestoredCluster) -> None:
