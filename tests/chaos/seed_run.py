@@ -149,6 +149,6 @@ def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:
         ends=ends,
         launches=sum(is_launch(call) for call in evidence.calls),
         uses=len(evidence.uses),
-        terms=max(evidence.terms, default=0),
+        terms=len(set(evidence.terms)),
         settled_seconds=settled,
     )

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,9 +11,10 @@ from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.operations.commands.submit import submit
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
 from tests.chaos.checker import Evidence, Restoration, find_violations, gather
-from tests.chaos.witness import Witness
+from tests.chaos.witness import EVENTS, OVERLAP, Witness
 from tests.system.processes import wait_for
 
 
@@ -211,13 +212,38 @@ def test_evidence_is_read_from_files_and_sql(tmp_path: Path) -> None:
     )
 
 
-def a_store(*names: str) -> MemoryStore:
-    """Return a database with these events, each about `r1`."""
+def a_store(*names: str, restores: int = 0) -> MemoryStore:
+    """Return a database with these events, each about `r1`, into which backups were restored so many times."""
     store = MemoryStore(lambda: 1000.0)
     events = [Event(at=float(at), name=name, cause="operator", reservation="r1") for at, name in enumerate(names)]
+    for _ in range(restores):
+        with store.transaction() as transaction:
+            transaction.jump(10, 10)
     with store.transaction() as transaction:
         transaction.append_events(events)
     return store
+
+
+class ReplacedStore:
+    """A database whose contents a test replaces, as a restore does."""
+
+    def __init__(self, contents: MemoryStore) -> None:
+        self.contents = contents
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.contents, name)
+
+
+def test_the_event_of_a_restore_is_recorded_before_the_changes_of_the_restore(tmp_path: Path) -> None:
+    store = ReplacedStore(a_store(*["slot_launching"] * 2 * OVERLAP, "reservation_released"))
+    with Witness(tmp_path, cast("Store", store)) as witness:
+        wait_for(lambda: witness.ended == {"r1"}, "the witness to read the events")
+        witness.ended.clear()
+        names = [*["slot_launching"] * OVERLAP, "restored", *["reservation_restored"] * 5, "reservation_cancelled"]
+        store.contents = a_store(*names, restores=1)
+        wait_for(lambda: witness.ended == {"r1"}, "the witness to read the events of the restore")
+    recorded = [json.loads(line)["name"] for line in (tmp_path / EVENTS).read_bytes().splitlines()]
+    assert recorded[-len(names) + OVERLAP :] == names[OVERLAP:]
 
 
 def test_events_that_a_restore_removes_from_sql_stay_in_the_evidence(tmp_path: Path) -> None:

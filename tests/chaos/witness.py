@@ -20,7 +20,7 @@ LOOK_SECONDS: Final = 0.05
 LOOKS_A_READING: Final = 4
 """New events are read at every fourth observation."""
 READINGS_A_WHOLE: Final = 5
-"""Every fifth reading reads all events, because a restore reuses their numbers."""
+"""Every fifth reading reads all events, because a restore that is given up halfway reuses their numbers."""
 OVERLAP: Final = 200
 """Event numbers that are read again: a transaction may commit a lower number after a higher one."""
 PAGE: Final = 1000
@@ -34,6 +34,7 @@ class Witness:
         self._folder, self._store = folder, store
         self._seen: set[bytes] = set()
         self._highest = 0
+        self._restores: int | None = None
         self.ended: set[str] = set()
         """Reservations whose end was seen; a restore may have undone it."""
         self._over = threading.Event()
@@ -63,7 +64,12 @@ class Witness:
         file.write(json.dumps({"term": leader_term.term, "at": leader_term.ticked_at, "seen": seen}) + "\n")
 
     def _read(self, file: Any, *, is_whole: bool) -> None:
-        for event in read_events(self._store, 0 if is_whole else max(self._highest - OVERLAP, 0)):
+        found = list(read_events(self._store, 0 if is_whole else max(self._highest - OVERLAP, 0)))
+        restores = self._store.read_cluster().restores
+        if restores != self._restores:
+            # A restore reuses the numbers: its own events have lower ones than the highest number that was seen.
+            found, self._restores = list(read_events(self._store)), restores
+        for event in found:
             self._highest = event.number
             line = msgspec.json.encode(event)
             if line in self._seen:
