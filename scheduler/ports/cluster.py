@@ -53,7 +53,7 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     """The highest fencing token that was given to a lease."""
     restores: int
-    """Number of backups that were restored into this database."""
+    """How often a restore replaced the contents of this database, plus how often one let term and token jump."""
     principals_version: int
     reference_offset: float = 0.0
     """Cluster time minus the database's own clock, in seconds. It makes up for the jumps of this clock."""

@@ -10,9 +10,10 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, Literal
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, Literal, cast
 
 import msgspec
 from sqlalchemy import URL, make_url
@@ -100,7 +101,12 @@ def read_backup(path: Path) -> Backup:
 
 
 def put_back(backup: Backup, url: str) -> None:
-    """Replace the contents of the database at `url` by those of the backup, in one transaction. Raises BackupError."""
+    """Replace the contents of the database at `url` by those of the backup, and add 1 to its number of restores, in one
+    transaction. Raises BackupError.
+
+    By this number the transactions of other processes notice at once that the contents were replaced (see
+    Store.accept_restores).
+    """
     kind = _find_kind(url)
     if kind != backup.kind:
         names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
@@ -111,12 +117,46 @@ def put_back(backup: Backup, url: str) -> None:
         target = _find_file(url)
         if not target.parent.is_dir():
             raise BackupError(f"{target}: there is no such directory")
-        _copy_sqlite(Path(backup.path), target, mode="rwc", journal="WAL", database=target)
+        _copy_sqlite(Path(backup.path), target, mode="rwc", journal="WAL", database=target, change=_COUNT_RESTORE)
     else:
-        _run(["pg_restore", *_RESTORE, f"--dbname={_without_password(url)}", backup.path], url)
+        _load_archive(backup.path, url)
 
 
-_RESTORE: Final = ("--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error")
+_COUNT_RESTORE: Final = "UPDATE cluster SET restores = restores + 1"
+_TO_SCRIPT: Final = ("pg_restore", "--clean", "--if-exists", "--no-owner", "--file=-")
+_RUN_SCRIPT: Final = ("psql", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", "--file=-")
+
+
+def _load_archive(path: str, url: str) -> None:
+    """Load an archive of pg_dump, and then execute _COUNT_RESTORE, in one transaction. Raises BackupError.
+
+    pg_restore cannot execute a statement of its own in its transaction. So it writes its statements, and psql executes
+    them. psql commits at the end of its input; if pg_restore fails, psql is killed before that.
+    """
+    to_script = [_find_program(_TO_SCRIPT[0]), *_TO_SCRIPT[1:], path]
+    run_script = [_find_program(_RUN_SCRIPT[0]), *_RUN_SCRIPT[1:], f"--dbname={_without_password(url)}"]
+    with TemporaryFile() as printed:
+        streams: dict[str, Any] = {"stderr": printed, "env": _make_environment(url)}
+        read = subprocess.Popen(to_script, stdout=subprocess.PIPE, **streams)  # noqa: S603 - fixed command
+        write = subprocess.Popen(run_script, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, **streams)  # noqa: S603
+        script, target = cast("IO[bytes]", read.stdout), cast("IO[bytes]", write.stdin)
+        try:
+            # A broken pipe means that psql has failed; its message is in `printed`.
+            with suppress(BrokenPipeError):
+                shutil.copyfileobj(script, target)
+                if read.wait() == 0:
+                    # The script has emptied the search path. The end of the input lets psql commit.
+                    write.communicate(f"RESET search_path; {_COUNT_RESTORE};\n".encode())
+        finally:
+            for process in (write, read):
+                process.kill()
+                process.wait()
+            script.close()
+            with suppress(BrokenPipeError):  # psql has ended before it read everything
+                target.close()
+        if read.returncode or write.returncode:
+            printed.seek(0)
+            raise BackupError(_find_reason(printed.read().decode(errors="replace"), url))
 
 
 def _find_kind(url: str) -> Kind:
@@ -130,16 +170,27 @@ def _find_file(url: str) -> Path:
     return Path(str(make_url(url).database)).absolute()
 
 
-def _copy_sqlite(source: Path, target: Path, *, mode: str, journal: str, database: Path) -> None:
+def _copy_sqlite(
+    source: Path, target: Path, *, mode: str, journal: str, database: Path, change: str | None = None
+) -> None:
     """Copy all pages of the SQLite database `source` to the database `target` in one transaction, so that processes
     that use the target see all of them or none.
 
     `mode`: how the target is opened. `journal`: the journal mode of the target afterwards. `database`: the file that
-    errors name. Raises BackupError.
+    errors name. `change`: a statement that is executed on the copied contents before they are in the target. Raises
+    BackupError.
     """
     try:
         with closing(_open_sqlite(source, "ro")) as read, closing(_open_sqlite(target, mode)) as write:
-            read.backup(write)
+            if change is None:
+                read.backup(write)
+            else:
+                # An empty name: a temporary database that SQLite removes when it is closed.
+                with closing(sqlite3.connect("")) as changed:
+                    read.backup(changed)
+                    changed.execute(change)
+                    changed.commit()
+                    changed.backup(write)
             write.execute(f"PRAGMA journal_mode = {journal}")
     except sqlite3.Error as error:
         raise BackupError(f"{database}: {error}") from None
@@ -185,22 +236,41 @@ def _without_password(url: str) -> str:
 
 
 def _run(command: Sequence[str], url: str | None = None) -> str:
-    """Run a program of PostgreSQL and return its output. Raises BackupError with the first line that
+    """Run a program of PostgreSQL and return its output. Raises BackupError with the first line of its messages that
     contains "error".
     """
-    program = shutil.which(command[0])
-    if program is None:
-        raise BackupError(
-            f"{command[0]} is not installed: a backup of PostgreSQL needs its client programs, at least of the"
-            " server's version (Debian: `apt install postgresql-client`)"
-        )
-    password = make_url(url).password if url else None
-    environment = {**os.environ, "PGCONNECT_TIMEOUT": "5", **({"PGPASSWORD": password} if password else {})}
     done = subprocess.run(  # noqa: S603 - fixed commands, no shell
-        [program, *command[1:]], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [_find_program(command[0]), *command[1:]],
+        env=_make_environment(url),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
-        printed = done.stderr.splitlines()
-        line = next((each for each in printed if "error" in each), printed[0] if printed else "no reason")
-        raise BackupError(line.replace(password, "***") if password else line)
+        raise BackupError(_find_reason(done.stderr, url))
     return done.stdout
+
+
+def _find_program(name: str) -> str:
+    program = shutil.which(name)
+    if program is None:
+        raise BackupError(
+            f"{name} is not installed: a backup of PostgreSQL needs its client programs, at least of the"
+            " server's version (Debian: `apt install postgresql-client`)"
+        )
+    return program
+
+
+def _make_environment(url: str | None) -> dict[str, str]:
+    """Return the environment of a program of PostgreSQL: it has the password of `url`, which no user can see there."""
+    password = make_url(url).password if url else None
+    return {**os.environ, "PGCONNECT_TIMEOUT": "5", **({"PGPASSWORD": password} if password else {})}
+
+
+def _find_reason(printed: str, url: str | None) -> str:
+    """Return the first of the printed lines that contains "error", without the password of `url`."""
+    lines = printed.splitlines()
+    line = next((each for each in lines if "error" in each.lower()), lines[0] if lines else "no reason")
+    password = make_url(url).password if url else None
+    return line.replace(password, "***") if password else line

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.ports import Store
+from scheduler.ports import DatabaseWentBackError, Store
 from scheduler.store.backup import Backup, BackupError, back_up, put_back, read_backup
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
@@ -53,7 +53,44 @@ def test_what_was_put_back_is_the_state_of_the_copy(url: str, store: Store, tmp_
     with closing(open_store(url)) as other:
         after = other.read_cluster()
     assert (after.identity, after.term, after.token) == (before.identity, before.term, before.token)
+    assert after.restores == before.restores + 1
     assert migrate(url) == []
+
+
+def test_a_process_from_before_writes_nothing_until_it_accepts_the_contents(
+    url: str, store: Store, tmp_path: Path
+) -> None:
+    """The contents have the term and token that the process has seen last: only the number of restores differs."""
+    take_tokens(store, 5)
+    put_back(back_up(url, tmp_path / "copy"), url)
+    for _ in range(2):
+        with pytest.raises(DatabaseWentBackError, match="nothing was written"):
+            take_tokens(store, 1)
+    row = store.read_cluster()
+    assert row.token == 5
+    store.accept_restores(row.restores)
+    take_tokens(store, 1)
+    assert store.read_cluster().token == 6
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_an_archive_that_cannot_be_loaded_to_its_end_changes_nothing(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_tokens(store, 5)
+    backup = back_up(url, tmp_path / "copy")
+    take_tokens(store, 2)
+    before = store.read_cluster()
+    store.close()
+    whole = shutil.which("pg_restore")
+    program = tmp_path / "pg_restore"
+    program.write_text(f'#!/bin/sh\n{whole} "$@" | head -c 30000\necho "error: out of paper" >&2\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(BackupError, match="out of paper"):
+        put_back(backup, url)
+    after = store.read_cluster()
+    assert (after.token, after.restores) == (before.token, before.restores)
 
 
 def test_only_its_owner_may_read_it_and_nothing_else_is_left(url: str, tmp_path: Path) -> None:
