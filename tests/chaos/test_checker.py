@@ -213,7 +213,7 @@ def test_evidence_is_read_from_files_and_sql(tmp_path: Path) -> None:
 
 
 def a_store(*names: str, restores: int = 0) -> MemoryStore:
-    """Return a database with these events, each about `r1`, into which backups were restored so many times."""
+    """Return a database with these events, each about `r1`, into which this number of backups was restored."""
     store = MemoryStore(lambda: 1000.0)
     events = [Event(at=float(at), name=name, cause="operator", reservation="r1") for at, name in enumerate(names)]
     for _ in range(restores):
