@@ -1,7 +1,7 @@
-"""Load shedding: which requests are answered with "retry later" while more wait than can be answered in time.
+"""Load shedding: refuse requests with "retry later" while more requests wait than can be answered in time.
 
-Queries and registrations are shed first: they change nothing or are repeated anyway. Requests of producers come next.
-Messages of holders and operators are shed last: they keep leases alive or repair something.
+Queries and registrations of hosts are refused first: queries change nothing, and hosts repeat registrations. Requests
+of producers come next. Messages of holders and operators are refused last: they keep leases alive or repair something.
 """
 
 from collections import deque
@@ -10,11 +10,13 @@ from typing import Final
 from scheduler.model.command_schemas import OPERATOR_VERBS
 
 QUERIES: Final = frozenset({"query", "explain", "conditions", "leases"})
-"""Requests that change nothing and are shed first: an answer that arrives after the sender gave up is useless."""
+"""Verbs of requests that change nothing. They are refused first: an answer is useless after its sender has stopped
+waiting.
+"""
 _FIRST: Final = QUERIES | {"register"}
 _LAST: Final = OPERATOR_VERBS | {"renew", "release", "confirm", "fail", "surrender", "decline", "suspend", "leave"}
 TIMES_LONGER: Final = (1, 5, 15)
-"""By rank of a request: how many times `longest` it may wait before it is shed."""
+"""By rank of a request (`find_rank`): how many times `longest` (see `find_retry`) it may wait before it is refused."""
 SHORTEST_RETRY: Final = 1.0
 LONGEST_RETRY: Final = 30.0
 _USUAL_SECONDS: Final = 0.01
@@ -25,16 +27,17 @@ _SAMPLES: Final = 20
 
 
 def find_rank(verb: str) -> int:
-    """Return when requests with this verb are shed under load: 0 is shed first, 2 last."""
+    """Return the rank of requests with this verb under load: 0 is refused first, 2 last."""
     if verb in _FIRST:
         return 0
     return 2 if verb in _LAST else 1
 
 
 def find_retry(verb: str, wait: float, longest: float) -> float | None:
-    """Return after how many seconds a sender should repeat a request, because the queue takes `wait` seconds.
+    """Return after how many seconds the sender of a request should repeat it; None if the request is to be carried out.
 
-    None: carry the request out. `longest`: the wait in seconds from which on queries are shed.
+    `wait`: the seconds that the queue needs before it would answer. `longest`: the wait from which on queries are
+    refused.
     """
     if wait <= longest * TIMES_LONGER[find_rank(verb)]:
         return None
@@ -56,15 +59,18 @@ class QueueGauge:
         """Last known number of requests that wait in the queue."""
 
     def note_run(self, seconds: float, running: int = 1) -> None:
-        """Record the seconds for one request, from when this worker took it until it was answered. `running`: the
-        requests that this worker had then, with this one. If they are more than its processes, some are carried out
-        together.
+        """Record that this worker needed `seconds` for one request, from taking it until its answer was sent.
+
+        `running`: the requests that this worker had at that time, this one included. If there are more of them than
+        processes, some are carried out together.
         """
         seconds *= self._concurrency / max(running, self._concurrency)
         self._seconds += _WEIGHT * (seconds - self._seconds)
 
     def note_sample(self, depth: int, here: int, everywhere: int) -> None:
-        """Record a sample: requests that wait, and requests taken so far by this worker and by all workers."""
+        """Record a sample of the queue: `depth` requests wait; `here` and `everywhere` were taken so far by this worker
+        and by all workers.
+        """
         self.depth = depth
         if self._counts and everywhere < self._counts[-1][1]:
             self._counts.clear()

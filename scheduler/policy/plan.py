@@ -1,7 +1,7 @@
 """One scheduling cycle as a pure function: the decisions that follow from the view, the rules and the time.
 
-All steps spend from one `CycleState`, a scratch copy of the view, so that no capacity is given out twice. Nothing is
-written: `operations/tick/commit.py` checks each decision again on fresh rows before it writes it.
+All steps take capacity from one `CycleState`, a scratch copy of the view, so that no capacity is assigned twice. No
+step writes a row: `operations/tick/commit.py` checks each decision again on fresh rows and writes it.
 """
 
 from functools import partial
@@ -28,8 +28,9 @@ from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, m
 def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> Plan:
     """Return the decisions of one cycle in the order in which they were made, and why the other reservations wait.
 
-    The same view, rules and `now` (seconds) give the same plan, whatever the order of the view's rows. `cache`: what
-    earlier plans of this view left behind (default: nothing). Source: the autoscaler's tick, with its order of steps.
+    The same view, rules and `now` (seconds) give the same plan, whatever the order of the view's rows. `cache`: facts
+    that earlier plans of this view found and that are still valid (default: none). Source: the autoscaler's tick, with
+    its order of steps.
     """
     cache = PlanCache() if cache is None else cache
     cache.follow(view)
@@ -45,11 +46,11 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     queue = order(charged)  # the pending reservations in queue order
     limits = LaunchLimits(healed, failed_boots)  # the limits and back-offs that hold launches back
     unplaced = place(charged, queue, limits)  # leases on ready slots
-    shortfall = launch(healed, unplaced, limits)  # slots for reservations without a place, less what is in flight
+    shortfall = launch(healed, unplaced, limits)  # slots for reservations that fit on nothing ready or in flight
     headroom = find_headroom(healed, shortfall, limits)  # launches that EC2's quota or max_slots withholds
     warm = fill_warm_pools(healed, headroom, limits)  # the minimum and the warm reserve of each pool
     scaled_in = scale_in(warm)  # slots that were idle for too long
-    scaled = make_headroom(scaled_in, headroom)  # unneeded slots, where launches are withheld
+    scaled = make_headroom(scaled_in, headroom)  # unneeded slots end, so that withheld launches can run
     shared = share(scaled)  # the spare cores of each slot are shared among its leases
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
     outcome = cycle.finish(queue, wake_at)

@@ -1,8 +1,8 @@
-"""What the planner keeps of one view from one cycle to the next.
+"""The planner's cache: facts about one view that are used again in the next cycle.
 
-The caller of `plan()` owns the cache, beside the view. Everything in it follows from the rows of the view, except
-`turns`: which reservations the work budget let try. A cycle in which few rows changed examines few slots, and a cycle
-in which no row changed and nothing fell due returns the plan of the last one.
+The caller of `plan()` owns the cache and keeps it together with the view. All of its content can be computed from the
+rows of the view, except `turns`: the reservations that the work budget let try. A cycle in which few rows changed
+examines few slots. A cycle in which no row changed and no deadline was reached returns the plan of the last cycle.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -20,7 +20,8 @@ from scheduler.policy.capacity.slot_info import CachedSlot
 Payer = Hashable
 """The principal or the account whose work budget pays for a reservation."""
 Turns = dict[Payer, set[str]]
-"""By payer: the reservations that were tried under the work budget since all reservations of the payer had been tried.
+"""By payer: the reservations that were tried in the present round. A round of a payer ends when the work budget has let
+all of its reservations try once.
 """
 
 Memory = TypeVar("Memory")
@@ -43,33 +44,35 @@ class _KeptPlan(msgspec.Struct, frozen=True):
 
 
 class KeptCycle(Protocol):
-    """A cycle that can go on in a later tick: see `policy/replan`."""
+    """A cycle whose state is kept, so that the next tick plans only what changed since: see `policy/replan`."""
 
     rules: Rules
     next_protection: float
     """When the starvation guard begins to protect a waiting reservation; infinity: never."""
 
     def go_on(self, now: float) -> Plan | None:
-        """Return the plan of a later tick; None if only a full cycle can find it."""
+        """Return the plan of a later tick at `now`; None if only a new cycle can find it."""
 
     def tidy(self) -> None:
-        """Drop what changes have left behind."""
+        """Remove entries that changes of the view have made useless from the kept state."""
 
     def close(self) -> None:
-        """Drop references between objects. The cycle is of no further use."""
+        """Drop references between objects, so that they are freed at once. Do not use the kept cycle afterwards."""
 
 
 KeepCycle = Callable[[tuple[WaitBlock, ...]], KeptCycle | None]
-"""A function that returns the cycle of the last plan to go on with, None if it cannot go on.
+"""A function that makes a `KeptCycle` of the last cycle. It returns None if no later tick can go on with that cycle.
 
-It is called with the blocks of the waiting reservations of an earlier plan.
+Its argument: the waiting reservations of an earlier plan, in blocks.
 """
 LEAST_KEPT: Final = 500
-"""A cycle with fewer slots and pending reservations together is not kept: planning it again costs little."""
+"""Least number of slots and pending reservations together from which on a cycle is kept. A smaller one is quickly
+planned again.
+"""
 
 
 class PlanCache:
-    """What the planner keeps of one view from one cycle to the next.
+    """Facts about one view that the planner uses again in the next cycle.
 
     A cache that is used with another view starts empty.
     """
@@ -108,34 +111,36 @@ class PlanCache:
         self._revision = view.revision
 
     def recall(self, kind: type[Memory]) -> Memory:
-        """Return what a step keeps of this view; it is made, without arguments, when it is asked for first."""
+        """Return the object of the class `kind` in which a step stores facts about this view. The first call makes the
+        object, without arguments.
+        """
         if kind not in self._memories:
             self._memories[kind] = kind()
         memory: Memory = self._memories[kind]
         return memory
 
     def list_unshared(self, view: View, rules: Rules) -> set[str]:
-        """Return the slots with leases whose shares of the spare cores have to be compared again.
+        """Return the slots on which the leases' limits of spare cores have to be computed again.
 
-        Of such a slot, a row or the rules changed since the shares were found right. The caller takes a slot out once
-        its shares are right.
+        These are the slots with leases of which a row, or the rules, changed since the limits were last found right.
+        The caller removes a slot from the set once its limits are right.
         """
         if self._unshared is None or self._shared_under is not rules:
             self._shared_under, self._unshared = rules, set(view.leases_on)
         return self._unshared
 
     def find_plan(self, rules: Rules, now: float) -> Plan | None:
-        """Return the last plan if neither view nor rules changed and nothing fell due since; else None."""
+        """Return the last plan if neither view nor rules changed since and no deadline was reached; else None."""
         kept = self._kept
         if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
             return None
         return kept.plan
 
     def keep(self, rules: Rules, now: float, plan: Plan, next_protection: float) -> Plan:
-        """Keep the plan for the next cycle if it has no decisions, and return it.
+        """Store the plan for the next cycle if it has no decisions, and return the plan in each case.
 
-        Under `queue: quota`, where accounts earn and pay all the time, `quota/steady.py` keeps it.
-        `next_protection`: when the starvation guard begins to protect a further reservation.
+        Under `queue: quota`, where accounts earn and pay all the time, `quota/steady.py` decides how long the plan is
+        valid. `next_protection`: when the starvation guard begins to protect a further reservation (seconds).
         """
         if not plan.decisions and not rules.has_quota:
             falls_due = inf if plan.wake_at is None else plan.wake_at
@@ -143,7 +148,9 @@ class PlanCache:
         return plan
 
     def go_on(self, rules: Rules, now: float) -> Plan | None:
-        """Return the plan of the last cycle if it can go on after the view's changes; else None."""
+        """Return a plan that goes on from the kept cycle with the view's changes; None if only a new cycle can find the
+        plan.
+        """
         self._keep_cycle = None
         cycle = self._cycle
         outcome = cycle.go_on(now) if cycle is not None and cycle.rules is rules else None
@@ -154,12 +161,14 @@ class PlanCache:
         return self.keep(rules, now, outcome, cycle.next_protection)
 
     def offer(self, view: View, keep_cycle: KeepCycle) -> None:
-        """Accept the cycle of the last plan; `prepare` keeps it."""
+        """Store the function that can keep the last cycle. `prepare` calls it."""
         if len(view.slots) + len(view.waiters) >= self._least_kept:
             self._keep_cycle = keep_cycle
 
     def prepare(self) -> None:
-        """Make the next plan quicker, after the last one was carried out and before the view changes."""
+        """Keep the last cycle, so that the next plan is made faster. Call it after the last plan's commit and before
+        the view changes.
+        """
         if self._keep_cycle is not None:
             self._cycle, self._keep_cycle = self._keep_cycle(self._blocks), None
         elif self._cycle is not None:

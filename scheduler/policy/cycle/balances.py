@@ -1,4 +1,4 @@
-"""What the quota accounts have left in a cycle."""
+"""The balances of the quota accounts within one cycle."""
 
 from collections.abc import Mapping
 
@@ -31,14 +31,17 @@ class Balances:
 
     @property
     def are_by_name(self) -> bool:
-        """Whether the name of an account determines which account pays.
+        """Whether equal account names in two reservations mean that the same account pays for both.
 
-        It does not after an account was deleted: a new account of that name pays for later reservations only.
+        This is false after an account was deleted: a new account with the same name pays only for reservations that
+        were submitted later.
         """
         return not any(account.forgotten_upto for account in self.accounts.values())
 
     def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
-        """Let one account take over what the account `payee` paid so far. Without a payee nothing is refunded."""
+        """Charge `cost` to the account `payer`, and refund it to the account `payee` that paid it before (None: no
+        refund).
+        """
         self.left[payer.id] = subtract(self.left[payer.id], cost)
         if payee is not None:
             self.left[payee.id] = add(self.left[payee.id], cost)

@@ -1,8 +1,8 @@
-"""How long a reservation lives, and when the next cycle is due.
+"""When reservations expire, and when the next cycle is due.
 
-All times are in seconds. The ttl of a reservation is that of its request, else `reservation_ttl` of its pool (the first
-one that serves its system). A lease without a requested ttl has `lease_ttl` of that pool. A ttl of 0 means that it
-never expires. Source: the autoscaler's tick.
+All times are in seconds. The ttl of a pending reservation is the one in its request, else `reservation_ttl` of its pool
+(the first pool that serves its system). The ttl of a lease is the one in the request, else `lease_ttl` of that pool. A
+ttl of 0 means: never expires. Source: the autoscaler's tick.
 """
 
 from math import inf, nextafter
@@ -25,14 +25,16 @@ class Terms(NamedTuple):
 def expiry_of_pending(request: Request | Terms, rules: Rules, now: float) -> float | None:
     """Return when a pending reservation expires; None: never.
 
-    `now`: its submission, its renewal or its return to the queue.
+    `now`: the time from which its ttl counts, which is its submission, its renewal or its return to the queue.
     """
     ttl = _own_ttl(request, rules)
     return now + ttl if ttl else None
 
 
 def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float | None:
-    """Return when a leased reservation expires; None: never. `now`: its assignment or its renewal."""
+    """Return when a leased reservation expires; None: never. `now`: the time from which its ttl counts, which is its
+    assignment or its renewal.
+    """
     ttl = _own_ttl(request, rules)
     if ttl is None:
         pool = _first_pool(request, rules)
@@ -41,7 +43,7 @@ def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float
 
 
 def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> float | None:
-    """Return when a pending or leased reservation that is renewed now expires. None: never."""
+    """Return when a pending or leased reservation expires if it is renewed at `now`; None: never."""
     if reservation.phase == "pending":
         return expiry_of_pending(reservation.request, rules, now)
     return expiry_of_lease(reservation.request, rules, now)
@@ -63,9 +65,9 @@ def _first_pool(request: Request | Terms, rules: Rules) -> Pool | None:
 
 
 class Timers:
-    """Collects the instants at which something falls due, to find when the next cycle is needed.
+    """Collects the times at which a deadline is reached, to find when the next cycle is needed.
 
-    The steps of a plan add instants; functions that only answer a question never do.
+    Only the steps of a plan add times. Functions that answer a question never do.
     """
 
     def __init__(self, now: float) -> None:

@@ -12,10 +12,7 @@ from scheduler.policy.capacity.requests import Demand, SharedAmounts, make_needs
 
 
 class Demands(dict[Shape, Demand]):
-    """The demands of a cycle, by shape (what reservations with equal requests share).
-
-    A demand is made when its shape is looked up for the first time.
-    """
+    """The demands of a cycle by shape; a demand is made when its shape is looked up for the first time."""
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
@@ -34,10 +31,7 @@ class Demands(dict[Shape, Demand]):
 
 @dataclass(slots=True)
 class Queue:
-    """Pending reservations in order, and the demand of each.
-
-    The lists are parallel, because there may be a million reservations.
-    """
+    """Pending reservations in order, and the demand of each, in parallel lists: there may be a million reservations."""
 
     _rows: list[Reservation] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -45,9 +39,9 @@ class Queue:
     oldest: float = inf
     """`created_at` of the oldest reservation in the queue."""
     _stays: Sequence[object] | None = None
-    """Which of `_rows` remain after a filter; None: all of them.
+    """One entry for each of `_rows`, true if the row remains after a filter; None: all rows remain.
 
-    The rows are filtered late, because most steps need the ids alone.
+    The rows are filtered late, because most steps need only the ids.
     """
     _different: set[Demand] | None = None
 
@@ -96,6 +90,8 @@ class Queue:
         )
 
     def filter(self, stays: Sequence[object]) -> "Queue":
-        """Return a queue of those reservations for which the function `stays` returns true, in the same order."""
+        """Return a queue of the reservations whose entry in `stays` is true, in the same order. `stays` has one entry
+        for each reservation of this queue.
+        """
         ids, demands = list(compress(self.ids, stays)), list(compress(self.demands, stays))
         return Queue(self.reservations, ids, demands, self.oldest, stays)

@@ -1,4 +1,6 @@
-"""The state of one scheduling cycle: a scratch copy of the view, which all steps spend from, and decisions so far."""
+"""The state of one scheduling cycle: a scratch copy of the view, from which all steps take capacity, and the decisions
+so far.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -76,7 +78,7 @@ class CycleState:
         self._open_pools()
 
     def begin(self, now: float) -> None:
-        """Start without decisions. A cycle that goes on in a later tick (`policy/replan`) starts again."""
+        """Start the cycle without decisions. A kept cycle (`policy/replan`) calls it again for a later tick."""
         self.now = now
         self.decisions: list[Decision] = []
         self.waiting: dict[str, Reason] = {}
@@ -119,13 +121,15 @@ class CycleState:
         self.unsound.update(self.view.leases_on.keys() - self.view.slots.keys())
 
     def note_restless(self, slot_info: SlotInfo) -> None:
-        """Let the steps that repair, retire and set the wake-up look at a slot that this cycle has changed."""
+        """Add a slot that this cycle has changed to the slots that `list_restless` returns."""
         self._restless[slot_info.order] = slot_info
 
     def list_restless(self) -> list[SlotInfo]:
-        """Return, in slot order, the slots that changed in this cycle or whose state does not last.
+        """Return, in slot order, the slots that changed in this cycle or whose state ends by itself, for example
+        `booting`.
 
-        Most slots of a fleet are in a lasting state and need no look.
+        The steps that repair, retire and find the next cycle's time examine only these slots: most slots of a fleet are
+        in a lasting state.
         """
         return [self._restless[order] for order in sorted(self._restless)]
 
@@ -142,13 +146,15 @@ class CycleState:
         slot_info.state = _STATE_AFTER[type(decision)]
 
     def assign(self, reservation: Reservation, leases: Iterable[Lease], level: int | None = None) -> None:
-        """Assign the given leases to a reservation. `level`: the quota level that pays for them; None without quota."""
+        """Decide that a reservation gets these leases. `level`: the quota level that pays for them; None: no quota."""
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=name_placements(leases), level=level))
 
     def end(self, reservation: Reservation) -> None:
-        """End all leases of a reservation. It is not pending either: the rest of the cycle ignores it."""
+        """End all leases of a reservation, and ignore the reservation in the rest of the cycle, as if it were not
+        pending.
+        """
         self.over.add(reservation.id)
         self.requeued.pop(reservation.id, None)
         self.returning.pop(reservation.id, None)
@@ -188,13 +194,13 @@ class CycleState:
 
     @property
     def demand_of_shape(self) -> Callable[[Shape], Demand]:
-        """A function that returns what the reservations of a shape need."""
+        """A function that returns the demand of a shape."""
         return self._demands.__getitem__
 
     def demand_of(self, reservation: Reservation) -> Demand:
-        """Return what a reservation needs and the pools that may serve it.
+        """Return the demand of a reservation: what its instances request, and the pools that may serve it.
 
-        Reservations with the same needs share one object.
+        Reservations with equal demands share one object.
         """
         shape = self.view.shapes[reservation.id]
         demand = self._demands[shape]
@@ -208,10 +214,10 @@ class CycleState:
         return replace(demand, declined=declined, impatient=impatient)
 
     def _is_still_there(self, reservation: Reservation, name: str) -> bool:
-        """Return whether the machine that a holder declined still runs.
+        """Return whether the slot `name` still has the machine that the holder of a reservation declined.
 
-        A later machine of the same slot is not declined: else it would be launched for this reservation again and
-        again. A machine without a lease so far is a later one.
+        A later machine of the slot was not declined: otherwise machines would be launched for this reservation again
+        and again, and it could use none of them. A machine that had no lease yet is a later one.
         """
         slot = self.view.slots.get(name)
         if slot is None or slot.state != "ready" or (slot.epoch and not slot.uses):
@@ -226,17 +232,18 @@ class CycleState:
         return self.sort_queue([each for each in reservations if each.id not in self.over] + [*self.requeued.values()])
 
     def group_waiters(self) -> Groups | None:
-        """Return the pending reservations grouped by account and equal requests, and for each the number of its group.
+        """Return the pending reservations grouped by account and shape, and for each reservation the number of its
+        group.
 
-        None if the groups of the view are not valid: this cycle changed the queue, or account and shape alone do not
-        determine how each reservation is placed.
+        Return None if the groups of the view cannot be used: this cycle changed the queue, or account and shape alone
+        do not determine how each reservation is placed.
         """
         if self.over or self.view.special or not self.balances.are_by_name:
             return None
         return self.view.waiters.group()
 
     def sort_queue(self, reservations: Iterable[Reservation]) -> Queue:
-        """Return the given reservations as a queue, oldest first, each with its demand."""
+        """Return these reservations as a queue, oldest first, each with its demand."""
         found = sorted(reservations, key=_age)
         ids = [each.id for each in found]
         return self._make_queue(found, ids, [self.view.shapes[each] for each in ids])
@@ -259,20 +266,24 @@ class CycleState:
         return self.rules.settings_of(reservation.request.pool, reservation.request.system)
 
     def find_revoke_by(self, settings: SchedulerKeys) -> float | None:
-        """Return until when a lease that is preempted under these settings may last; None: it ends at once."""
+        """Return the end of the grace period of a lease that is preempted now under these settings; None: no grace, the
+        lease ends at once.
+        """
         return self.now + settings.preemption_grace if settings.preemption_grace else None
 
     def wait(self, name: str, code: str, detail: str) -> None:
-        """Report why a reservation waits. Of several waiting codes the first in the order of WAITING_CODES is kept."""
+        """Record why the reservation `name` waits. If it has several waiting codes, the first one in WAITING_CODES is
+        reported.
+        """
         known = self.waiting.get(name)
         if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:
             self.waiting[name] = (code, detail)
 
     def wait_for(self, name: str, slot_infos: Sequence[SlotInfo]) -> None:
-        """Report that a reservation waits for the given slots, on which it has capacity.
+        """Record that the reservation `name` waits for these slots, on which capacity is kept for it.
 
-        If a slot is in flight, the code is `booting`. If all of them are ready, the capacity became available during
-        this cycle, or the reservation was preempted in it; the next cycle places it.
+        If one of the slots is in flight, the waiting code is `booting`. If all are ready, either the capacity became
+        available during this cycle or the reservation was preempted in it; the next cycle places the reservation.
         """
         awaited = [f"{each.slot.id} ({each.state})" for each in slot_infos if each.state != "ready"]
         if awaited:
@@ -283,7 +294,7 @@ class CycleState:
             self.wait(name, "no_capacity", "capacity became available during this tick; the next one places it")
 
     def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
-        """Report why each of many reservations waits: `reasons` has one reason for each of `ids`."""
+        """Record why each of many reservations waits: `reasons` has one reason for each of `ids`."""
         if not self.waiting or self.waiting.keys().isdisjoint(ids):
             self.waiting.update(zip(ids, reasons, strict=False))
         else:
@@ -291,7 +302,7 @@ class CycleState:
                 self.wait(name, *reason)
 
     def is_due(self, instant: float) -> bool:
-        """Return whether the time of the cycle is `instant` or later."""
+        """Return whether `instant` is the time of the cycle or earlier."""
         return self.now >= instant
 
     def is_past(self, start: float, limit: float) -> bool:
@@ -299,7 +310,9 @@ class CycleState:
         return self.now - start > limit
 
     def open_indexes(self) -> None:
-        """Index the slots that are in service after repairs, ready or in flight. Placement begins with this."""
+        """Make the indexes of slots in service, one of ready slots and one of slots in flight. The placing begins with
+        this.
+        """
         slot_infos = [
             slot_info for slot_info in self.slot_infos.values() if not slot_info.slot.cordoned and not slot_info.stuck
         ]
@@ -313,7 +326,7 @@ class CycleState:
         self.launched = self.make_index()
 
     def make_index(self, slot_infos: Iterable[SlotInfo] = ()) -> SlotIndex:
-        """Return an index of the given slots. Its searches count as work of the cycle, and `finish` closes it."""
+        """Return an index of these slots. Its searches count as work of the cycle, and `finish` closes it."""
         self._indexes.append(index := SlotIndex(slot_infos))
         return index
 
@@ -327,10 +340,10 @@ class CycleState:
         self.ready.add(new)
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
-        """Return whether the index can leave out a ready slot whose queue is `quota`.
+        """Return whether the index can omit a ready slot whose queue is `quota`.
 
-        It can if the slot is full, and no elastic instance can be taken off it. Such a queue has no starvation guard
-        that could keep the slot.
+        It can if the slot is full and no elastic instance can be reclaimed from it. A `quota` queue has no starvation
+        guard that could keep the slot.
         """
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
@@ -338,11 +351,13 @@ class CycleState:
 
     @cached_property
     def has_cpus(self) -> bool:
-        """Whether a slot has `cpus`, slots that this cycle launches included. Read it after all launches."""
+        """Whether any slot has the resource `cpus`. Slots that this cycle launches count, so read this after all
+        launches.
+        """
         return any(each.capacity and CPUS in each.capacity for each in self.slot_infos.values())
 
     def count_steps(self) -> int:
-        """Return the work that searches for several instances at once have taken so far in this cycle."""
+        """Return the steps of work that searches for several instances have taken so far in this cycle."""
         return sum(index.steps for index in self._indexes)
 
     def finish(self, queue: Queue, wake_at: float | None) -> Plan:
@@ -379,5 +394,5 @@ def make_revoke(
 
 
 def name_placements(leases: Iterable[Lease]) -> tuple[Placement, ...]:
-    """Return leases in the form in which decisions name them."""
+    """Return leases as the placements that decisions contain."""
     return tuple(Placement(each.component, each.slot, each.epoch, each.resources) for each in leases)

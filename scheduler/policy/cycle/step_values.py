@@ -1,6 +1,7 @@
-"""The values that the steps of `plan()` hand on, so that mypy refuses a step before the step that it depends on.
+"""The types of the values that the steps of `plan()` pass on.
 
-A stage is the cycle's state after a step. Each step takes the stage that it needs and returns the next one.
+Each step takes the cycle's state with the type that the step before it returned, and returns it with another type. So
+mypy reports a step that is called before the step that it depends on.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -14,33 +15,32 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 
 Unexpired = NewType("Unexpired", CycleState)
-"""The cycle after expired reservations have ended: they hold nothing any more."""
+"""The cycle's state after expired reservations have ended: they have no leases any more."""
 Healed = NewType("Healed", CycleState)
-"""The cycle after repairs.
-
-Lost, interrupted and stuck slots are repaired; the reservations that lost theirs are pending again.
+"""The cycle's state after repairs: lost, interrupted and stuck slots are repaired, and reservations that lost a slot
+are pending again.
 """
 Charged = NewType("Charged", Healed)
-"""The cycle after quota accounts have earned and paid; `CycleState.balances` holds what they have left."""
+"""The cycle's state after quota accounts have earned and paid; `CycleState.balances` has their balances."""
 Warm = NewType("Warm", CycleState)
-"""The cycle after the launches for the minimum and the warm reserve of each pool."""
+"""The cycle's state after the launches for the minimum and the warm reserve of each pool."""
 ScaledIn = NewType("ScaledIn", CycleState)
-"""The cycle after slots that were idle for too long have begun to drain."""
+"""The cycle's state after slots that were idle for too long have begun to drain."""
 Scaled = NewType("Scaled", CycleState)
-"""The cycle after all launches and drains are decided."""
+"""The cycle's state after all launches and drains are decided."""
 Shared = NewType("Shared", CycleState)
-"""The cycle after all decisions are made; only the time of the next cycle is to be found."""
+"""The cycle's state after all decisions are made; only the time of the next cycle is still to be found."""
 
 FailedBoots = Mapping[str, Sequence[str]]
-"""By pool: the slots whose boot timed out in this cycle. They count as failures before the commit has counted them."""
+"""By pool: the slots whose boot timed out in this cycle. Their failures are not in the database before the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """What the starvation guard keeps for reservations that have waited for too long."""
+    """The slots and launches that the starvation guard keeps for reservations that have waited for too long."""
 
     gangs: Container[str]
-    """Ids of protected gangs: launches that could serve them are withheld from reservations behind them."""
+    """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind it."""
     kept: Mapping[str, SlotIndex]
     """Ready slots, by the gang that they are kept for; under "" the slots for all protected single instances."""
 
@@ -57,8 +57,8 @@ class ElasticShortage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """What the step that places reservations leaves to the step that launches slots: reservations and elastic instances
-    without a slot.
+    """The reservations and elastic instances that fit on no slot that is ready or in flight: the input of the step that
+    launches slots.
     """
 
     queue: Queue
@@ -66,7 +66,7 @@ class Unplaced:
     deferred: Container[str]
     """Ids of reservations behind a gang in a queue without backfill.
 
-    Ready slots are searched for them after the gang had its launches.
+    They get ready slots only after slots were launched for the gang.
     """
     protected: Protected
     elastic: Sequence[ElasticShortage]
@@ -84,9 +84,9 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """What has to go so that withheld launches can run in a later cycle."""
+    """The slots that have to end so that withheld launches can run in a later cycle."""
 
     launches: Mapping[str, int]
-    """By pool: how many launches are withheld."""
+    """By pool: how many launches `max_slots` or EC2's quota withholds."""
     spared: Container[str]
-    """Ids of slots without leases that reservations with withheld launches would use beside these launches."""
+    """Ids of slots without leases that must not end: the reservations with withheld launches would use them too."""

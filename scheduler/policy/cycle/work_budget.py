@@ -1,9 +1,10 @@
-"""The work budget: how much work of one cycle the gangs and elastic components of one principal may take.
+"""The work budget: how much work of one cycle the gangs and elastic components of one payer (principal or account) may
+take.
 
-Work is counted in steps, not in seconds, so that a plan does not depend on the speed of a host. A principal without
-budget waits for a later cycle and delays no other principal. Single instances are not counted: their cost does not grow
-with their number (`policy/capacity/slot_index.py`). When the budget is spent, a later cycle goes on with the
-reservations that were not tried.
+Work is counted in steps of a search, not in seconds, so that a plan does not depend on the speed of a host. A payer
+whose budget is spent waits for a later cycle and delays no other payer. That cycle goes on with the reservations that
+were not tried. Single instances are not counted: their cost does not grow with their number
+(`policy/capacity/slot_index.py`).
 """
 
 from typing import Final
@@ -12,13 +13,13 @@ from scheduler.model.reservations import Reservation
 from scheduler.policy.plan_cache import Payer, Turns
 
 LEASE_STEPS: Final = 5
-"""Counted steps for each assigned lease of a gang: the commit writes each lease."""
+"""Steps that each assigned lease of a gang counts, because the commit writes each lease."""
 GRANT_STEPS: Final = 25
-"""Counted steps for each granted elastic lease: with some grants, the commit writes all leases of the reservation."""
+"""Steps that each granted elastic lease counts: after a grant the commit writes all leases of the reservation."""
 CORES_STEPS: Final = 2
-"""Counted steps for each lease of a reservation with a changed share of the cores: the commit publishes each."""
+"""Steps that each lease of a reservation counts if a limit of its cores changes: the commit publishes each lease."""
 PAUSE_SECONDS: Final = 1.0
-"""Seconds until the next cycle after one without decisions, if the work budget made reservations wait."""
+"""Seconds until the next cycle if this cycle made no decision and the work budget made reservations wait."""
 NEXT_TURN: Final = (
     "the work that its principal may take in one tick is spent (limits.work_per_tick); its turn comes in a later tick"
 )
@@ -30,7 +31,9 @@ def find_payer(reservation: Reservation) -> Payer:
 
 
 class WorkBudget:
-    """The work budgets of one cycle. `memory` is kept between cycles and holds which reservations were tried."""
+    """The work budgets of one cycle, by payer. `memory` is kept between cycles and contains the reservations that were
+    tried.
+    """
 
     def __init__(self, memory: Turns, most: int) -> None:
         """Start the work budgets of one cycle. `most`: steps that one principal or account may take in the cycle; 0:
@@ -73,9 +76,10 @@ class WorkBudget:
         return True
 
     def _take_turn(self, payer: Payer, name: str) -> bool:
-        """Return whether a reservation is tried in this cycle, and record it as tried if so. It is not tried if its
-        payer (principal or account) has no work budget left, or if it was tried in an earlier cycle and other
-        reservations of the payer were not tried since.
+        """Return whether a reservation may be tried in this cycle, and record it as tried if so.
+
+        It may not if its payer has no work budget left, or if it was tried in an earlier cycle and other reservations
+        of the payer have not been tried since.
         """
         if name in self._memory.get(payer, ()):
             self.short.add(payer)
@@ -87,18 +91,17 @@ class WorkBudget:
         return True
 
     def _close(self, steps: int) -> None:
-        """Charge the steps of search since the last reservation was tried to the budget of the principal or account
-        that pays. The first reservation of each payer pays for no search.
+        """Charge the steps of search since the last reservation was tried to that reservation's payer. The first
+        reservation of each payer is not charged.
         """
         if self._present is not None:
             self.spend(self._present, steps - self._began)
         self._began, self._present = steps, None
 
     def charge_leases(self, count: int) -> None:
-        """Charge the assigned leases of the reservation that is tried.
+        """Charge the payer for `count` leases that were assigned to the reservation that is tried now.
 
-        The first reservation of a payer pays for its leases too, because the commit writes them. A single lease is not
-        counted.
+        The first reservation of a payer is charged too, because the commit writes its leases. A single lease is free.
         """
         if self._most and count > 1 and self._asking is not None:
             self.spend(self._asking, LEASE_STEPS * count)
@@ -124,8 +127,9 @@ class WorkBudget:
         self._began, self._present = steps, None
 
     def may_share(self, reservation: Reservation) -> bool:
-        """Return whether the core shares of a reservation with several leases may change in this cycle; a later cycle
-        finds the same change again. These changes have their own budget and turns.
+        """Return whether the limits of cores of a reservation with several leases may change in this cycle.
+
+        If not, a later cycle finds the same changes again. Changes of cores have budgets of their own.
         """
         if not self._most or len(reservation.leases) <= 1:
             return True
@@ -140,8 +144,8 @@ class WorkBudget:
         self._spent[payer] = self._spent.get(payer, 0) + steps
 
     def is_spent(self, payer: Payer) -> bool:
-        """Return whether the payer (a principal or an account) has used up its work budget of this cycle. If so, note
-        that its remaining reservations need another cycle.
+        """Return whether a payer has used up its work budget of this cycle. If so, record that its other reservations
+        need another cycle.
         """
         if not self._most or self._spent.get(payer, 0) < self._most:
             return False
@@ -149,7 +153,9 @@ class WorkBudget:
         return True
 
     def finish(self, now: float, *, decided: bool) -> float | None:
-        """Store which reservations were tried. Return when the next cycle is needed; None: no work waits."""
+        """Store which reservations were tried. Return when the next cycle is needed; None: no reservation waits for a
+        budget.
+        """
         for payer in self._memory.keys() - self._is_over:
             del self._memory[payer]  # all reservations of the payer were tried
         for payer in self._is_over:

@@ -1,4 +1,4 @@
-"""The assignment of elastic instances to slots in the scratch copy of a cycle: moves, and how a search undoes them.
+"""The assignment of elastic instances to slots in the scratch copy of a cycle: the moves of a search, and their undo.
 
 Source: Zoe, where an undo restores the list of the moves but not the slots.
 """
@@ -18,11 +18,11 @@ from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, Mi
 from scheduler.policy.elastic.rated_slots import RatedSlots
 
 MORE: Final = 1e-9
-"""Differences between amounts below this one do not count: sums of fractions are not exact."""
+"""Two amounts that differ by less than this are equal: sums of fractions are not exact."""
 
 
 def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resources]) -> float:
-    """Return what a lease with these amounts adds to the utilisation of a pool, which `flexible` compares.
+    """Return by how much a lease with these amounts raises the utilisation of a pool, which `flexible` compares.
 
     This is the sum over resources of (amount leased / amount that the pool has), or 1 if the slot counts leases only.
     `have`: by pool, the sum of the resources of slots in service. Source: Zoe's flexible heuristic.
@@ -35,7 +35,7 @@ def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resour
 
 @dataclass(slots=True)
 class _Entry:
-    """The state before a move of instances, for an undo.
+    """The state before one move of an instance, so that the move can be undone.
 
     Amounts are stored, because subtracting and adding fractions is not exact.
     """
@@ -52,7 +52,7 @@ class _Entry:
 
 
 class Assignment:
-    """Moves elastic instances and places essential ones in the scratch copy of a cycle; can undo these moves."""
+    """Moves elastic instances and places essential ones in the scratch copy of a cycle, and can undo these moves."""
 
     def __init__(self, cycle: CycleState) -> None:
         self._slot_index = cycle.ready
@@ -89,11 +89,13 @@ class Assignment:
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether revoking leases may free capacity that elastic instances expect."""
+        """Whether some revoking lease may free capacity that a missing elastic instance could use."""
         return bool(self._leaving)
 
     def enter(self, groups: Iterable[ElasticGroup]) -> None:
-        """Note where the elastic instances of groups stand, and which groups miss instances, before any search."""
+        """Record the slots of the elastic instances of these groups, and the groups with missing instances. Call it
+        before any search.
+        """
         for group in groups:
             for each in group.elastic_instances:
                 if each.slot_info is not None:
@@ -101,7 +103,7 @@ class Assignment:
             self.missing.note(group)
 
     def could_place(self, need: InstanceRequest) -> bool:
-        """Return whether one instance fits on a slot now, or may expect the capacity of revoking leases."""
+        """Return whether one instance fits on a slot now, or may fit once revoking leases have ended."""
         return bool(self._leaving) or self.find(need) is not None
 
     def find_again(self, need: InstanceRequest, last: SlotInfo | None) -> SlotInfo | None:
@@ -115,11 +117,17 @@ class Assignment:
         return self.find(need)
 
     def has(self, slot_info: SlotInfo) -> bool:
-        """Return whether a slot takes instances in this cycle; the starvation guard may keep it later."""
+        """Return whether instances can be placed on a slot in this cycle. It may become false when the starvation guard
+        keeps the slot.
+        """
         return self._slot_index.has(slot_info)
 
     def could_serve(self, need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str] = ()) -> bool:
-        """Return whether a request fits on the empty slot, and elastic instances may be lifted off the slot."""
+        """Return whether instances can be placed on the slot in this cycle, and the request would fit if the slot were
+        empty.
+
+        False for slots with the ids `declined`.
+        """
         pool = slot_info.slot.pool
         if slot_info.slot.id in declined or pool not in need.given or not self._slot_index.has(slot_info):
             return False
@@ -165,12 +173,14 @@ class Assignment:
             self.history.append(slot_info)
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Spend the capacity of an essential instance on a slot."""
+        """Subtract the capacity of an essential instance from a slot."""
         self._note(None, slot_info)
         self._put(slot_info, need.given[slot_info.slot.pool], is_new=True)
 
     def note_leaving(self, reservations: Iterable[Reservation]) -> None:
-        """Let elastic instances expect the capacity that revoking leases of these reservations free when they end."""
+        """Record the capacity that the revoking leases of these reservations free when they end, so that elastic
+        instances can wait for it.
+        """
         slots = {lease.slot for each in reservations for lease in each.leases if lease.state == "revoking"}
         slot_infos = (self._slot_infos[name] for name in slots if name in self._slot_infos)
         for slot_info in sorted(filter(self._slot_index.has, slot_infos), key=attrgetter("order")):
@@ -179,9 +189,10 @@ class Assignment:
             self._leaving[slot_info] = Usage(max(0, now.count - later.count), dict(amounts))
 
     def expect(self, elastic_instance: ElasticInstance) -> bool:
-        """Return whether a missing instance fits on a slot once revoking leases there end; if so, let it expect that.
+        """Return whether a missing instance fits on a slot once revoking leases there have ended. If so, promise it
+        their capacity.
 
-        What the instance needs in addition to these leases is taken from the free capacity of the slot.
+        What the instance needs beyond these leases is taken from the free capacity of the slot.
         """
         need = elastic_instance.need
         if not self._leaving or (slot_info := self._find_leaving(need)) is None:
@@ -227,7 +238,7 @@ class Assignment:
 
     @property
     def mark(self) -> int:
-        """The number of moves of elastic instances so far, from which `undo` can go back to this state."""
+        """The number of moves of elastic instances so far; `undo` takes it to return to the present state."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
@@ -246,9 +257,9 @@ class Assignment:
             self.use, self.stamp = entry.use, entry.stamp
 
     def lift_overfull(self) -> None:
-        """Lift the elastic instances off slots whose leases exceed the slot.
+        """Lift the elastic instances off each slot whose leases exceed its capacity.
 
-        An instance that still fits is put back when the cascade serves its group.
+        The cascade puts an instance that still fits back when it serves the instance's group.
         """
         for lifted in [list(found) for found in self.standing.values()]:
             slot_info = lifted[0].slot_info
@@ -286,7 +297,7 @@ class Assignment:
         self._note_return(slot_info)
 
     def _note_return(self, slot_info: SlotInfo) -> None:
-        """Note that a slot got capacity back."""
+        """Record that capacity of a slot became free."""
         self._changed[slot_info.order] = slot_info
         self.history.append(slot_info)
         self._last_stamp += 1

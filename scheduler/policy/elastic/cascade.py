@@ -1,9 +1,10 @@
 """The cascade: grants and reclaims elastic instances of the leased reservations of one queue, in rank order.
 
 Under `rigid` and `malleable` it only grants. Under `flexible` and `yielding` it also reclaims, for groups of earlier
-rank and for essential instances of newcomers. Source: the flexible heuristic of Pace, Venzano, Carra and Michiardi
-(arXiv 1611.09528), the base of Zoe. The heuristic lifts all elastic instances and places them again. The cascade lifts
-only those that stand in the way, the last in rank first: the same instances stay, and none moves without need.
+rank and for essential instances of pending reservations. Source: the flexible heuristic of Pace, Venzano, Carra and
+Michiardi (arXiv 1611.09528), the base of Zoe. The heuristic lifts all elastic instances and places them again. The
+cascade lifts only instances whose capacity is needed, the last in rank first. The result has the same instances, and
+none moves without need.
 """
 
 from bisect import bisect_left, insort
@@ -26,21 +27,22 @@ from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
 from scheduler.policy.elastic.victim_search import VictimSearch
 
 _FIRST: Final[Rank] = (0, 0)
-"""A rank that no group of elastic instances is before."""
+"""The first of all ranks."""
 _LAST: Final[Rank] = (1 << 62, 0)
-"""A rank that is behind the rank of every group of elastic instances."""
+"""A rank behind the ranks of all groups of elastic instances."""
 _rank = attrgetter("rank")
 
 
 class Cascade:
-    """The elastic instances of one queue, and the slot of each in the scratch copy."""
+    """Serves the elastic instances of one queue, and keeps the slot of each in the scratch copy."""
 
     def __init__(
         self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int], linked: Mapping[str, str]
     ) -> None:
         """Start the cascade of one queue.
 
-        `ranks`: reservation id -> position among pending and leased ones. `linked`: see `link_pools`.
+        `ranks`: reservation id -> position in the queue's order, leased reservations included. `linked`: see
+        `link_pools`.
         """
         self.settings, self._linked = settings, linked
         self._cycle, self._ranks = cycle, ranks
@@ -88,7 +90,7 @@ class Cascade:
             self._fill(self.groups)
 
     def follow(self, reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Serve the elastic instances of a reservation that was placed in this cycle, from now on.
+        """Add the elastic instances of a reservation that was placed in this cycle to those that the cascade serves.
 
         `slot_infos`: the slots of these instances, if they were placed together with the essential ones.
         """
@@ -106,10 +108,12 @@ class Cascade:
             self._fill(groups)
 
     def make_room(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
-        """Return slots for a reservation's essential instances after reclaiming elastic ones; None if they never fit.
+        """Reclaim elastic instances and return slots for all essential instances of a reservation; None if no reclaim
+        suffices.
 
-        `yielding`: essential instances have precedence over elastic ones. `flexible`: only if the utilisation of the
-        pools grows or, with `preemption`, if the elastic instances rank behind this reservation.
+        Under `yielding`, essential instances have precedence over elastic ones. Under `flexible`, instances are
+        reclaimed only if the utilisation of the pools grows or, with `preemption`, if they rank behind this
+        reservation.
         """
         if not self.takes_back or not demand.pools or demand in self._refused[self._linked[demand.pools[0]]]:
             return None
@@ -129,7 +133,9 @@ class Cascade:
         return None
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract a reservation's requests, placed or kept on these slots, from what a reclaim could free."""
+        """Subtract the requests of a reservation that was placed on these slots, or for which they are kept, from the
+        capacity that a reclaim could free.
+        """
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
 
@@ -159,7 +165,7 @@ class Cascade:
         return None
 
     def _take_slots(self, demand: Demand, first: Rank) -> list[SlotInfo] | None:
-        """Return a slot for each essential instance; None once an instance finds no slot."""
+        """Return a slot for each essential instance; None if an instance fits on no slot."""
         slot_infos: list[SlotInfo] = []
         self._first_touched = _LAST
         for need, alike in groupby(demand.needs):
@@ -179,23 +185,24 @@ class Cascade:
         return groups
 
     def _leave(self, groups: Sequence[ElasticGroup]) -> None:
-        """Remove groups that joined; none of their instances stands on a slot."""
+        """Remove groups that `follow` added. None of their instances is on a slot."""
         for group in groups:
             del self.groups[bisect_left(self.groups, group.rank, key=_rank)]
             self._assignment.missing.drop(group)
 
     def _fill(self, groups: Sequence[ElasticGroup]) -> None:
-        """Serve groups whose instances are only granted, never lifted."""
+        """Serve groups whose instances are granted and never lifted."""
         for group in groups:
             if group.missing and not self._is_without_slot(group):
                 self._serve_group(group)
         self._assignment.update_index()
 
     def _serve(self, start: Rank) -> None:
-        """Serve the groups that miss instances, from the rank `start` on, in rank order.
+        """Serve the groups with missing instances in rank order, beginning at the rank `start`.
 
-        Once no slot is found for a group, none is found for later groups of its request class: what is free, and what
-        may be reclaimed behind a group, only shrinks. Instances that were lifted may go back to their own slots.
+        If no slot is found for a group, none is found for later groups of its request class either: the free capacity,
+        and the capacity that may be reclaimed from groups behind, only shrink. Instances that were lifted may return to
+        their own slots.
         """
         missing, done = self._assignment.missing, set[RequestClass]()
         displaced = [group for group in self._displaced if group.lifted and group.rank >= start]
@@ -215,10 +222,10 @@ class Cascade:
         self._assignment.update_index()
 
     def _add_lifted(self, left: list[tuple[Rank, ElasticGroup]], done: set[RequestClass], start: Rank) -> None:
-        """Add groups with lifted instances to the groups that are left to serve (`left`).
+        """Add groups with lifted instances to `left`, the groups that are still to be served.
 
-        What a lift freed may be enough together with what revoking leases free. So where there are such leases, request
-        classes for which no slot was found (`done`) are tried again, from the rank `start` on.
+        The capacity that a lift freed may suffice together with the capacity that revoking leases free. So request
+        classes for which no slot was found (`done`) are tried again from the rank `start` on, if there are such leases.
         """
         if self._lifted and self._assignment.is_awaiting:
             found = (self._assignment.missing.find_next(likeness, start) for likeness in done)
@@ -229,14 +236,15 @@ class Cascade:
         self._lifted.clear()
 
     def _is_without_slot(self, group: ElasticGroup) -> bool:
-        """Return whether no slot can be found for a group, because none was found for an earlier one of its class."""
+        """Return whether a group certainly gets no slot, because an earlier group of its request class got none."""
         rank, stamp = self._without_slot.get(group.need.likeness, (_LAST, 0))
         return not group.lifted and rank <= group.rank and stamp == self._assignment.stamp
 
     def _serve_group(self, group: ElasticGroup) -> bool:
-        """Put lifted instances of a group back on their slots, then find slots for missing ones, lowest index first.
+        """Put lifted instances of a group back on their slots, then find slots for its missing instances, lowest index
+        first.
 
-        Return whether there may be slots for later groups of the same request class.
+        Return whether later groups of the same request class may still find slots.
         """
         if self._fill_group(group):
             return True
@@ -273,11 +281,15 @@ class Cascade:
         return True
 
     def _find_victims(self, group: ElasticGroup) -> Sequence[ElasticInstance]:
-        """Return the instances of groups behind this one without which one more instance of this group fits."""
+        """Return the instances of groups behind this one that have to be lifted so that one more instance of this group
+        fits.
+        """
         return self._victims.find(group.need, _after(group.rank)) if self.takes_back else ()
 
     def _find(self, need: InstanceRequest, first: Rank, declined: Sequence[str]) -> SlotInfo | None:
-        """Return a slot for one more instance; if there is none, lift elastic instances from the rank `first` on."""
+        """Return a slot for one more instance. If none is free, lift elastic instances of groups from the rank `first`
+        on.
+        """
         slot_info = self._assignment.find(need, declined)
         if slot_info is None and (victims := self._victims.find(need, first, declined)):
             slot_info = self._lift(victims, need, declined)
@@ -286,7 +298,7 @@ class Cascade:
     def _lift(
         self, victims: Sequence[ElasticInstance], need: InstanceRequest, declined: Sequence[str] = ()
     ) -> SlotInfo | None:
-        """Lift elastic instances off their slot; return the slot that an instance of the request gets then."""
+        """Lift elastic instances off their slot. Return the slot on which an instance of the request fits then."""
         for elastic_instance in victims:
             self._assignment.move(elastic_instance, None)
             self._lifted.append(elastic_instance.group)
@@ -296,10 +308,10 @@ class Cascade:
 
 
 def link_pools(demands: Iterable[Demand]) -> dict[str, str]:
-    """Return for each pool of the demands one of the pools with which it is linked, the same for all linked pools.
+    """Return pool -> one of the pools with which it is linked, the same one for all linked pools.
 
-    Two pools are linked if a demand may use both, directly or over other pools. What happens in other pools changes
-    nothing for a demand.
+    Two pools are linked if one demand may use both, or if a chain of such pools connects them. A demand depends on no
+    pool outside of its links.
     """
     linked: dict[str, str] = {}
     for pools in {demand.pools for demand in demands}:

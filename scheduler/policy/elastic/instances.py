@@ -26,7 +26,7 @@ _rank = attrgetter("rank")
 
 @dataclass(slots=True, eq=False)
 class ElasticInstance:
-    """One elastic instance of a reservation that is leased, or is leased in this cycle."""
+    """One elastic instance of a reservation that is leased already or placed in this cycle."""
 
     group: "ElasticGroup"
     holder: Reservation
@@ -35,13 +35,17 @@ class ElasticInstance:
     index: int = 0
     """The position of the instance among the elastic instances of its reservation."""
     lease: Lease | None = None
-    """The lease of the instance; None: the instance holds nothing."""
+    """The lease of the instance; None: it has no lease."""
     home: SlotInfo | None = None
     """The slot of the instance's lease; None if the instance cannot be lifted, for example if that slot drains."""
     slot_info: SlotInfo | None = None
-    """The instance's slot in the scratch copy; None: it is on no slot, or on one from which it cannot be lifted."""
+    """The instance's slot in the scratch copy; None: the instance is on no slot, or on one from which it cannot be
+    lifted.
+    """
     expects: bool = False
-    """Whether the instance gets capacity of revoking leases once these have ended: nothing more is reclaimed for it."""
+    """Whether the instance is promised the capacity of revoking leases once these have ended; nothing more is reclaimed
+    for the instance.
+    """
 
     @property
     def is_missing(self) -> bool:
@@ -50,7 +54,7 @@ class ElasticInstance:
 
     @property
     def is_revoked(self) -> bool:
-        """Whether the elastic instance leaves the slot of its lease."""
+        """Whether the elastic instance loses the slot of its lease in this cycle."""
         return self.home is not None and self.slot_info is not self.home
 
     @property
@@ -67,7 +71,9 @@ class ElasticInstance:
         self.slot_info = slot_info
 
     def amounts_on(self, slot_info: SlotInfo) -> Resources:
-        """Return the instance's amounts on a slot: the lease's on the slot of the lease, else the pool's."""
+        """Return the instance's amounts on a slot: those of its lease if it is the lease's slot, else those of the
+        slot's pool.
+        """
         if slot_info is self.home and self.lease is not None:
             return self.lease.resources
         return self.need.given[slot_info.slot.pool]
@@ -77,17 +83,18 @@ class ElasticInstance:
 class ElasticGroup:
     """The elastic instances of one component of one reservation, all alike.
 
-    Held instances are kept before missing ones are granted. Grants take the lowest index first, reclaims the highest.
+    Held instances keep their slots before missing ones are granted. Grants take the lowest index first, reclaims the
+    highest.
     """
 
     rank: Rank
     need: InstanceRequest
     holder: Reservation
     unopened: Iterator[int]
-    """The indices of instances that hold nothing and have no object yet, lowest first.
+    """The indices of instances that have no lease and no object yet, lowest first.
 
-    Speed: an object is made when its instance is to be granted, so that the cost of a cycle does not grow with the
-    instances that are missing.
+    An object is made when its instance is to be granted: so the cost of a cycle does not grow with the number of
+    missing instances.
     """
     instances: Sequence[Instance]
     """The elastic instances of the group's reservation, by index."""
@@ -96,22 +103,24 @@ class ElasticGroup:
     missing: int = 0
     """The number of instances of the group that need a slot, whether an object was made for them or not."""
     lifted: int = 0
-    """The number of missing instances that may go back to the slots of their leases."""
+    """The number of missing instances that may return to the slots of their leases."""
     is_noted: bool = False
-    """Whether the group is among the groups that miss instances (`MissingInstances`)."""
+    """Whether `MissingInstances` contains the group."""
     first_unopened: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.first_unopened = next(self.unopened, None)
 
     def count_unleased(self) -> int:
-        """Return how many instances of the group hold nothing, got no slot in this cycle and expect none."""
+        """Return how many instances of the group have no lease, got no slot in this cycle and are promised none."""
         return self.missing - sum(
             each.expects or (each.lease is not None and each.is_missing) for each in self.elastic_instances
         )
 
     def walk_missing(self) -> Iterator[ElasticInstance]:
-        """Yield the instances of the group that need a slot, lowest index first; make their missing objects."""
+        """Yield the instances of the group that need a slot, lowest index first. Objects that do not exist yet are
+        made.
+        """
         waiting = [elastic_instance for elastic_instance in self.elastic_instances if elastic_instance.is_missing]
         for elastic_instance in waiting:
             if elastic_instance.lease is not None:
@@ -120,7 +129,7 @@ class ElasticGroup:
         yield from self._open_up_to(None)
 
     def _open_up_to(self, end: int | None) -> Iterator[ElasticInstance]:
-        """Make the `ElasticInstance` objects of this group for the indices below `index`, one after the other."""
+        """Make the objects of the group's instances whose index is below `end` (None: all), one after the other."""
         while self.first_unopened is not None and (end is None or self.first_unopened < end):
             yield self._open()
 
@@ -140,26 +149,26 @@ class ElasticGroup:
 
 
 class MissingInstances:
-    """By request class: the groups that miss instances, in rank order."""
+    """By request class: the groups that have missing instances, in rank order."""
 
     def __init__(self) -> None:
         self._groups: dict[RequestClass, list[ElasticGroup]] = {}
 
     def note(self, group: ElasticGroup) -> None:
-        """Note that a group may miss instances now."""
+        """Add a group that may have missing instances now."""
         if group.missing and not group.is_noted:
             group.is_noted = True
             insort(self._groups.setdefault(group.need.likeness, []), group, key=_rank)
 
     def drop(self, group: ElasticGroup) -> None:
-        """Forget a group."""
+        """Remove a group."""
         if group.is_noted:
             group.is_noted = False
             groups = self._groups[group.need.likeness]
             del groups[bisect_left(groups, group.rank, key=_rank)]
 
     def find_next(self, likeness: RequestClass, start: Rank) -> ElasticGroup | None:
-        """Return the first group of a request class, from the rank `start` on, that misses instances."""
+        """Return the first group of a request class, from the rank `start` on, that has missing instances."""
         groups = self._groups.get(likeness, [])
         at = bisect_left(groups, start, key=_rank)
         while at < len(groups):
@@ -171,7 +180,7 @@ class MissingInstances:
         return None
 
     def list_next(self, start: Rank) -> list[ElasticGroup]:
-        """Return the first group of each request class, from the rank `start` on, that misses instances."""
+        """Return, for each request class, the first group from the rank `start` on that has missing instances."""
         found = (self.find_next(likeness, start) for likeness in self._groups)
         return [group for group in found if group is not None]
 
@@ -179,9 +188,10 @@ class MissingInstances:
 def list_groups(
     cycle: CycleState, reservation: Reservation, demand: Demand, position: int, leases: Iterable[Lease]
 ) -> list[ElasticGroup]:
-    """Return the elastic instances of one reservation, by component.
+    """Return the elastic instances of one reservation as groups, one for each component.
 
-    A component gets no new instances after the holder gave one back: the holder wants fewer.
+    After the holder surrendered an instance of a component, that component gets no new instances: the holder wants
+    fewer.
     """
     held = [lease for lease in leases if lease.kind == "elastic"]
     has_grace = bool(demand.settings.preemption_grace)
@@ -217,7 +227,7 @@ def _number(component: Component, leases: Iterable[Lease]) -> dict[int, Lease]:
 
 
 def _list_others(first: int, count: int, numbers: Container[int]) -> Iterator[int]:
-    """Yield the indices of all instances of a component except these."""
+    """Yield the indices of all instances of a component except those in `numbers`."""
     return (first + number for number in range(count) if number not in numbers)
 
 
@@ -232,7 +242,9 @@ def find_number(component: Component, name: str) -> int | None:
 
 
 def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, lease: Lease) -> bool:
-    """Return whether an elastic lease may be reclaimed for another reservation: it is held, and its slot stays."""
+    """Return whether an elastic lease may be reclaimed for another reservation: the lease is held, and ending it does
+    not cost its pool the slot (`recycle_unclean`).
+    """
     return _is_free_to_go(slot_info, holder, lease, has_grace=bool(cycle.settings_of(holder).preemption_grace))
 
 

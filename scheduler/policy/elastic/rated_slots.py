@@ -1,4 +1,6 @@
-"""Slots in the order of a key that each slot has, updated from the list of changed slots before a search."""
+"""Slots sorted by a key, for searches that need the slot with the least key. Before a search, only changed slots are
+sorted in again.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
@@ -10,15 +12,15 @@ Key = TypeVar("Key", tuple[int, int, int, int], int)
 
 
 class RatedSlots(Generic[Key]):
-    """The slots that a rule accepts, the one with the least key first.
+    """The slots that a rule accepts, sorted by the key that the rule gives them, least first.
 
-    A slot whose key may have become less, or that may be accepted now, has to be in `history`, the list of changed
-    slots. If a lease is placed on a slot, or the slot is removed from its index, its key may become greater: the search
-    that finds the slot first notices it.
+    `history`, the list of changed slots, must contain each slot whose key may have become less and each slot that may
+    be accepted now. A key may become greater without an entry there, when a lease is placed on the slot or the slot
+    leaves its index: the search that reaches the slot notices this.
     """
 
     def __init__(self, rate: Callable[[SlotInfo], Key | None], history: Sequence[SlotInfo]) -> None:
-        """Start without slots. `rate` returns the key of a slot; None: the slot is not accepted."""
+        """Start without slots. `rate` is the rule: it returns the key of a slot, None if the slot is not accepted."""
         self._rate: Callable[[SlotInfo], Key | None] = rate
         self._history, self._read = history, len(history)
         self._slot_infos: dict[int, SlotInfo] = {}
@@ -36,7 +38,7 @@ class RatedSlots(Generic[Key]):
             self._update(slot_info)
 
     def find_first(self, declined: Collection[str] = ()) -> tuple[Key, SlotInfo] | None:
-        """Return the least key and its slot, except slots with the ids `declined`; None if no slot is accepted."""
+        """Return the least key and its slot; None if no slot is accepted. Slots with the ids `declined` are ignored."""
         self._catch_up()
         passed: list[tuple[Key, int]] = []
         found = None
@@ -75,7 +77,9 @@ class RatedSlots(Generic[Key]):
         return key
 
     def _is_as_examined(self, slot_info: SlotInfo) -> bool:
-        """Return whether nothing was placed on a slot, and it was not removed, since it was examined last."""
+        """Return whether a slot is unchanged since it was examined: nothing was placed on it and it did not leave its
+        index.
+        """
         free, given, lifted, slot_class = self._states[slot_info.order]
         is_as_loaded = slot_info.given == given and slot_info.lifted == lifted
         return is_as_loaded and slot_info.free is free and slot_info.slot_class is slot_class

@@ -1,6 +1,6 @@
-"""The capacity of the ready slots if all elastic instances that may be reclaimed were gone.
+"""The capacity that the ready slots would have without the elastic instances that may be reclaimed.
 
-Under load most pending reservations would not fit even then. A sum shows this without moving an instance.
+Under load most pending reservations would not fit even then. Comparing sums shows this without moving an instance.
 """
 
 from collections import Counter
@@ -16,16 +16,19 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.elastic.instances import ElasticInstance
 
 ROUNDING: Final = 1e-6
-"""This part of an instance may be missing: sums of fractions are not exact, and no fitting demand may be refused."""
+"""The fraction of an instance that may be missing although the instance counts as fitting: sums of fractions are not
+exact, and a demand that fits must not be refused.
+"""
 _Headroom = tuple[float, tuple[tuple[str, float], ...] | None]
-"""An upper bound of what one slot could take: (leases in addition, amounts of resources).
+"""The most that one slot could take: (number of further leases, amounts of resources).
 
-None: the slot counts leases only. A search asks the exact rule, `find_obstacle`, afterwards.
+Amounts None: the slot counts leases only. The numbers may be too high; a search applies the exact rule,
+`find_obstacle`, afterwards.
 """
 
 
 def _count_fits(headroom: _Headroom, amounts: Resources, most: int) -> int:
-    """Return how many instances with these amounts would fit on a slot with this headroom, up to `most`."""
+    """Return how many instances with these amounts would fit into a slot's headroom, at most `most`."""
     leases, free = headroom
     fit = min(leases, most)
     if free is not None:
@@ -38,13 +41,15 @@ def _count_fits(headroom: _Headroom, amounts: Resources, most: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _ClassHeadroom:
-    """The headroom of the slots with one pool and equal labels: how many slots have which headroom."""
+    """The headroom of the ready slots of one pool with equal labels: how many slots have which headroom."""
 
     slot_class: SlotClass
     counts: Counter[_Headroom] = field(default_factory=Counter)
 
     def move(self, before: _Headroom | None, after: _Headroom | None) -> None:
-        """Note that the headroom of one slot changed; None: the slot came, went or has no leases left to give."""
+        """Record that the headroom of one slot changed. `before` None: the slot is new; `after` None: the slot left, or
+        can take no more leases.
+        """
         if before is not None and before[0] > 0:
             self.counts[before] -= 1
             if not self.counts[before]:
@@ -70,7 +75,7 @@ class _ClassHeadroom:
 
 
 class RelaxedCapacity:
-    """The headroom of all ready slots. Essential instances that are placed are subtracted, and nothing is ever added.
+    """The headroom of all ready slots. Placed essential instances are subtracted, and nothing is ever added.
 
     Slots that are alike in pool, labels and headroom are counted together, so that a search examines few of them.
     """
@@ -100,7 +105,9 @@ class RelaxedCapacity:
             self._of[slot_info.order] = slot_info, known, headroom
 
     def could_hold(self, demand: Demand) -> bool:
-        """Return whether the instances of each component would fit if they were alone; if not, no reclaim helps."""
+        """Return whether the instances of each component would fit if no other component were placed. If not, no
+        reclaim helps.
+        """
         self._forget_removed()
         return all(self._could_hold(need, count, demand.declined) for need, count in Counter(demand.needs).items())
 
@@ -118,7 +125,7 @@ class RelaxedCapacity:
         return False
 
     def _could_hold_elsewhere(self, need: InstanceRequest, count: int, declined: Sequence[str]) -> bool:
-        """Return whether the instances would fit on the slots that were not declined."""
+        """Return whether `count` instances would fit on slots that the holder has not declined."""
         left = count
         for slot_info, known, headroom in self._of.values():
             if headroom[0] > 0 and slot_info.slot.id not in declined and known.could_serve(need):
@@ -128,7 +135,7 @@ class RelaxedCapacity:
         return False
 
     def _forget_removed(self) -> None:
-        """Forget slots that were removed from the index, because the starvation guard keeps them."""
+        """Remove slots that left the index because the starvation guard keeps them."""
         if self._size == len(self._slot_index):
             return
         self._size = len(self._slot_index)
@@ -151,7 +158,7 @@ class RelaxedCapacity:
 
 
 def _find_headroom(slot_info: SlotInfo, standing: Sequence[ElasticInstance]) -> _Headroom:
-    """Return the headroom of a slot without the elastic instances that stand on it."""
+    """Return the headroom that a slot would have without the elastic instances in `standing`."""
     leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left) + len(standing)
     if slot_info.free is None:
         return leases, None

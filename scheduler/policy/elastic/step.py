@@ -1,9 +1,10 @@
-"""The elastic part of placing: grants and reclaims under each queue's `elastic` setting, and the decisions about them.
+"""The elastic part of the placing: it grants and reclaims elastic instances under the setting `elastic` of each queue,
+and makes the decisions for it.
 
-The revokes that an assignment needs stand before the assignment, grants after it. With a `preemption_grace` a revoked
-instance keeps its slot until the deadline, and the capacity is given to no other lease before that. A newcomer claims
-the slots meanwhile, and other grants wait for a later cycle. A queue without elastic components costs nothing in this
-step. Source: Zoe; `yielding` is Leasehold's own.
+Revokes that an assignment needs are decided before the assignment, grants after it. With a `preemption_grace` a revoked
+instance keeps its slot until the deadline, and no other lease gets the capacity before that. Meanwhile the reservation
+that needs the slots claims them, and other grants wait for a later cycle. A queue without elastic components costs
+nothing in this step. Source: Zoe; `yielding` is Leasehold's own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,12 +27,12 @@ RECLAIMING: Final = "elastic instances of other reservations are being reclaimed
 
 
 class _SlotUsage:
-    """The leases on one slot, updated with each decision that is written."""
+    """The leases on one slot, as they are after the decisions that were made so far."""
 
     def __init__(self, slot_info: SlotInfo, given: Mapping[tuple[str, str], Resources]) -> None:
-        """Start the usage of a slot.
+        """Start with the leases on the slot.
 
-        `given`: the amounts that this cycle assigned there before, by (reservation, component).
+        `given`: the amounts that this cycle has assigned on the slot, by (reservation, component).
         """
         self._slot_info = slot_info
         self._occupancy = Occupancy(slot_info.leases.values())
@@ -40,14 +41,14 @@ class _SlotUsage:
             self.add("held", amounts)
 
     def revoke(self, elastic_instance: ElasticInstance, *, is_over: bool) -> None:
-        """Note that an instance on the slot ends (`is_over`), or that its holder has a deadline to give it back."""
+        """Record that the lease of an instance on the slot ends (`is_over`), or is revoking until a deadline."""
         amounts = elastic_instance.amounts_on(self._slot_info)
         self.add("held", amounts, -1)
         if not is_over:
             self.add("revoking", amounts)
 
     def fits(self) -> bool:
-        """Return whether all leases that were noted for the slot fit on it together."""
+        """Return whether all recorded leases fit on the slot together."""
         return not is_overfull(self._occupancy.sum(), self._slot_info.pool.lease_limit, self._slot_info.capacity)
 
 
@@ -55,8 +56,8 @@ class ElasticDecisions:
     """Turns the changes of all elastic instances of a cycle into decisions."""
 
     def __init__(self, cycle: CycleState, start: int) -> None:
-        """Start without elastic instances. `start`: how many decisions the cycle had made before the first reservation
-        was placed.
+        """Start without elastic instances. `start`: the number of decisions that the cycle had before the placing
+        began.
         """
         self._cycle, self._start = cycle, start
         self._usages: dict[str, _SlotUsage] = {}
@@ -117,7 +118,9 @@ class ElasticDecisions:
         yield from self._grant(self._early.get(decision.reservation, ()))
 
     def _make_way(self, assign: Assign) -> Iterator[Decision]:
-        """Yield the revokes that an assignment needs, then the assignment; under a grace, a claim instead."""
+        """Yield the revokes that an assignment needs, then the assignment. With a grace, yield a claim in place of the
+        assignment.
+        """
         mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
         for usage, each in mine:
             usage.add("held", each.resources)
@@ -145,7 +148,9 @@ class ElasticDecisions:
         return Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _revoke_others(self) -> Iterator[Decision]:
-        """Yield revokes of elastic instances that rank before the assigned one, and of those that no longer fit."""
+        """Yield the other revokes: of instances that lost their slot to a better rank, and of instances that no longer
+        fit.
+        """
         for slot, elastic_instances in self._revoked.items():
             for elastic_instance in elastic_instances:
                 self._usages[slot].revoke(
@@ -159,7 +164,7 @@ class ElasticDecisions:
         return make_revoke(elastic_instance.holder.id, elastic_instance.lease, "reclaimed", revoke_by, room_for)
 
     def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
-        """Yield grants of the elastic instances that fit now; instances that do not fit wait for a later cycle."""
+        """Yield grants of the elastic instances that fit now. The others wait for a later cycle."""
         for elastic_instance in elastic_instances:
             slot_info = elastic_instance.slot_info
             if slot_info is None or elastic_instance.holder.id in self._claiming:
@@ -184,7 +189,7 @@ class ElasticDecisions:
             )
 
     def _take_name(self, group: ElasticGroup) -> str:
-        """Return the elastic instance with the lowest index in a group that is neither held nor granted yet.
+        """Return the name of the elastic instance with the lowest index in a group that has no lease and no grant yet.
 
         Instances of a group are alike, so the choice does not depend on which grants had to wait. Source: Zoe.
         """
@@ -245,10 +250,11 @@ class ElasticStep:
     def serve(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Let a placed reservation have elastic instances; reclaim elastic instances for one that fits nowhere.
+        """Add the elastic instances of a placed reservation to the step, or reclaim elastic instances for one that fits
+        nowhere.
 
         `slot_infos`: the slots on which the reservation was placed, None if it fits nowhere. Return the slots of the
-        reservation, or None if reclaims do not help.
+        reservation, or None if it fits nowhere after reclaims either.
         """
         cascade = self._cascades.get(demand.queue)
         if cascade is None:
@@ -260,7 +266,9 @@ class ElasticStep:
         return slot_infos
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
-        """Subtract a reservation's requests, placed or kept on these slots, from what a reclaim could free."""
+        """Subtract the requests of a reservation that was placed on these slots, or for which they are kept, from the
+        capacity that a reclaim could free.
+        """
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)
 

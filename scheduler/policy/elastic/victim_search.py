@@ -1,8 +1,8 @@
-"""Which elastic instances are lifted, so that one more instance of a request fits: the last in rank first.
+"""The search for the elastic instances to lift so that one more instance of a request fits: the last in rank first.
 
-A search takes the elastic instances in order, the last in rank first, and adds each one's capacity to its slot, until
-the request fits on a slot. Only the instances of that slot are lifted. The slots are kept in this order for each class
-of requests, so that a search examines only slots that have changed and instances that no search has reached before.
+A search takes the elastic instances in order, the last in rank first, and adds the capacity of each to its slot, until
+the request fits on a slot. Only the instances of that slot are lifted. For each request class the slots are kept in
+this order, so that a search examines only slots that changed and instances that no earlier search has reached.
 """
 
 from bisect import bisect_left
@@ -18,22 +18,22 @@ from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, Ra
 from scheduler.policy.elastic.rated_slots import RatedSlots
 
 _Turn = tuple[int, int, int, int]
-"""The position of an instance in the order of lifts, less is earlier."""
+"""The position of an instance in the order of lifts; the instance with the least one is lifted first."""
 _FIRST: Final[_Turn] = (-(1 << 62), 0, 0, 0)
-"""A turn before that of each elastic instance."""
+"""A position before those of all elastic instances."""
 _rank = attrgetter("rank")
 
 
 def _find_turn(elastic_instance: ElasticInstance) -> _Turn:
-    """Return the turn of an instance: the last group in rank first, in a group the instances granted in this cycle
-    first, then the highest index first.
+    """Return the position of an instance in the order of lifts: the last group in rank first. Within a group, instances
+    that were granted in this cycle come first, then the highest index.
     """
     position, component = elastic_instance.group.rank
     return -position, -component, -elastic_instance.is_granted, -elastic_instance.index
 
 
 class _Candidates:
-    """The slots on which one class of requests fits without elastic instances, in the order of their victims."""
+    """The slots on which requests of one class would fit without elastic instances, in the order of lifts."""
 
     def __init__(self, need: InstanceRequest, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
         """Start without slots. `groups`: all groups in rank order; the caller may insert and remove groups."""
@@ -45,7 +45,9 @@ class _Candidates:
         """The slots of all instances with a turn before this one were examined, or have changed since."""
 
     def find(self, bound: Rank, declined: Sequence[str]) -> Sequence[ElasticInstance]:
-        """Return the instances to lift, of groups from the rank `bound` on, for one more instance of the request."""
+        """Return the instances to lift for one more instance of the request. They belong to groups from the rank
+        `bound` on.
+        """
         if declined:
             self._walk(bound, to_the_end=True)
         while True:
@@ -81,8 +83,8 @@ class _Candidates:
         return _find_turn(victims[-1]) if victims else None
 
     def _list_victims(self, slot_info: SlotInfo) -> Sequence[ElasticInstance]:
-        """Return the elastic instances of a slot without which the request fits there, in the order of lifts; none if
-        it does not fit even without all of them.
+        """Return the elastic instances of a slot that have to be lifted so that the request fits, in the order of
+        lifts. The list is empty if lifting all of them does not suffice.
         """
         standing = self._assignment.standing.get(slot_info.order)
         if not standing or not self._could_serve(slot_info):
@@ -101,7 +103,9 @@ class _Candidates:
         return ()
 
     def _could_serve(self, slot_info: SlotInfo) -> bool:
-        """Return whether the request fits on the empty slot, and the starvation guard does not keep the slot."""
+        """Return whether the request would fit on the slot if the slot were empty, and the starvation guard does not
+        keep the slot.
+        """
         known = self._serves.get(slot_info.order)
         if known is None or not self._assignment.has(slot_info):
             known = self._serves[slot_info.order] = self._assignment.could_serve(self._need, slot_info)
@@ -109,7 +113,7 @@ class _Candidates:
 
 
 class VictimSearch:
-    """Searches for the elastic instances to lift, for one request after the other."""
+    """Searches for the elastic instances to lift, for any number of requests."""
 
     def __init__(self, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
         """Start without searches. `groups`: all groups in rank order; the caller may insert and remove groups."""
