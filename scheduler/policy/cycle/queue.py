@@ -31,7 +31,10 @@ class Demands(dict[Shape, Demand]):
 
 @dataclass(slots=True)
 class Queue:
-    """Pending reservations in order, and the demand of each, in parallel lists: there may be a million reservations."""
+    """Pending reservations in order, and the demand of each.
+
+    These are parallel lists, because there may be a million reservations.
+    """
 
     _rows: list[Reservation] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)

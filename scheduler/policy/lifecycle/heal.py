@@ -1,7 +1,7 @@
-"""Step 2, heal: repair what was lost, interrupted or stuck since the last cycle, and restart what is due.
+"""Step 2, heal: repair what was lost, interrupted or stuck since the last cycle, and restart failed reservations.
 
-A lost essential lease ends its reservation, a lost elastic one ends alone. A reservation that claims a lost slot is
-pending again. Machines that are no longer to be used are retired.
+A reservation that loses an essential lease fails; the loss of an elastic lease ends only that lease. A reservation that
+claims a lost slot is pending again. Machines that are no longer to be used are retired (drained).
 
 Sources: the autoscaler's tick; Orchard for failures and restarts; Zoe for elastic leases; Arvados for changed offerings
 and for the restart of the scheduler. `max_uses`, `recycle_unclean` and `unhealthy_after` are Leasehold's own rules:
@@ -34,8 +34,9 @@ _sequence = attrgetter("sequence")
 def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
     """Repair each slot and each reservation with leases; return the slots whose boot timed out in this cycle.
 
-    The order: ends of graces, interrupted slots, slots that are gone or silent, slots that are stuck in a state,
-    restarts, unconfirmed assignments, slots to retire. A reservation that fails does not affect the others.
+    The order: grace periods that are over, interrupted slots, slots whose machine is gone or whose host is silent,
+    slots that have been in a state for too long, restarts, unconfirmed assignments, slots to retire. A failure of one
+    reservation does not affect others.
     """
     _end_graces(cycle)
     _heal_interrupted(cycle)
@@ -53,7 +54,7 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
 
 
 def _end_graces(cycle: CycleState) -> None:
-    """Requeue each revoking reservation whose grace is over or whose slots are gone already."""
+    """Requeue each revoking reservation whose grace is over or whose machines are gone already."""
     for reservation in cycle.list_in_phase("revoking"):
         revoke_by = reservation.revoke_by
         is_over = revoke_by is None or cycle.is_due(revoke_by)
@@ -67,9 +68,7 @@ def _end_graces(cycle: CycleState) -> None:
 
 
 def _heal_interrupted(cycle: CycleState) -> None:
-    """Drain interrupted slots that are ready, terminate those in flight, and requeue reservations with essential leases
-    on them.
-    """
+    """Drain ready interrupted slots, terminate those in flight, and requeue reservations with essential leases."""
     for slot_info in [each for each in cycle.list_restless() if each.slot.interrupted_at is not None]:
         if slot_info.state in INACTIVE | {"terminating"}:
             continue
@@ -115,9 +114,9 @@ def _find_holders(cycle: CycleState, leases: Leases, phases: Container[str]) -> 
 
 
 def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable[Slot]) -> float | None:
-    """Return when the holder of interrupted machines has to be gone; None: at once.
+    """Return when the holder of interrupted machines has to stop; None: at once.
 
-    It is after `interruption_grace`, and no later than the first of the machines goes.
+    This is the end of `interruption_grace`, or earlier, when EC2 takes the first of the machines back.
     """
     ends = [slot.interrupted_by for slot in slots if slot.interrupted_by is not None]
     if (grace := cycle.settings_of(reservation).interruption_grace) is not None:
@@ -128,7 +127,7 @@ def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable
 
 
 def _find_silent(cycle: CycleState) -> set[str]:
-    """Return the static hosts without a heartbeat for longer than `offline_timeout`; they take no lease."""
+    """Return the ids of static hosts without a heartbeat for longer than `offline_timeout`; they take no lease."""
     silent = set()
     for name, slot_infos in cycle.pools.items():
         pool = cycle.rules.pools[name]
@@ -144,10 +143,9 @@ def _find_silent(cycle: CycleState) -> set[str]:
 
 
 def _fail_lost(cycle: CycleState, silent: Collection[str]) -> None:
-    """Fail each leased reservation with an essential slot that is gone or silent; all its leases end.
+    """Fail each leased reservation with an essential lease on a slot that is gone or silent; all its leases end.
 
-    Speed: most leases are on sound slots, so only reservations on slots that are silent or have a lease of another
-    machine are examined.
+    Speed: only reservations on silent slots, and on slots that have a lease of an earlier machine, are examined.
     """
     leases_on, leased = cycle.view.leases_on, cycle.view.by_phase["leased"]
     owners = {owner for slot in cycle.unsound.union(silent) for owner, _ in leases_on.get(slot, ())}
@@ -166,20 +164,18 @@ def _fail(cycle: CycleState, reservation: Reservation, reason: str) -> None:
 
 
 def _has_all_slots(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether each essential lease of a reservation is still on the machine that it was given on."""
+    """Return whether each essential lease of a reservation is still on the machine for which it was granted."""
     return all(_find_machine(cycle, lease) for lease in reservation.leases if lease.kind == "essential")
 
 
 def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
-    """Return the slot of a lease; None if the slot no longer has the machine (epoch) that the lease was given on."""
+    """Return the slot of a lease; None if the slot no longer has the machine (epoch) that the lease was granted on."""
     slot = cycle.view.slots.get(lease.slot)
     return None if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING else slot
 
 
 def _heal_stuck(cycle: CycleState) -> FailedBoots:
-    """End the state (for example launching or draining) of each slot that has been in it for at least the timeout of
-    that state.
-    """
+    """End the state (for example launching or draining) of each slot that is in it for its timeout or longer."""
     failed_boots: dict[str, list[str]] = {}
     for slot_info in [each for each in cycle.list_restless() if each.state not in AT_REST]:
         slot, pool = slot_info.slot, slot_info.pool
@@ -197,7 +193,7 @@ def _heal_stuck(cycle: CycleState) -> FailedBoots:
             cycle.move_slot(slot_info, Reset(slot=slot.id, reason="cooled_down"))
         else:
             if slot.state in {"booting", "binding"} and not slot.drain_reason:
-                # A machine that was to go anyway shows nothing about the health of its pool.
+                # A machine that was to drain anyway shows nothing about the health of its pool.
                 failed_boots.setdefault(slot.pool, []).append(slot.id)
             _terminate(cycle, slot_info, "timeout")
     return failed_boots
@@ -245,19 +241,19 @@ def _restart(cycle: CycleState) -> None:
 
 
 def may_restart_again(reservation: Reservation, rules: Rules) -> bool:
-    """Return whether a failed reservation is to restart and a restart of `max_restarts` (0: no limit) is left."""
+    """Return whether a failed reservation is to be restarted and has a restart of `max_restarts` (0: no limit) left."""
     most = rules.settings_of(reservation.request.pool, reservation.request.system).max_restarts
     return reservation.request.restart_policy == "on_failure" and (not most or reservation.restarts < most)
 
 
 def is_restart_due(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether a failed reservation was not restarted yet, or longer than `restart_delay` ago."""
+    """Return whether a failed reservation was never restarted, or the last time longer than `restart_delay` ago."""
     last = reservation.restarted_at
     return last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)
 
 
 def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
-    """Wake when the restart of a failed reservation is due; at once if it is due now."""
+    """Schedule a cycle for the time when a failed reservation may be restarted; at once if it may now."""
     last = reservation.restarted_at
     if last is None or is_restart_due(cycle, reservation):
         cycle.timers.add(cycle.now)
@@ -266,11 +262,11 @@ def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
 
 
 def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
-    """Revoke each elastic lease whose slot is gone, silent or interrupted, and end each whose deadline is over.
+    """Revoke each elastic lease whose slot is gone, silent or interrupted, and end each lease whose grace is over.
 
-    On an interrupted slot the instance keeps its lease until the machine goes, or for `interruption_grace`. The
-    reservation stays leased, keeps its rank and counts no restart; it is granted another instance like any other
-    missing one. Source: Zoe, whose loop skips every second dead component.
+    On an interrupted slot the instance keeps its lease until EC2 takes the machine back, or for `interruption_grace`.
+    The reservation stays leased, keeps its rank and counts no restart; the missing instance is granted again like any
+    other. Source: Zoe, whose loop skips every second dead component.
     """
     for reservation in sorted(filter(cycle.stays_leased, cycle.view.stretching.values()), key=_sequence):
         for lease in reservation.leases:
@@ -281,7 +277,7 @@ def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
 def _find_loss(
     cycle: CycleState, reservation: Reservation, lease: Lease, silent: Collection[str]
 ) -> tuple[RevokeReason, float | None] | None:
-    """Return why an elastic lease has to end and when (None: now); None if the lease goes on."""
+    """Return why an elastic lease has to end, and its deadline (None: now). Return None if the lease goes on."""
     slot = _find_machine(cycle, lease)
     if slot is None:
         return "slot_gone", None
@@ -306,7 +302,7 @@ def _revoke(
 
 
 def drop_claims(cycle: CycleState) -> None:
-    """Requeue each reservation that claims a slot which is gone, drains, is offline or has another machine. What its
+    """Requeue each reservation with a claim on a slot that is gone, drains, is offline or has another machine. What its
     account paid for the claim is not refunded.
     """
     for reservation in cycle.list_claimants():
@@ -316,7 +312,7 @@ def drop_claims(cycle: CycleState) -> None:
 
 
 def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
-    """Return the reason of the requeue if the claimed machine will not take the lease; None if it will."""
+    """Return why the claimed slot will not take the lease any more; None if it will."""
     slot_info = cycle.slot_infos.get(lease.slot)
     if slot_info is None or slot_info.slot.epoch != lease.epoch or slot_info.state not in {"ready", "draining"}:
         return "slot_gone"
@@ -328,11 +324,11 @@ def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
 
 
 def requeue_unconfirmed(cycle: CycleState) -> None:
-    """Requeue each reservation that was not confirmed for `confirm_timeout` (age >= timeout); after `max_unconfirmed`
+    """Requeue each reservation that was not confirmed for `confirm_timeout` seconds or longer. After `max_unconfirmed`
     times (0: no limit) it fails.
 
-    No reservation is requeued while an adopted machine has not answered, for `adoption_timeout` at most: its holder may
-    be about to confirm from there. Source: Arvados (restart of the scheduler).
+    While a machine that was found running has not reported yet, no reservation is requeued, for at most
+    `adoption_timeout`: a holder on the machine may be about to confirm. Source: Arvados (restart of the scheduler).
     """
     every = (cycle.rules.scheduler, *cycle.rules.scheduler.system.values())
     if not any(settings.confirm_timeout for settings in every):
@@ -357,7 +353,7 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
 
 
 def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
-    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times; count it for each of its slots."""
+    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times. Each of its slots counts this."""
     for lease in reservation.leases:
         slot_info = cycle.slot_infos.get(lease.slot)
         if slot_info is not None and lease.kind == "essential":
@@ -371,7 +367,7 @@ def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
 
 
 def retire(cycle: CycleState) -> None:
-    """Drain slots that are to leave service, for the reasons of `find_reason_to_retire`.
+    """Drain each slot for which `find_reason_to_retire` has a reason.
 
     A draining slot takes no new lease; its leases go on.
     """

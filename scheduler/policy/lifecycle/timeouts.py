@@ -1,4 +1,4 @@
-"""Timeouts of a row as it is now: of a slot in its state, and of a static host without a heartbeat."""
+"""Timeouts: how long a slot may be in a state, and a static host without a heartbeat."""
 
 from math import inf
 
@@ -8,7 +8,9 @@ from scheduler.model.transitions import HOLDING, SlotState
 
 
 def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
-    """Return whether a static host in service sent nothing for longer than `offline_timeout`. Source: Orchard."""
+    """Return whether a static host that is in service sent nothing for longer than `offline_timeout`.
+    Source: Orchard.
+    """
     if pool is None or pool.is_elastic or slot.state not in HOLDING or slot.last_seen is None:
         return False
     return now - slot.last_seen > pool.offline_timeout
@@ -27,10 +29,10 @@ def find_timeout(state: SlotState, pool: Pool) -> float:
 
 
 def find_deadline(slot: Slot, pool: Pool) -> float:
-    """Return when the slot has been in its state for the timeout of that state; infinity for a state without one."""
+    """Return when a slot that stays in its state times out; infinity for a state without a timeout."""
     return slot.since + find_timeout(slot.state, pool)
 
 
 def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:
-    """Return whether the slot has been in its state for the timeout of that state."""
+    """Return whether the slot has been in its state for at least the timeout of that state."""
     return pool is not None and now >= find_deadline(slot, pool)

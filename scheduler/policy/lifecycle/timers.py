@@ -41,17 +41,17 @@ def expire(cycle: CycleState) -> Unexpired:
 
 
 _MANY: Final = frozenset({Assign, Cores})
-"""Frequent kinds of decisions that are not examined when the next cycle's time is found. `Timers.lease_terms` stands
-for the leases; a limit of cores never falls due.
+"""Frequent kinds of decisions, which `wake` does not examine: `Timers.lease_terms` covers assignments, and a limit of
+cores has no deadline.
 """
 
 
 def wake(cycle: Shared, back_offs_end: float) -> float | None:
-    """Return when the next cycle is due; None if nothing falls due.
+    """Return when the next cycle is due; None: at no time.
 
-    That is the first instant that an earlier step added, at which a decision of this cycle gives a later one something
-    to do, or at which postponed work may go on. `back_offs_end`: when the first launch back-off ends that
-    held a launch back; infinity if there is none.
+    This is the first of: the times that earlier steps added, the times at which a decision of this cycle makes a later
+    one necessary, and the time at which postponed work may go on. `back_offs_end`: when the first launch back-off ends
+    that prevented a launch in this cycle; infinity if none did.
     """
     cycle.timers.add(back_offs_end)
     cycle.timers.add(cycle.turns.finish(cycle.now, decided=bool(cycle.decisions)))
@@ -97,8 +97,8 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
 
 
 def _wake_after_timeout(cycle: CycleState, timeout: float) -> None:
-    """Add the end of a timeout that begins now to the times at which a cycle is due. A timeout of 0 is off, or due in
-    the next cycle in any case.
+    """Schedule a cycle for the end of a timeout that begins now. Nothing is scheduled for 0: the timeout is off, or the
+    next cycle handles it in any case.
     """
     if timeout:
         cycle.timers.add(cycle.now + timeout)

@@ -1,8 +1,7 @@
 """CPU bursting: the leases on a slot may use its spare cores in equal parts.
 
-This sets a limit for each lease and reserves nothing: the slot's free amounts stay as they are. Only slots that changed
-since the limits of their leases were last right are examined, so a cycle that changes nothing examines none. Source:
-Zoe.
+Each lease gets a limit and no reservation: the free amounts of the slot do not change. Only slots that changed since
+the limits of their leases were last computed are examined. Source: Zoe.
 """
 
 from collections import defaultdict
@@ -36,12 +35,12 @@ from scheduler.policy.cycle.step_values import Scaled, Shared
 
 
 def share(cycle: Scaled) -> Shared:
-    """Let each lease of a slot with `cpus` use its own cpus and an equal part of the slot's spare cpus.
+    """Set the limit of each lease on a slot with `cpus` to its own cpus and an equal part of the slot's spare cpus.
 
-    The part is max(0, the slot's cpus - the sum of its leases') / their number. Each lease with another limit gets a
-    decision; a new lease starts at its own `cpus`. Leases that this cycle assigns, grants and ends are counted as such.
-    Revoking leases count until they end, claims do not count. Decisions stand in order of submission, those of one
-    reservation in slot order.
+    The part is max(0, the slot's cpus - the sum of its leases' cpus) / the number of leases. A lease whose limit
+    changes gets a decision; a new lease starts at its own `cpus`. Leases that this cycle assigns, grants and ends are
+    taken into account. Revoking leases count until they end, claims do not count. Decisions stand in order of
+    submission, those of one reservation in slot order.
     """
     rules, slot_infos = cycle.rules, cycle.slot_infos
     if not (cycle.view.has_limits or (rules.has_shared_cores and cycle.has_cpus)):
@@ -71,9 +70,9 @@ def share(cycle: Scaled) -> Shared:
 
 
 def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
-    """Return the cpus that each lease of a slot may use in addition to its own, given the `cpus` of each lease.
+    """Return the cpus that each lease of a slot may use in addition to its own. `owns`: the `cpus` of each lease.
 
-    None if the slot has no `cpus` or no leases; 0 with `share_cores` false.
+    None if the slot has no `cpus` or no leases; 0 if `share_cores` is false.
     """
     capacity: Resources | None = slot.resources
     if capacity is None and (pool := rules.pools.get(slot.pool)) is not None:
@@ -85,12 +84,12 @@ def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
 
 
 def own_cores(resources: Resources) -> float:
-    """Return the number of cpus that a lease was given, without spare ones."""
+    """Return the number of cpus that a lease with these resources has of its own, without spare ones."""
     return resources.get(CPUS, 0.0)
 
 
 def present_spare(lease: Lease | Placement) -> float:
-    """Return the cpus that a lease may use in addition to its own at present; 0 for a new one."""
+    """Return the cpus that a lease may use now in addition to its own; 0 for a new lease."""
     if isinstance(lease, Placement) or lease.cores is None:
         return 0.0
     return lease.cores - own_cores(lease.resources)
@@ -102,12 +101,13 @@ def is_same(cores: float, other: float) -> bool:
 
 
 def list_users(leases: Iterable[Lease]) -> list[Lease]:
-    """Return the leases that may use the slot: all except claims."""
+    """Return the leases whose holders may use the slot: all except claims."""
     return [lease for lease in leases if lease.state != "claimed"]
 
 
 def _is_filled(slot_info: SlotInfo, came: int) -> bool:
-    """Return whether an empty slot was filled completely, so that nothing is left to share.
+    """Return whether new leases use an empty slot completely, so that it has no spare cpus. `came`: how many leases are
+    new.
 
     Speed: this is so for most slots of a busy cycle.
     """
@@ -124,7 +124,7 @@ class _Moves:
     came: dict[str, list[tuple[str, Placement]]] = field(default_factory=lambda: defaultdict(list))
     """The leases that begin, by slot: (reservation, placement)."""
     gone: set[str] = field(default_factory=set)
-    """Ids of reservations of which all leases end."""
+    """Ids of reservations that lose all their leases."""
     parted: set[tuple[str, str]] = field(default_factory=set)
     """Single leases that end, as (reservation, component)."""
 
@@ -138,8 +138,8 @@ class _Moves:
 
 
 def _follow(decisions: Sequence[Decision]) -> _Moves:
-    """Read the decisions of the cycle, last one first, and collect the leases that begin and end. A lease that was
-    assigned before its reservation lost all leases does not count.
+    """Collect the leases that begin and end in this cycle from its decisions, last one first. A lease does not count if
+    its reservation lost all leases after the assignment.
     """
     moves = _Moves()
     came, gone = moves.came, moves.gone

@@ -27,20 +27,22 @@ from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits
 
 Leases = tuple[Placement, ...]
 UNPLACED, COVERED, LEASED = range(3)
-"""What placing did with a reservation, one byte each, because there may be a million reservations."""
+"""The result of placing one reservation: it fits on nothing, capacity is kept for it, or it is leased. One byte each,
+because there may be a million reservations.
+"""
 IS_UNPLACED, IS_LEASED = (bytes(fate == each for each in range(256)) for fate in (UNPLACED, LEASED))
-"""Tables for `bytes.translate`: by result of a reservation, whether the reservation is unplaced, or leased."""
+"""Tables for `bytes.translate`, which turn results into 1 or 0: whether the reservation is unplaced, or leased."""
 BEHIND = "an earlier reservation in the queue waits, and backfill is off"
 
 
 def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
-    """Serve each pending reservation in queue order; return those that fit on nothing that is ready or in flight.
+    """Place the pending reservations in queue order; return those that fit on nothing that is ready or in flight.
 
-    A reservation is leased if all instances fit on ready slots. If not, it keeps capacity that is ready or in flight
-    for all instances (`booting`). If that is missing too, it is passed over, and later reservations are still tried,
-    but not on slots that the starvation guard keeps for it. Without `backfill` the first reservation without a lease
-    ends the placing in its queue. Later reservations keep in-flight capacity, unless that first one is a gang: a gang
-    uses ready slots together with slots that are launched for it.
+    A reservation is leased if all its instances fit on ready slots. If not, capacity that is ready or in flight is kept
+    for all of them (`booting`). If that does not suffice either, the reservation is passed over, and later reservations
+    are tried, except on slots that the starvation guard keeps. Without `backfill` the first reservation without a lease
+    ends the placing in its queue. In-flight capacity is then kept for later reservations, unless the first one is a
+    gang: a gang uses ready slots together with slots that are launched for it.
     """
     if not (queue.ids or cycle.returning or cycle.view.stretching or cycle.rules.has_quota):
         return Unplaced(queue, (), Protected((), {}), ())
@@ -59,7 +61,9 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
 
 
 def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
-    """Assign claimed slots that elastic instances give back, in queue order; return reservations without a claim."""
+    """Assign claimed slots that elastic instances have given back, in queue order. Return the queue without the
+    reservations that have claims.
+    """
     if not cycle.list_claimants():
         return waiters
 
@@ -122,10 +126,10 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
 def _pass_over(
     cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], deferred: set[str]
 ) -> int | None:
-    """Return the result of a reservation that is not tried in this cycle; None if it is tried.
+    """Return the result of a reservation that is not tried in this cycle; None if it is to be tried.
 
-    It is not tried behind a gang in a queue without backfill, or if the work budget of its principal is spent (without
-    backfill, later reservations wait for it).
+    A reservation behind a gang in a queue without backfill is not tried, and none whose principal has spent its work
+    budget (without backfill, later reservations wait for that one).
     """
     if blocked and blocked.get(demand.queue):
         deferred.add(reservation.id)
@@ -149,8 +153,8 @@ def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) 
 
 
 def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
-    """Return the unplaced reservations together with those of quota and interrupted ones that fit on nothing ready or
-    in flight.
+    """Add to the unplaced reservations those of `quota` queues and interrupted ones that fit on nothing ready or in
+    flight.
     """
     late = demanding
     if late.ids and (cycle.preempted or any(slot_info.is_coming for slot_info in cycle.slot_infos.values())):
@@ -164,9 +168,9 @@ def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demand
 def _block(
     cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], *, is_gang: bool
 ) -> None:
-    """Stop placing in this queue: backfill is off and this reservation got no lease.
+    """Stop placing in the queue of this reservation: backfill is off there, and this reservation got no lease.
 
-    Later reservations keep in-flight capacity unless this one is a gang.
+    In-flight capacity is kept for later reservations unless this one is a gang.
     """
     if demand.queue in blocked:
         cycle.wait(reservation.id, "behind_queue", BEHIND)
@@ -176,8 +180,8 @@ def _block(
 class _Search:
     """Searches for slots, for one demand after the other.
 
-    Capacity only shrinks in the meantime, unless elastic instances are reclaimed. So a demand that did not fit once
-    does not fit for later reservations that share it.
+    Free capacity only shrinks during the placing, unless elastic instances are reclaimed. So if a demand did not fit
+    once, later reservations with the same demand do not fit either.
     """
 
     def __init__(self, cycle: CycleState, waiters: Queue, elastic: ElasticStep, few_kept: Shortage) -> None:
@@ -199,9 +203,10 @@ class _Search:
     def stretch(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Return the given slots of a reservation, or slots for it that are reclaimed from elastic instances.
+        """Return `slot_infos`, the slots found for a reservation; if there are none, slots that are reclaimed from
+        elastic instances for it.
 
-        A reclaim may free more capacity than the reservation needs, so what is known of failed searches is forgotten.
+        A reclaim may free more capacity than the reservation needs, so failed searches are tried again afterwards.
         """
         if self._elastic.is_active:
             slot_infos = self._elastic.serve(reservation, demand, slot_infos)
@@ -210,7 +215,9 @@ class _Search:
         return slot_infos
 
     def find_ready(self, demand: Demand) -> list[SlotInfo] | None:
-        """Return ready slots for all instances of a demand and spend their capacity; None if one does not fit."""
+        """Return ready slots for all instances of a demand and take their capacity; None if an instance
+        does not fit.
+        """
         if demand in self._without_room:
             return None
         slot_infos = fill(demand, (self._cycle.ready,), shortage=self._few_ready)
@@ -235,9 +242,9 @@ class _Search:
         return True
 
     def note_hopeless(self, demand: Demand, guard: StarvationGuard) -> None:
-        """Note that no search is left for a demand, unless the guard keeps slots.
+        """Record that further searches for a demand are useless, unless the starvation guard keeps slots.
 
-        If it does, each wait reports whether the reservation missed a kept slot.
+        If it keeps slots, each waiting reservation reports whether it would fit on one of them.
         """
         if guard.keeps_any:
             self.hopeless.clear()
@@ -246,10 +253,11 @@ class _Search:
 
 
 def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> dict[Demand, Iterator[Leases]]:
-    """Return for each demand with one instance the leases of its reservations, until the demand fits nowhere.
+    """Return for each demand with one instance an iterator that yields the leases of its reservations, until the demand
+    fits nowhere.
 
-    Demands that declined slots, queues without backfill, and pools with elastic instances are left to other searches:
-    there a search depends on more than the capacity that earlier reservations left.
+    Demands with declined slots, queues without backfill and pools with elastic instances have no iterator: there a
+    search depends on more than the capacity that earlier reservations left.
     """
     different = waiters.different
     uses = Counter(name for demand in different for name in demand.pools)
@@ -268,10 +276,10 @@ def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> 
 
 
 def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
-    """Return whether no other demand uses the pools of this one in the cycle, so that all its leases can be taken at
+    """Return whether no other demand of the cycle uses the pools of this one, so that all its leases can be chosen at
     once.
 
-    A demand that spreads never is: then each lease changes which slot is best.
+    A demand with `spread` never is alone: there each lease changes which slot is best.
     """
     return not demand.needs[0].spreads and all(uses[name] == 1 for name in demand.pools)
 
@@ -288,7 +296,7 @@ def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:
 
 
 def _cover_returning(cycle: CycleState, search: _Search) -> list[Reservation]:
-    """Keep capacity for interrupted reservations in their grace, in queue order.
+    """Keep capacity for interrupted reservations that are in their grace period, in queue order.
 
     Return those that fit on nothing that is ready or in flight.
     """

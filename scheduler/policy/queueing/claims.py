@@ -14,16 +14,17 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 
 Hold = Callable[[Reservation, tuple[Lease, ...]], object]
-"""A function that assigns the given leases to a reservation, and spends their capacity."""
+"""A function that assigns these leases to a reservation and takes their capacity."""
 
 
 def assign_claims(
     cycle: CycleState, claimants: Iterable[Reservation], hold: Hold, givers: str, *, is_exclusive: bool
 ) -> None:
-    """Assign each reservation with claims its leases as soon as they fit beside held and revoking leases there.
+    """Assign each reservation with claims its leases as soon as they fit on the slots beside the held and revoking
+    leases.
 
     Until then the reservation waits and gets no other slot. `is_exclusive`: a later claimant of a slot waits until the
-    earlier one has its lease. `givers` names, in the reason of the wait, what gives the slot back.
+    earlier one has its lease. `givers`: what gives the slot back, for the reason of the wait.
     """
     blocked: set[str] = set()
     for reservation in claimants:
@@ -56,5 +57,5 @@ def _has_room(slot_info: SlotInfo, reservation: Reservation) -> bool:
 
 
 def _redeem(cycle: CycleState, claim: Lease) -> Lease:
-    """Return the lease that a claim becomes: it is assigned now, so `min_run_time` counts from now on."""
+    """Return the lease that a claim becomes. It is assigned now, so `min_run_time` counts from now on."""
     return msgspec.structs.replace(claim, state="held", assigned_at=cycle.now)

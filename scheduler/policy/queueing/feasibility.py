@@ -1,6 +1,7 @@
-"""Reservations that cannot be placed whatever is free: on hold, without a pool, or larger than any slot or offering.
+"""Reservations that cannot be placed however many slots are free: on hold, without a pool, or too large for every slot
+and offering.
 
-Checked before placement in each cycle, and when a request is submitted. Source: Arvados.
+Each cycle checks this before the placing, and the intake when a request is submitted. Source: Arvados.
 """
 
 from collections.abc import Iterable, Iterator
@@ -80,7 +81,9 @@ class Feasibility:
         return self._held[key]
 
     def _iterate_kinds(self, name: str) -> Iterator[_Kind]:
-        """Yield the kinds of slots of a pool, each only when it is asked for: the first kinds hold most requests."""
+        """Yield the kinds of slots of a pool one by one: usually one of the first can hold a request, and the others
+        are not needed.
+        """
         yield from self._kinds[name]
         for kind in self._more_kinds[name]:
             self._kinds[name].append(kind)
@@ -88,7 +91,7 @@ class Feasibility:
 
 
 def _list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
-    """Yield capacity and labels of active slots and of hosts that are away; of slots that are equal, only one."""
+    """Yield capacity and labels of active slots and of absent static hosts; of equal slots only one."""
     known: set[tuple[object, object]] = set()
     for slot_info in slot_infos:
         if slot_info.is_active or not slot_info.pool.is_elastic:

@@ -13,9 +13,9 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged
 
 READ_BY: Final[Mapping[str, str]] = MappingProxyType({"priority": "priority", "account": "quota"})
-"""Field of a request -> the only queue type that reads the field.
+"""Field of a request -> the only queue type that uses the field.
 
-If another queue type gets a value for the field, the answer to the request has a warning. A priority of 0 causes none:
+A request that sets the field for another type of queue is answered with a warning. A priority of 0 causes no warning:
 it puts a reservation on hold in each queue.
 """
 DEFAULT_PRIORITY: Final = 1.0
@@ -34,7 +34,7 @@ def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[st
 
 
 _MOST_LABELS: Final = 1 << 20
-"""A number above the labels of any reservation: in a rank made of level and labels, the level always decides first."""
+"""More labels than any reservation has: a rank is level x this number - labels, so the level always decides first."""
 
 
 def count_required(shape: Shape) -> int:
@@ -46,9 +46,9 @@ def count_required(shape: Shape) -> int:
 
 
 def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
-    """Return a rank by quota level, then by number of required labels, most first.
+    """Return a rank function: the better quota level first, then the larger number of required labels.
 
-    The older of two equal reservations is first. Source: qscheduler.
+    Of two equal reservations the older one is first. Source: qscheduler.
     """
     level_of, shapes = cycle.balances.level_of, cycle.view.shapes
     counts: dict[Shape, int] = {}
@@ -65,8 +65,7 @@ def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
 
 Rank = Callable[[Reservation], float]
 LEAST_SIZE = nextafter(0.0, 1.0)
-"""The rank of a reservation whose size is above 0 and was rounded to 0, so that it stays behind those whose size is 0.
-"""
+"""The rank of a reservation whose size is above 0 and was rounded to 0: it stays behind reservations of size 0."""
 
 
 def _equal(_: Reservation) -> float:
@@ -82,8 +81,8 @@ def _size(reservation: Reservation) -> float:
 
 
 RANKS: dict[str, Rank] = {"fifo": _equal, "priority": _priority, "size": _size, "quota": _equal}
-"""By queue type: the rank function. The smallest rank is first; ties go to the older reservation, then to the order of
-submission.
+"""By queue type: the rank function. The smallest rank is first; of equal ranks the older reservation, then the one
+submitted earlier.
 """
 
 
@@ -93,11 +92,11 @@ def _find_ranks(cycle: CycleState) -> dict[str, Rank]:
 
 
 def _rank_by_present_size(cycle: CycleState) -> Rank:
-    """Return the rank under `dynsize`: max(0, S0 − `dynsize_decay` × seconds since `created_at`).
+    """Return the rank function of `dynsize`: max(0, S0 − `dynsize_decay` × seconds since `created_at`).
 
-    S0 is the size at first. The size falls to 0 and never grows, so that no reservation waits behind smaller newcomers
-    forever. Source: Zoe, whose sizes jump back to their start. All sizes of a queue fall alike, so the order changes
-    only when a size comes to 0: a cycle is then due.
+    S0 is the size at the submission. A size falls to 0 and never grows, so that no reservation waits behind smaller
+    newcomers forever. Source: Zoe, whose sizes jump back to their start. All sizes of a queue fall equally fast, so the
+    order changes only when a size reaches 0; a cycle is scheduled for that time.
     """
     shapes = cycle.view.shapes
     known: dict[Shape, tuple[float, float]] = {}
@@ -118,10 +117,10 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
 
 
 def _find_first_size(cycle: CycleState, shape: Shape) -> float:
-    """Return the size at first: (sum of `cpus`) × (sum of `memory_mib`) over all instances.
+    """Return the size at the submission: (sum of `cpus`) × (sum of `memory_mib`) over all instances.
 
-    A sum counts as 1 if no instance has the resource. The first pool that serves the reservation gives the defaults of
-    a component.
+    A sum counts as 1 if no instance has the resource. Resources that a component does not request are the defaults of
+    the first pool that serves the reservation.
     """
     pools = cycle.rules.serving_pools(shape.pool, shape.system)
     first = cycle.rules.pools[pools[0]] if pools else None
@@ -135,10 +134,7 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
 
 
 def order(cycle: Charged) -> Queue:
-    """Return the pending reservations in queue order.
-
-    A requeued reservation is ordered by its age, as if it had never left.
-    """
+    """Return the pending reservations in queue order. The age of a requeued reservation counts from its submission."""
     waiters = cycle.list_waiters()
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
         rank, groups = rank_by_level(cycle), cycle.group_waiters()
@@ -150,13 +146,13 @@ def order(cycle: Charged) -> Queue:
 
 
 def sort_queue(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
-    """Return the given reservations in queue order, each with the demand that it has."""
+    """Return these reservations in queue order, each with its demand."""
     return _rank(cycle, cycle.sort_queue(reservations))
 
 
 def _rank(cycle: CycleState, queue: Queue) -> Queue:
-    """Return a queue sorted by the setting `queue` (`priority`, `size`, …). The given queue is in order of age, and
-    reservations of equal rank keep that order.
+    """Return a queue sorted by the setting `queue` (`priority`, `size`, …). `queue` is in order of age, which decides
+    between equal ranks.
     """
     if cycle.rules.scheduler.system:
         return queue.sort(_find_rank_by_system(cycle))
@@ -166,7 +162,7 @@ def _rank(cycle: CycleState, queue: Queue) -> Queue:
 
 
 def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tuple[float, float]] | None:
-    """Return the rank of reservations in the queue; None if ranks change with the time or with the balances."""
+    """Return the rank function of the pending queue; None if ranks change with the time or with account balances."""
     rules = cycle.rules
     for settings in (rules.scheduler, *rules.scheduler.system.values()):
         if settings.queue == "quota" or (settings.queue == "dynsize" and settings.dynsize_decay):
@@ -177,9 +173,9 @@ def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tupl
 
 
 def _find_rank_by_system(cycle: CycleState) -> Callable[[Reservation], tuple[float, float]]:
-    """Return a rank that puts the queue of each system with its own settings behind the common queue.
+    """Return a rank function that puts the queue of each system with its own settings behind the common queue.
 
-    The queues share no slots, but they share the `max_slots` over all pools: the common queue launches first.
+    These queues share no slots, but one `max_slots` over all pools: launches for the common queue come first.
     """
     rules, ranks = cycle.rules, _find_ranks(cycle)
     positions = {name: float(position) for position, name in enumerate(("", *rules.scheduler.system))}

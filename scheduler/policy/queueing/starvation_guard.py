@@ -1,6 +1,7 @@
 """The starvation guard: keep the slots that could serve a reservation that has waited for too long.
 
-Without it a large reservation waits forever while small ones keep each slot half full. It limits Orchard's backfill.
+Without the guard a large reservation waits forever while small ones keep each slot half full. The guard is a limit to
+Orchard's backfill.
 """
 
 from bisect import bisect_left
@@ -27,7 +28,9 @@ It is made of the shape, the pools that may launch on-demand offerings at any pr
 
 
 def has_waited_too_long(created_at: float, limit: float, now: float) -> bool:
-    """Return whether a reservation has been pending for longer than `starvation_guard` (`limit`, seconds; 0: off)."""
+    """Return whether a reservation has been pending for longer than `limit`, the setting `starvation_guard` (seconds;
+    0: off).
+    """
     return limit > 0 and now - created_at > limit
 
 
@@ -46,7 +49,7 @@ def find_next_protection(view: View, rules: Rules, now: float) -> float:
 class StarvationGuard:
     """Keeps the slots that could serve a reservation that has waited too long from all reservations behind it.
 
-    Nothing that could serve a protected gang is launched for reservations behind it either
+    Launches that could serve a protected gang are not made for reservations behind it either
     (`policy/scaling/launch.py`). `oldest`: `created_at` of the oldest reservation in the queue.
     """
 
@@ -93,7 +96,7 @@ class StarvationGuard:
         self._looked_after.add(kind)
 
     def is_done_with(self, demand: Demand) -> bool:
-        """Return whether the starvation guard has nothing left to do for reservations with this demand."""
+        """Return whether `protect` and `keeps_out` would change nothing for reservations with this demand."""
         is_due = has_waited_too_long(self._oldest, demand.settings.starvation_guard, self._cycle.now)
         return not is_due or _kind_of(demand) in self._looked_after
 
@@ -117,7 +120,9 @@ class StarvationGuard:
         self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
-        """Return whether a reservation without a ready slot would fit if the guard kept no slots for others."""
+        """Return whether a reservation that fits on no ready slot would fit if the guard kept no slots for other
+        reservations.
+        """
         if len(demand.needs) > 1:
             return has_room(demand, (self._cycle.ready, *self.kept.values()), self.few)
         if demand not in self._kept_out:

@@ -1,6 +1,6 @@
-"""Step 6, launch: slots for reservations for which none is ready or in flight.
+"""Step 6, launch: slots for reservations that fit on nothing that is ready or in flight.
 
-Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice of the offering, back-offs).
+Sources: the autoscaler's tick (capacity in flight is used first), Arvados (choice of the offering, back-offs).
 """
 
 from collections.abc import Iterable
@@ -20,32 +20,36 @@ from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits
 
 @dataclass
 class TrialLaunch:
-    """The launches that one demand (a kind of request) would need, as a trial. `fill` makes them; if it returns None,
-    they do not suffice, and the caller undoes them.
+    """The launches that one demand would need, made as a trial. If `fill` returns None, they do not suffice, and the
+    caller must call `undo`.
     """
 
     cycle: CycleState
     limits: LaunchLimits
     demand: Demand
     there: list[SlotIndex]
-    """Where instances of the demand may go without a launch, including slots that are kept for it."""
+    """Indexes of the slots that instances of the demand may use without a launch, including slots that are
+    kept for it.
+    """
     launched: list[tuple[str, Choice, SlotInfo]] = field(default_factory=list)
     held: str = ""
-    """The code of what holds back the launch that the demand lacks; "" if no launch would serve it."""
+    """Code of the reason that prevents a launch for the demand; "" if no launch would serve it."""
     lacks_one: bool = False
-    """Whether the demand lacked a launch. If not, its instances exclude each other on the slots that exist."""
+    """Whether a launch that the demand needs was impossible. If false although `fill` failed, its instances exclude
+    each other on the slots that exist.
+    """
 
     def fill(self) -> list[SlotInfo] | None:
-        """Launch what the demand lacks, and return a slot for each instance.
-
-        None if that fails: undo the launches then.
+        """Launch the slots that the demand needs, and return a slot for each instance. None: that is impossible, and
+        the caller must call `undo`.
         """
         return fill(self.demand, self._list_indexes(), self._launch)
 
     def foresee_code(self) -> str:
-        """Return the waiting code that the demand would get if its launches were decided now.
+        """Return the waiting code that the demand would get if its launches were decided now; "" if they would serve
+        it.
 
-        It is "" if they would serve the demand. The launches are undone.
+        The trial launches are undone.
         """
         is_served = has_room(self.demand, self._list_indexes(), extend=self._launch)
         self.undo()
@@ -57,7 +61,7 @@ class TrialLaunch:
     def _launch(self, need: InstanceRequest) -> SlotInfo | None:
         """Launch a slot for one instance in the first pool that can, and return the slot.
 
-        If no pool can, return None and keep the code of what holds the launch back.
+        If no pool can, return None and store the code of the reason in `held`.
         """
         found = self.limits.find_launch(self.demand, need)
         if isinstance(found, str):
@@ -75,8 +79,8 @@ class TrialLaunch:
             self.limits.undo(name, slot_info)
 
     def probe(self) -> None:
-        """Launch one slot alone as a test after a back-off for EC2's quota: a gang that needs several slots begins with
-        the first.
+        """Launch a single slot as a test, after a back-off for EC2's quota has ended. A gang that needs several slots
+        gets the first of them in this way.
         """
         if self.held != "at_quota" or not self.launched:
             return
@@ -94,17 +98,16 @@ class TrialLaunch:
 
 
 WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
-"""Waiting codes of a demand that lacks nothing but a slot within `max_slots` or EC2's quota."""
+"""Waiting codes of a demand whose launch only `max_slots` or EC2's quota prevents."""
 
 
 def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:
-    """Launch what each reservation lacks, in queue order, and return the launches that were withheld.
+    """Launch the slots that each reservation needs, in queue order, and return the launches that were withheld.
 
     A reservation uses capacity on slots launched earlier in this cycle before it causes a launch: n reservations with p
     places in flight cause ceil((n - p) / places of a slot) launches. A reservation whose launches are not all possible
-    launches nothing and waits with the code of what holds them back. If the starvation guard protects such a gang,
-    nothing that could serve it is launched for reservations behind it. Elastic instances come last, after all essential
-    ones.
+    launches nothing and waits with the code of the reason. If the starvation guard protects such a gang, launches that
+    could serve it are not made for reservations behind it. Elastic instances come last, after all essential ones.
     """
     cycle.turns.begin_launches(cycle.count_steps())
     withheld = _launch_for_all(cycle, unplaced, limits)
@@ -115,7 +118,7 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
 def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits) -> list[Demand]:
     """Launch for every unplaced reservation; return the demands whose launches are withheld.
 
-    A refusal holds for all reservations with the same demand, so each demand is tried once as long as nothing is
+    A refusal is the same for all reservations with the same demand, so each demand is tried once until something is
     launched: the queue may have a million rows.
     """
     refused: dict[Demand | str, _Refusal] = {}
@@ -151,7 +154,7 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
             withheld.append(demand)
     for refusal in refused.values():
         cycle.wait_all(refusal.ids, repeat(refusal.reason))
-    # From here on nothing is launched: what holds for one reservation holds for all with the same demand.
+    # Nothing more is launched: the result of one reservation is that of all with the same demand.
     left = demands[tried:]
     reasons = {demand: refusal.reason for demand, refusal in refused.items()}
     cycle.wait_all(ids[tried:], map(reasons.__getitem__, left))
@@ -163,8 +166,8 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
 def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
     """Launch for elastic instances without capacity, in rank order, in pools with `launch_for_elastic`.
 
-    For a pending reservation only if its essential instances wait for slots in flight alone. Elastic instances use
-    capacity in flight before they cause a launch. Source: Zoe.
+    The elastic instances of a pending reservation count only if its essential instances wait for slots in flight and
+    for nothing else. Elastic instances use capacity in flight before they cause a launch. Source: Zoe.
     """
     hopeless: set[tuple[InstanceRequest, bool]] = set()
     for reservation, demand, count in shortages:
@@ -184,22 +187,24 @@ def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage],
 
 @dataclass(slots=True)
 class _Refusal:
-    """Why nothing is launched for one demand. The refusal holds until something is launched that could change it."""
+    """Why nothing is launched for one demand. The refusal is valid until a launch that could change it."""
 
     demand: Demand
     held: str
-    """The code of what holds a launch back; "" if no launch would serve the demand."""
+    """Code of the reason that prevents a launch; "" if no launch would serve the demand."""
     reason: tuple[str, str]
-    """The reported waiting code and its sentence."""
+    """The waiting code that is reported, and its sentence."""
     launches: int
     own_launches: int
-    """Launches of this cycle when the launch was refused: in all pools, and in the pools of the demand."""
+    """The number of launches in this cycle at the time of the refusal: `launches` in all pools, `own_launches` in the
+    pools of the demand.
+    """
     ids: list[str] = field(default_factory=list)
-    """The reservations that the refusal holds for."""
+    """Ids of the reservations with this demand."""
 
     def still_holds(self, limits: LaunchLimits) -> bool:
-        """Return whether launches since the refusal change nothing: full pools stay full, and other pools had the
-        launches.
+        """Return whether the launches since the refusal cannot change it: the pools of the demand are at `max_slots`,
+        and only other pools had launches.
         """
         if self.held != "at_max_slots" or self.own_launches != limits.count_launches(self.demand.pools):
             return False
@@ -210,10 +215,10 @@ class _Refusal:
 def _launch_for(
     cycle: CycleState, name: str, demand: Demand, unplaced: Unplaced, limits: LaunchLimits
 ) -> tuple[str, str]:
-    """Give the reservation `name` capacity on what this cycle launches.
+    """Give the reservation `name` capacity on slots that this cycle launches.
 
-    If nothing is launched for it, return the code of what holds the launch back and the code to report. Else return two
-    empty texts.
+    If nothing is launched for it, return the code of the reason that prevents it and the code to report. Else return
+    two empty texts.
     """
     if len(demand.needs) == 1 and name not in unplaced.deferred:
         return _launch_for_one(cycle, name, demand, limits)
@@ -230,9 +235,9 @@ def _launch_for(
 
 
 def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits) -> tuple[str, str]:
-    """Give a reservation with a single instance capacity on what this cycle launches, as `_launch_for` does.
+    """Do the same as `_launch_for` for a reservation with a single instance, without a trial.
 
-    There is no trial: nothing is ready or in flight for it, and there is nothing to undo. Almost all reservations have
+    Nothing that is ready or in flight can serve it, and no launch would have to be undone. Almost all reservations have
     a single instance.
     """
     need, launched = demand.needs[0], cycle.launched
@@ -251,7 +256,9 @@ def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: Launch
 
 
 def choose_code_for_one(demand: Demand, held: str, limits: LaunchLimits) -> str:
-    """Return the code to report for a single instance whose launch `held` holds back ("": no launch would serve it)."""
+    """Return the code to report for a single instance. `held`: the code of the reason that prevents its launch; "": no
+    launch would serve it.
+    """
     if held == "":
         return "cordoned" if limits.has_cordoned_room(demand.needs[0]) else "no_capacity"
     return limits.choose_code(demand, held)

@@ -1,4 +1,5 @@
-"""What a new slot could be, and what holds launches back: `max_slots`, EC2's refusals and failed boots.
+"""The offerings that a launch may choose, and the reasons that prevent launches: `max_slots`, EC2's refusals, failed
+boots.
 
 Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
@@ -25,7 +26,7 @@ from scheduler.policy.cycle.step_values import FailedBoots
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a launch in a pool could be: one of the pool's offerings. `key` is None if the pool has no offerings."""
+    """One offering that a launch in a pool may choose. `key` is None if the pool has no offerings."""
 
     key: str | None
     market: str
@@ -61,9 +62,9 @@ def list_choices(pool: Pool) -> list[Choice]:
 
 
 def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
-    """Return the choices that cost at most `price_factor` times as much as the cheapest, which is the first of them.
+    """Return the choices that cost at most `price_factor` times as much as the cheapest one, which is the first.
 
-    The cheapest one counts even while a back-off holds it.
+    The cheapest one sets the price even while a back-off prevents its launch.
     """
     most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
     return [choice for choice in choices if choice.price <= most]
@@ -82,16 +83,16 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType(
         "no_capacity": "no slot has room for it, and none can be launched",
     }
 )
-"""Waiting code -> the sentence for a reservation that no launch serves."""
+"""By waiting code: the sentence for a reservation that no launch serves."""
 ORDER_OF_CODES: Final = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
-"""Waiting codes in order: if several hold, the first one is reported."""
+"""Waiting codes in order: if several apply, the first one is reported."""
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
 
 class LaunchLimits:
-    """What limits the launches of one cycle, and the launches so far, which count towards the limits.
+    """The limits on the launches of one cycle, and the launches made so far, which count towards the limits.
 
-    `failed_boots`: boots that failed in this cycle. They hold back their pool although the commit has not counted them.
+    `failed_boots`: boots that failed in this cycle. They count against their pool before the commit has written them.
     """
 
     def __init__(self, cycle: CycleState, failed_boots: FailedBoots = _NO_BOOTS) -> None:
@@ -124,7 +125,7 @@ class LaunchLimits:
         }
 
     def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield each `max_slots` that limits this pool, with the pools whose slots count."""
+        """Yield each `max_slots` that limits a pool, as (maximum, the pools whose slots count)."""
         rules = self._cycle.rules
         pool, own = rules.pools[name], rules.scheduler.system.get(rules.pools[name].system)
         yield pool.max_slots or 0, (name,)
@@ -134,7 +135,7 @@ class LaunchLimits:
             yield own.max_slots, rules.pools_of_system[pool.system]
 
     def find_code(self, name: str, choice: Choice) -> str | None:
-        """Return the waiting code of what holds a choice back in a pool; None if it can be launched now."""
+        """Return the waiting code of the reason that prevents this choice in a pool; None if it can be launched now."""
         if self._is_full(name):
             return "at_max_slots"
         if not self._knows_refusals:
@@ -157,7 +158,7 @@ class LaunchLimits:
         return "misconfigured" if wrong else None
 
     def describe(self, code: str, pools: Sequence[str]) -> str:
-        """Return the sentence for a waiting code, with the details of these pools."""
+        """Return the sentence for a waiting code, with details of these pools."""
         if code == "misconfigured":
             for name in pools:
                 if self._is_unhealthy(name):
@@ -167,15 +168,15 @@ class LaunchLimits:
         return DETAILS[code]
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
-        """Yield what could be launched for one instance, best first, as (pool, choice, code of what holds the launch
-        back).
+        """Yield the possible launches for one instance, best first, as (pool, choice, code of the reason that prevents
+        the launch).
         """
         for name, choice in self._find_eligible(demand, need):
             yield name, choice, self._find_code_behind(name, choice)
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
-        """Return the first pool and choice whose launch nothing holds back; else the code to report, "" if there is no
-        choice.
+        """Return the first pool and choice that can be launched for an instance. If none can, return the code to
+        report, "" if there is no choice.
         """
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
@@ -186,9 +187,9 @@ class LaunchLimits:
         return first_code(codes)
 
     def reserve(self, demand: Demand) -> None:
-        """Launch nothing more for other reservations that could serve an instance of this protected demand.
+        """From now on, launch nothing for other reservations that could serve an instance of this protected demand.
 
-        The starvation guard would keep the new slot for it anyway.
+        The starvation guard would keep the new slot for the protected reservation anyway.
         """
         self._reserved += [need for need in dict.fromkeys(demand.needs) if need not in self._reserved]
 
@@ -219,7 +220,7 @@ class LaunchLimits:
     def _list_fallback(self, name: str, demand: Demand, fitting: list[Choice], eligible: list[Choice]) -> list[Choice]:
         """Return on-demand offerings that cost more than `price_factor` allows.
 
-        They are eligible after `on_demand_after` interruptions of the reservation, or after as many capacity errors in
+        They may be chosen after `on_demand_after` interruptions of the reservation, or after as many capacity errors in
         a row on each eligible spot offering.
         """
         most = self._cycle.rules.pools[name].on_demand_after
@@ -232,7 +233,7 @@ class LaunchLimits:
         return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
 
     def launch(self, name: str, choice: Choice, reason: str) -> SlotInfo:
-        """Decide a launch of this choice on the first empty slot of a pool, and return the slot, now in flight."""
+        """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now."""
         slot_info = self._empty[name].pop()
         self._active[name] += 1
         self.launches += 1
@@ -248,7 +249,7 @@ class LaunchLimits:
         return sum(self._launches_in[name] for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
-        """Undo the launch that this cycle decided last; no other decision may have followed it."""
+        """Undo the last launch of this cycle. No other decision may have been made since."""
         self._cycle.decisions.pop()
         self._active[name] -= 1
         self.launches -= 1
@@ -271,7 +272,7 @@ class LaunchLimits:
         return "cordoned" if found else code
 
     def has_cordoned_room(self, need: InstanceRequest) -> bool:
-        """Return whether one instance would fit on a cordoned slot."""
+        """Return whether an instance would fit on a slot if the slot were not cordoned."""
         if need not in self._cordoned_room:
             self._cordoned_room[need] = any(
                 slot_info.has_place and need.could_hold(name, slot_info.free, slot_info.labels)
@@ -285,7 +286,7 @@ class LaunchLimits:
         return min(most for most, _ in self._bounds[name])
 
     def count_left(self, name: str) -> int:
-        """Return how many more slots `max_slots` allows in this pool, whatever else holds launches back."""
+        """Return how many more slots `max_slots` allows in this pool, apart from other limits."""
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
         return max(0, min(left, len(self._empty[name])))
 
@@ -304,13 +305,15 @@ class LaunchLimits:
         return sum(self._active.get(name, 0) + self._count_strangers(name) for name in pools)
 
     def _count_strangers(self, name: str) -> int:
-        """Count the machines with this pool's tags that belong to no slot, as the last sweep found them."""
+        """Count the machines with this pool's tags that belong to no slot, as the last comparison with EC2
+        found them.
+        """
         hold = self._strangers.get(name)
         return hold.active if hold is not None and self._lasts(hold.until) else 0
 
     def _is_unhealthy(self, name: str) -> bool:
-        """Return whether too many boots in a row failed (`unhealthy_after`). Nothing is launched for `error_cooldown`,
-        then one machine at a time, until a boot succeeds.
+        """Return whether too many boots in a row failed (`unhealthy_after`). Then nothing is launched in the pool for
+        `error_cooldown`, and after that one machine at a time until a boot succeeds.
         """
         pool, hold = self._cycle.rules.pools[name], self._cycle.view.holds.get(hold_id(name, "unhealthy"))
         failed_now = self._failed_boots.get(name, ())
@@ -331,8 +334,8 @@ class LaunchLimits:
         return hold is not None and self._lasts(hold.until)
 
     def _lasts(self, until: float) -> bool:
-        """Return whether a launch back-off still lasts. If so, a cycle is scheduled for its end, since a launch may
-        depend on it.
+        """Return whether a launch back-off that ends at `until` still lasts. If so, schedule a cycle for its end,
+        because a launch may become possible then.
         """
         if self._cycle.is_due(until):
             return False
@@ -340,19 +343,19 @@ class LaunchLimits:
         return True
 
     def is_at_quota(self, name: str, market: str) -> bool:
-        """Return whether EC2's quota of this market holds back launches of that pool."""
+        """Return whether EC2's quota of a market prevents launches in a pool."""
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and not self._is_quota_over(name, hold)
 
     def is_probing(self, name: str, market: str) -> bool:
-        """Return whether the single launch that tests EC2's quota after a back-off is not answered yet."""
+        """Return whether the test launch after a back-off for EC2's quota has no answer yet."""
         return self.may_probe(name, market) and any(
             each.state == "launching" and each.market == market for each in self._cycle.pools[name]
         )
 
     def may_probe(self, name: str, market: str) -> bool:
-        """Return whether a back-off for EC2's quota is over and no launch succeeded since: the next launch goes alone
-        as a test.
+        """Return whether a back-off for EC2's quota has ended and no launch succeeded since. The next launch is then a
+        test of a single slot.
         """
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and self._is_quota_over(name, hold)
@@ -363,8 +366,8 @@ class LaunchLimits:
 
 
 def first_code(codes: Iterable[str | None]) -> str:
-    """Return the waiting code to report of several; "" if there is none, or if one is None because a launch is
-    possible.
+    """Return the code to report if these are the reasons that prevent a launch; "" if there is none, or if one is None
+    (a launch is possible).
     """
     found = set(codes)
     return "" if None in found else next((code for code in ORDER_OF_CODES if code in found), "")

@@ -1,7 +1,7 @@
 """Steps 6 to 8: the minimum and the warm reserve of each pool, headroom for withheld launches, and scale-in.
 
-Sources: the autoscaler's tick; for headroom Arvados' "at quota". There the pass stops at the first reservation over
-quota and all idle machines are shut down; here only unneeded slots go, and only as many as launches are withheld.
+Sources: the autoscaler's tick; for headroom Arvados' "at quota". Arvados stops at the first reservation over quota and
+shuts down all idle machines. Leasehold ends only unneeded slots, and only as many as launches are withheld.
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices, l
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
-    """Launch what each pool lacks of `min_slots`, then of `target_warm_slots`, within its limits.
+    """Launch the slots that each pool lacks of `min_slots`, then of `target_warm_slots`, within its limits.
 
-    A pool whose launches for reservations are withheld gets none: such a slot would be the first to make headroom.
+    A pool with withheld launches for reservations gets none: its warm slot would be the first to end for headroom.
     """
     for name, slot_infos in cycle.pools.items():
         pool = cycle.rules.pools[name]
@@ -69,10 +69,10 @@ def _launch(limits: LaunchLimits, pool: Pool, name: str, reason: str, lacking: i
 
 
 def scale_in(cycle: Warm) -> ScaledIn:
-    """Drain ready slots without leases that were idle for longer than `idle_scale_down` seconds, strictly.
+    """Drain ready slots that had no lease for longer than (not exactly) `idle_scale_down` seconds.
 
     A pool keeps `min_slots` slots in service and `target_warm_slots` in reserve. The slot that was idle longest goes
-    first, then slot order.
+    first; of equal ones the first in slot order.
     """
     for name, slot_infos in cycle.pools.items():
         pool = cycle.rules.pools[name]
@@ -92,13 +92,14 @@ def scale_in(cycle: Warm) -> ScaledIn:
 _MOST: Final = 1 << 32
 """A number of slots above that of any pool."""
 _LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""Waiting codes under which a launch would be made if slots were left; `behind_queue` lacks slots too."""
+"""Waiting codes of a demand that would be launched if there were more slots; `behind_queue` is one of them."""
 
 
 def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
-    """Count, by pool, the launches that would be made if there were slots left; several small reservations share one.
+    """Count, by pool, the launches that would be made if slots were left. Several small reservations may share a
+    launch.
 
-    Called before the warm pools are filled, because a pool whose launches are withheld gets no warm slot.
+    Call it before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
     if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
         return Headroom({}, frozenset())
@@ -113,11 +114,11 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
 
 
 def make_headroom(cycle: ScaledIn, headroom: Headroom) -> Scaled:
-    """Let one unneeded slot of the pool go for each withheld launch.
+    """End one unneeded slot of a pool for each launch that is withheld there.
 
-    Unneeded: elastic, without a lease or a reservation that waits for it, and not cordoned. Slots in flight go first,
-    then the slot that was idle longest, then slot order; `idle_scale_down`, `min_slots` and `target_warm_slots` protect
-    none. Slots that drain or terminate already count.
+    A slot is unneeded if it is elastic, not cordoned, and has neither a lease nor a reservation that waits for it.
+    Slots in flight end first, then the slot that was idle longest, then slot order. `idle_scale_down`, `min_slots` and
+    `target_warm_slots` protect no slot. Slots that drain or terminate already count.
     """
     for name, slot_infos in cycle.pools.items():
         if not (count := headroom.launches.get(name, 0)):
@@ -134,9 +135,9 @@ def make_headroom(cycle: ScaledIn, headroom: Headroom) -> Scaled:
 
 
 def _is_unneeded(slot_info: SlotInfo) -> bool:
-    """Return whether a slot may drain to make room for a withheld launch.
+    """Return whether a slot may end so that a withheld launch can run.
 
-    A slot that this cycle launches (its row is inactive) may not.
+    A slot that this cycle launches may not; its row is still inactive.
     """
     if slot_info.wanted:
         return False
@@ -145,8 +146,8 @@ def _is_unneeded(slot_info: SlotInfo) -> bool:
 
 
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
-    """Return whether counting withheld launches can change anything in a pool: it has an unneeded slot, or it may
-    launch a warm slot that would be the next one to drain.
+    """Return whether it is worth counting the withheld launches of a pool: it has an unneeded slot, or it may launch a
+    warm slot that would be the next one to end.
     """
     if not slot_infos or not slot_infos[0].pool.is_elastic:
         return False
@@ -158,7 +159,7 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
 def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits) -> dict[str, int]:
     """Return, by pool, the launches that the withheld demands would cause.
 
-    A demand that fails once is not tried again.
+    A demand whose imagined launches failed once is not tried again.
     """
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
@@ -182,7 +183,7 @@ def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLim
 
 
 def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
-    """Return the launches that a pool could have if all its unneeded slots went. For more launches no slot need go."""
+    """Return how many launches the pool could make if all its unneeded slots ended. More headroom would be useless."""
     goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
     return min(limits.find_bound(name), limits.count_left(name) + goes)
@@ -190,14 +191,14 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
 
 @dataclass
 class _ImaginedLaunches:
-    """Launches as they would be made without `max_slots` and EC2's quota."""
+    """The launches that would be made without `max_slots` and EC2's quota."""
 
     limits: LaunchLimits
     pools: Mapping[str, Pool]
     orders: dict[str, int]
     """By pool: the slot order of its first imagined slot. Pools are in configured order, behind all slots."""
     most_launches: dict[str, int]
-    """By pool: the launches that the pool could have if all its unneeded slots went."""
+    """By pool: how many launches the pool could make if all its unneeded slots ended."""
     slot_index: SlotIndex = field(default_factory=lambda: SlotIndex([]))
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
@@ -209,7 +210,7 @@ class _ImaginedLaunches:
     """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 
     def begin(self, demand: Demand) -> None:
-        """Start imagining the launches that this demand (what a pending reservation requests) would cause."""
+        """Start with the launches that this demand would cause."""
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:
@@ -236,16 +237,16 @@ class _ImaginedLaunches:
         return None
 
     def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
-        """Return whether the imagined launches of the present demand could be made if the unneeded slots went.
+        """Return whether the imagined launches of the present demand could be made if the unneeded slots ended.
 
-        Those among `slot_infos` cannot go, because instances of the demand would be on them.
+        The slots in `slot_infos` cannot end, because instances of the demand would be on them.
         """
         imagined = {slot_info for slot_info, _ in self.made}
         stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
         return all(count + stay[name] <= self.most_launches[name] for name, count in self.made_in.items())
 
     def undo(self) -> None:
-        """Undo the imagined launches of the present demand, because not all of its instances could be served."""
+        """Undo the imagined launches of the present demand, because they do not serve all of its instances."""
         for slot_info, counter in self.made:
             counter[slot_info.slot.pool] -= 1
             self.slot_index.remove(slot_info)
