@@ -29,7 +29,7 @@ class EventQueue:
         self._numbers = count()
 
     def note(self, at: float, callback: Callable[[], object]) -> None:
-        """Schedule `callback` for the time `at` on the virtual clock. A past time means now."""
+        """Schedule `callback` for the time `at` on the virtual clock; a time in the past counts as now."""
         heappush(self._due, (max(at, self.now), next(self._numbers), callback))
 
     @property
@@ -38,7 +38,7 @@ class EventQueue:
         return self._due[0][0] if self._due else inf
 
     def run_due(self) -> None:
-        """Run all callbacks whose time has come, also those that the callbacks themselves add for now."""
+        """Run all callbacks whose time has come, including callbacks that they schedule for now."""
         while self._due and self._due[0][0] <= self.now:
             heappop(self._due)[2]()
 
@@ -57,7 +57,9 @@ class _Machine:
 
 
 class SimulatedCloud:
-    """The Fleet and Probe ports in a simulation: machines that exist only on the virtual clock."""
+    """The ports Fleet (EC2's machines) and Probe (whether a machine serves) in a simulation: machines that exist only
+    on the virtual clock.
+    """
 
     def __init__(self, event_queue: EventQueue, delays: CloudDocument) -> None:
         self._event_queue, self.delays = event_queue, delays
@@ -71,7 +73,9 @@ class SimulatedCloud:
         self.calls = 0
 
     def judge(self, slots: Sequence[Slot], machines: int) -> None:
-        """Decide which launches of these slots are refused. `machines`: number of machines before these launches."""
+        """Decide for the launch of each of these slots whether the cloud refuses it. `machines`: the number of machines
+        before these launches.
+        """
         for slot in slots:
             verdict = self._find_outage(slot)
             if verdict is None and self.delays.quota is not None and machines + 1 > self.delays.quota:
@@ -90,7 +94,7 @@ class SimulatedCloud:
         return None
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete launch request for this order as JSON values. See Fleet."""
+        """Return the complete launch request for this order, as JSON values. See Fleet."""
         assert order.pool in rules.pools, "a launch is decided for a pool of the rules"  # noqa: S101
         return msgspec.to_builtins(order)  # type: ignore[no-any-return]
 
@@ -155,7 +159,7 @@ class SimulatedCloud:
                 self.end(name, self._event_queue.now + self.delays.terminate)
 
     def end(self, name: str, gone_at: float) -> None:
-        """End the machine at the time `gone_at`, unless its end is set to an earlier time already."""
+        """End the machine at the time `gone_at`, unless it ends earlier anyway."""
         machine = self._machines.get(name)
         if machine is not None and gone_at < machine.gone_at:
             machine.gone_at = gone_at
@@ -172,8 +176,8 @@ class SimulatedCloud:
         return slot.pool in rules.pools and self._event_queue.now >= self._machines[machine.id].serves_at
 
     def next_turns(self, name: str) -> list[float]:
-        """Return the future times at which the machine runs, serves or is gone; [now] if all are past; [] if it is
-        unknown.
+        """Return the times in the future at which the machine `name` runs, serves or is gone. If all are past, return
+        [now]; for an unknown machine, [].
         """
         machine = self._machines.get(name)
         if machine is None:

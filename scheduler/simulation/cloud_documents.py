@@ -7,14 +7,14 @@ from scheduler.model.validation import Amount, Count, Document, Name, Seconds, S
 
 
 class OutageDocument(Document):
-    """An outage of the simulated cloud: launches of this pool (or of one of its offerings) fail until a time."""
+    """An outage of the simulated cloud: until a time, launches in this pool (or of one of its offerings) fail."""
 
     pool: Name
     """The pool."""
     offering: Name | None = None
     """The offering; default: all of the pool's."""
     error: Literal["capacity", "quota", "throttled", "misconfigured"]
-    """EC2's answer to a launch."""
+    """The class of the error with which EC2 refuses a launch."""
     until: Amount
     """When the outage ends."""
 
@@ -29,24 +29,24 @@ class PlannedOutage(OutageDocument):
 
 
 class CloudDocument(Document):
-    """The simulated cloud: seconds that a slot spends in each state, refused launches, and interruptions."""
+    """The simulated cloud: how long machines take (seconds), which launches are refused, and interruptions."""
 
     launch: Seconds = 0.0
-    """Until EC2 answers a launch."""
+    """Seconds until EC2 answers a launch."""
     boot: Seconds = 0.0
-    """Until a machine runs."""
+    """Seconds from EC2's answer until the machine runs."""
     bind: Seconds = 0.0
-    """Until it serves."""
+    """Seconds from the time when the machine runs until it serves."""
     terminate: Seconds = 0.0
-    """Until a machine that is terminated is gone."""
+    """Seconds until a machine that is terminated is gone."""
     quota: Count | None = None
-    """EC2 refuses a launch that would make more machines than this."""
+    """The most machines that may exist at a time: EC2 refuses a launch beyond it."""
     outages: tuple[PlannedOutage, ...] = ()
-    """Times in which launches of a pool, or of one of its offerings, fail."""
+    """Periods in which launches of a pool, or of one of its offerings, fail."""
     interruption_rate: Amount = 0.0
-    """Spot notices per slot and hour, at random; in traces only."""
+    """How often, on average, a spot machine is interrupted in an hour, at random times; in traces only."""
     seed: Signed = 0
-    """The start of the random numbers: the same seed gives the same notices."""
+    """The seed of the random numbers: the same seed gives the same interruptions."""
 
 
 class FoundDocument(Document):

@@ -67,7 +67,9 @@ class SimulatedDispatcher:
             self._note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
 
     def go_on_launching(self, slot: Slot) -> None:
-        """Decide whether the launch of this slot, which began at `slot.since`, is refused, and schedule the answer."""
+        """Decide whether the launch of this slot, which began at `slot.since`, is refused, and schedule
+        EC2's answer.
+        """
         self._judge([slot])
         self._note_launch(slot, slot.since + self._cloud.delays.launch)
 
@@ -142,10 +144,10 @@ class SimulatedCluster:
         *,
         kick_for_marks: bool = False,
     ) -> ChangeSet:
-        """Run a change (`apply`) as an operator on the rows that `load` loads, and announce the changed rows.
+        """Run a change (`apply`) as an operator on the rows that `load` loads, and publish the changed rows.
 
-        A refused command changes nothing. A change that only moves marks of time (a renewal, a heartbeat) requests no
-        tick unless `kick_for_marks`.
+        A refused command changes nothing. If only times of rows moved (a renewal, a heartbeat), a tick is requested
+        only with `kick_for_marks`.
         """
         with self.store.transaction() as transaction:
             work = UnitOfWork(transaction, "operator")
@@ -187,7 +189,7 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
 
 
 def put_reservations(cluster: SimulatedCluster, given: Iterable[ReservationRecord]) -> None:
-    """Insert the reservations that a scenario has at the start, in their given phases and order."""
+    """Insert the reservations that a scenario has at its start, in this order and with the phases of their records."""
     rules, now = cluster.ports.rules(), cluster.event_queue.now
     rows = []
     for document in given:
@@ -219,7 +221,7 @@ def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocumen
 
 
 def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
-    """Create or replace the slot of a slot record, with its machine and leases.
+    """Create or replace the slot that a slot record describes, with its machine and leases.
 
     If the slot is between two states (`booting`, `terminating`, ...), its next changes of state are scheduled.
     """
@@ -290,8 +292,8 @@ def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None,
 def _put_lease(
     work: UnitOfWork, cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: LeaseRecord
 ) -> None:
-    """Store a lease that the scenario gives for a slot (`given`) as a lease of its reservation. The lease counts as
-    confirmed, and the reservation as leased.
+    """Store the lease of a slot record as a lease of its reservation. The lease counts as confirmed, and the
+    reservation as leased.
 
     A lease in the state `claimed` only makes a pending reservation wait for the slot.
     """

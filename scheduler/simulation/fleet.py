@@ -13,13 +13,15 @@ from scheduler.simulation.initial_state import SlotRecord
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12
-"""Seconds that no trace lasts. As `offline_timeout`, it keeps hosts alive that send no heartbeats in a trace."""
+"""Seconds, more than any trace lasts. As `offline_timeout` the value keeps hosts in service that send no heartbeats in
+a trace.
+"""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The rules for a workload trace, as a document and checked. `system`: the system that the jobs of the trace
-    request.
+    """The rules for a workload trace, as a document and as checked `Rules`. `system`: the system that the
+    jobs request.
     """
 
     document: dict[str, Any]
@@ -27,12 +29,12 @@ class Fleet:
     cloud: CloudDocument
     system: str
     slots: Mapping[str, int]
-    """Pool -> the most slots of this pool, for each pool that serves `system`."""
+    """Pool -> the most slots that it may have, for each pool that serves `system`."""
 
     @property
     def most_processors(self) -> int:
-        """Return the most processors that jobs can use at one time on this fleet, within `max_slots` of the pools and
-        of the scheduler and the cloud's quota.
+        """Return the most processors that jobs can use at one time on this fleet, within each `max_slots` and the
+        cloud's quota.
         """
         system = self.rules.settings_of(None, self.system)
         sizes = {name: count_processors_at_most(self.rules.pools[name]) for name in self.slots}
@@ -112,8 +114,8 @@ def count_processors_at_most(pool: Pool) -> int:
 
 
 def count_processors(pool: Pool, resources: Resources | None) -> int:
-    """Return how many processors of jobs fit on a slot with these resources. None: only the number of leases limits
-    them.
+    """Return how many processors of jobs fit on a slot with these resources. None: the slot limits only the number of
+    leases.
     """
     most: float = pool.lease_limit
     if resources is not None:

@@ -12,8 +12,8 @@ from scheduler.simulation.cluster import SimulatedCluster
 
 @dataclass
 class _Work:
-    """The work that one reservation has left, in instance-seconds, its rate since `since`, and when it ends at this
-    rate.
+    """The work that one reservation has left (instance-seconds), its rate since the time `since`, and when it ends at
+    this rate.
     """
 
     left: float
@@ -32,7 +32,8 @@ class Holders:
     def __init__(self, cluster: SimulatedCluster, *, confirm_needlessly: bool = True) -> None:
         """Start simulated holders for the reservations of `cluster`.
 
-        `confirm_needlessly`: confirm leases also without a `confirm_timeout`, so that `confirmed_at` has the time.
+        `confirm_needlessly`: confirm leases also where no `confirm_timeout` requires it, so that rows have
+        `confirmed_at`.
         """
         self._cluster = cluster
         self._confirm_needlessly = confirm_needlessly

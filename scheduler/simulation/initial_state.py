@@ -1,7 +1,8 @@
-"""The initial state of a scenario: slots, reservations and holds, written by users or by `leasehold snapshot`.
+"""The initial state of a scenario: slots, reservations and launch back-offs (holds), written by users or by `leasehold
+snapshot`.
 
-A missing field gets its default. A given field is used as it is, also null. Times are seconds from the start of the
-scenario; negative ones are before the start.
+A missing field gets its default; a field that is null does not. Times are seconds from the start of the scenario;
+negative ones are before the start.
 """
 
 from collections.abc import Iterable
@@ -43,7 +44,7 @@ class LeaseRecord(Document):
 
 
 class SlotRecord(Document):
-    """A slot in a scenario, in its initial state or in the timeline: creates the slot or replaces it."""
+    """A slot in a scenario. In the initial state and in the timeline, the record creates the slot or replaces it."""
 
     id: Name
     pool: Name
@@ -53,7 +54,9 @@ class SlotRecord(Document):
     leases: tuple[LeaseRecord, ...] = ()
     offering: Name | None = None
     market: Market | None = None
-    """The market (`spot` or `on-demand`) of the slot's machine. If given, the rules need not have the offering."""
+    """The market (`spot` or `on-demand`) of the slot's machine. With a market, the slot's offering need not be in the
+    rules.
+    """
     price: Amount | None = None
     """The price of the slot's machine per hour; default: the price of its offering."""
     machine: Text | None = None

@@ -9,8 +9,8 @@ from scheduler.operations.tick.tick import Ticked, carry_out, decide
 from scheduler.simulation.cluster import SimulatedCluster
 
 MOST_TICKS = 1000
-"""Most ticks at one virtual time, each requested by the one before. More of them count as an endless loop, which is an
-error.
+"""The most ticks at one virtual time. More of them, each requested by the tick before, count as an endless loop, which
+is an error.
 """
 
 
@@ -70,7 +70,7 @@ class EventLoop:
         return kicked or (self._wakes and due is not None and due <= self._cluster.event_queue.now)
 
     def tick(self, between: Callable[[], None] = lambda: None) -> None:
-        """Run one tick: take the leader term and decide, call `between`, then write the decisions."""
+        """Run one tick: take the leader term, plan, call `between`, then commit the decisions."""
         self.before_tick()
         ports, leader = self._cluster.ports, self._cluster.leader
         self._cluster.notifier.hear()

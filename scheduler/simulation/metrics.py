@@ -14,7 +14,7 @@ from scheduler.operations.ending_leases import held_of
 from scheduler.simulation.fleet import count_processors
 
 SHORT_RUN = 10.0
-"""Seconds that the run of a job counts at least, when the job's slowdown is computed."""
+"""In the computation of the slowdown, the run of a job counts as at least this number of seconds."""
 HOUR = 3600.0
 
 
@@ -30,7 +30,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class CurveRecorder:
-    """Records a value that is constant between changes as a Curve. If there are too many bins, pairs of bins are
+    """Records, as a Curve, a value that is constant between changes. If there are too many bins, pairs of bins are
     merged.
     """
 
@@ -58,9 +58,7 @@ class CurveRecorder:
                 self._peaks[index] = max(self._peaks[index], value)
 
     def _double(self) -> None:
-        """Merge the bins of the curve in pairs. That costs time for all bins, once for each doubling of the recorded
-        time.
-        """
+        """Merge the bins of the curve in pairs, so that each bin covers twice the time."""
         sums, peaks = self._sums, self._peaks
         if len(sums) % 2:
             sums.append(0.0)
@@ -132,7 +130,9 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class _Machine(msgspec.Struct, frozen=True):
-    """A present machine: how many processors of jobs fit, its price per hour, since when, whether it was launched."""
+    """A machine that exists: how many processors of jobs fit, its price per hour, since when, and whether it was
+    launched.
+    """
 
     processors: int
     price: float
@@ -180,7 +180,7 @@ class RunMetrics:
         return bool(self._waiting) and not self._held
 
     def advance(self, now: float) -> None:
-        """Advance the metrics to the virtual time `now`: the present state held until then."""
+        """Add the time since the last call, during which the state did not change, to all sums. `now`: virtual time."""
         begin, seconds = self._now, now - self._now
         if seconds <= 0:
             return
@@ -271,7 +271,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which the given share of the sorted values is, by linear interpolation."""
+    """Return the value below which the fraction `share` of the sorted values lies, by linear interpolation."""
     position = share * (len(ordered) - 1)
     low, high = ordered[floor(position)], ordered[ceil(position)]
     return low + (high - low) * (position - floor(position))

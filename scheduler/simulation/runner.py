@@ -61,7 +61,7 @@ def play(scenario: Scenario) -> Iterator[Line]:
 
 
 class Runner:
-    """Runs one scenario from one time to the next: first due events, then timeline actions, then requested ticks."""
+    """Runs one scenario step by step: at each time first due events, then timeline actions, then requested ticks."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -147,7 +147,7 @@ class Runner:
             self._act(step)
 
     def _act(self, step: Step) -> None:
-        """Carry out one action of the timeline. Unknown ids are ignored where MAY_BE_UNKNOWN allows them."""
+        """Carry out one action of the timeline. Actions in MAY_BE_UNKNOWN have no effect for an unknown id."""
         cluster, value = self.cluster, step.value
         match step.action:
             case "submit":
@@ -203,7 +203,7 @@ class Runner:
     def _find(self, found: FoundDocument) -> None:
         """Create a machine that no slot has launched, and compare the machines with the slots now.
 
-        If that comparison terminates the machine, repeat it when the machine is gone.
+        If this comparison terminates the machine, another one is scheduled for the time when the machine is gone.
         """
         cluster = self.cluster
         cluster.cloud.find(found.pool, found.slot, found.offering)

@@ -136,7 +136,9 @@ def _read_scenario(document: object) -> Scenario:
 
 
 class StepReader:
-    """Reads the steps of a timeline in order, and records the ids of slots, reservations and accounts declared."""
+    """Reads the steps of a timeline in order. It records the ids of the slots, reservations and accounts that were
+    declared.
+    """
 
     def __init__(self, rules: Rules, config: dict[str, Any]) -> None:
         self._at = 0.0
@@ -153,7 +155,9 @@ class StepReader:
             self._slots.update(list_slot_ids(name, pool))
 
     def declare(self, documents: Iterable[ReservationDocument]) -> None:
-        """Record these reservations, so that later steps may name them. Of two with one id the first counts."""
+        """Record the ids of these reservations, so that later steps may name them. Of two with the same id the first
+        counts.
+        """
         for document in documents:
             self._reservations.setdefault(document.id, document)
 

@@ -14,7 +14,7 @@ from scheduler.simulation.runner import Line, Runner
 from scheduler.simulation.scenario import load_scenario
 
 MOST_EXPLAINED: Final = 20
-"""Most waiting reservations that are explained at the end of the run of a scenario."""
+"""The most waiting reservations that are explained at the end of a scenario's run."""
 DECIMALS_FOR_PEOPLE: Final = 6
 """Decimals of times in sentences about a run. JSON lines have all decimals, for example 180.00000000000003 for an event
 strictly after 180 s, because programs compare the lines with another run.
@@ -45,7 +45,7 @@ def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
         yield ""
     for row in waiting[:MOST_EXPLAINED]:
         found = explain_wait(View(cluster.store.read_rows()), rules, row, now)
-        why = found["waiting"]["code"] if found["waiting"] else "nothing, the next tick serves it"
+        why = found["waiting"]["code"] if found["waiting"] else "nothing: the next tick serves it"
         change = f"; smallest change: {found['change']['text']}" if found["change"] else ""
         yield f"{row.id} waits: {why}{change}"
     if len(waiting) > MOST_EXPLAINED:

@@ -15,14 +15,14 @@ from scheduler.policy.quota.accounting import charge, settle, sum_running
 from scheduler.simulation.initial_state import RESERVATION_HISTORY, SLOT_HISTORY
 
 _DIGITS: Final = 6
-"""Decimals of seconds in a snapshot. Times are floats, whose precision at the present distance from the epoch is
-limited.
-"""
+"""Decimals of seconds in a snapshot. More would be wrong: a float of the present time since the epoch has no more."""
 _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
 _OF_REQUESTS: Final = tuple(name for name in PublicRequest.__struct_fields__ if name != "components")
 _OF_ACCOUNTS: Final = (*AccountKeys.model_fields, "balance")
 _OF_MACHINES: Final = ("market", "price")
-"""Fields of a slot that were set at its launch. The rules of its offering may have changed since then."""
+"""Fields that a slot has from its launch. The snapshot contains them because the rules of the offering may have
+changed.
+"""
 _UNSEEN: Final = ("ec2", "probe")
 """Keys of pools that a simulation does not read. A snapshot does not contain them, because they may be confidential."""
 

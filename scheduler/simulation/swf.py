@@ -53,13 +53,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The file and the number of a line of a job log, for error messages."""
+    """A line of a job log, by file and number, for error messages."""
 
     path: Path
     line: int
 
     def error(self, expected: str, got: str) -> TraceError:
-        """Return the error that this line of the job log has `got` where `expected` should be."""
+        """Return the error that this line of the job log contains `got` instead of `expected`."""
         return TraceError(self.path, self.line, expected, got)
 
 

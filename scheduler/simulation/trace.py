@@ -27,25 +27,25 @@ from scheduler.simulation.metrics import Picture, RunMetrics, Summary
 from scheduler.simulation.workload import Workload, list_submissions
 
 ENDED_KEPT: Final = 1000
-"""Number of stored events at which a trace run deletes events and ended rows, so that reading stays fast."""
+"""How many events a trace run stores before it deletes them and the ended rows, so that reading stays fast."""
 
 PRUNES_A_FULL_COLLECTION: Final = 100
-"""How many times a trace run deletes ended rows until it lets Python's garbage collector examine all objects. A run
-makes few cycles of objects, so the collector is paused in between and examines young objects at each deletion.
+"""After this number of deletions a trace run lets Python's garbage collector examine all objects once. In between the
+collector examines only young objects, because a run makes few reference cycles.
 """
 
 MOST_SETBACKS: Final = 1000
-"""How often one job may lose its leases, and its work with them, before the trace is assumed never to end. A job that
-is interrupted seven times in its run time, on average, completes once in about this many tries.
+"""How many times one job may lose its leases, and its work with them, before the run is stopped because it would never
+end. A job that is interrupted seven times in its run time, on average, completes once in about this many tries.
 """
 MOST_IDLE_TICKS: Final = 50_000
-"""Most ticks in a row through which all jobs of a trace may wait: over a month of refused launches, with one try a
-minute.
+"""The most ticks in a row in which all jobs of a trace wait; then the run is stopped. With one try a minute this is
+over a month of refused launches.
 """
 
 
 class Setbacks:
-    """Counts events of a trace that bring no job forward, and raises InvalidInputError when there are too many.
+    """Counts the setbacks of the jobs of a trace, and raises InvalidInputError when there are too many.
 
     A run in which jobs lose their machines again and again, or get none, would never end without this limit.
     """
@@ -86,15 +86,13 @@ def _never_ends(got: str) -> InvalidInputError:
 
 
 class TracePlay:
-    """One run of a workload trace on a simulated fleet, with requested and scheduled ticks, until the last job has
-    ended.
-    """
+    """One run of a workload trace on a simulated fleet. It ends when the last job has ended."""
 
     def __init__(
         self, workload: Workload, fleet: Fleet, elastic_share: float = 0.0, setbacks: Setbacks | None = None
     ) -> None:
-        """Prepare the run of `workload` on `fleet`. `setbacks` counts events that bring no job forward; default: with
-        the usual limits.
+        """Prepare the run of `workload` on `fleet`. `setbacks` stops a run that would never end (default: the usual
+        limits).
         """
         self._workload = workload
         self.cluster = build_cluster(fleet.document, fleet.cloud)
@@ -130,7 +128,7 @@ class TracePlay:
 
     @property
     def ended(self) -> int:
-        """Return the number of jobs that have ended so far or were skipped in the log."""
+        """Return how many jobs have ended so far or were skipped in the log."""
         return self._metrics.finished + len(self._workload.skipped)
 
     @property
@@ -179,7 +177,7 @@ class TracePlay:
             self._prune()
 
     def _prune(self) -> None:
-        """Delete events and ended rows, of which the metrics have everything that is needed, and collect garbage."""
+        """Delete events and ended rows, which the metrics have counted already, and collect garbage."""
         store = self.cluster.store
         store.prune(events_before=inf, requests_before=inf, ended_before=inf)
         self._seen = len(store.events)

@@ -1,4 +1,4 @@
-"""The view of a simulation: one process publishes and reads it, so the view is stored once."""
+"""The view cache of a simulation: the process that publishes the view also reads it, so one copy suffices."""
 
 from collections.abc import Iterable, Sequence
 
@@ -45,7 +45,7 @@ class SimulatedViewCache(MemoryViewCache):
         return self._view
 
     def matches_copy(self) -> bool:
-        """Return whether there is a view: it is its own copy. See ViewCache."""
+        """Return whether there is a view. It has no second copy that could differ. See ViewCache."""
         return self._view is not None
 
     def read_kept(self) -> dict[str, Reservation]:

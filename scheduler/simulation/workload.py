@@ -24,7 +24,7 @@ class Workload:
     path: Path
     jobs: tuple[Job, ...]
     skipped: tuple[str, ...]
-    """One text for each skipped line of the log: its fault, or that the job was cancelled before it ran."""
+    """One text for each skipped line of the log: what is wrong with it, or that the job was cancelled before it ran."""
 
     @property
     def begins_at(self) -> float:
@@ -33,10 +33,10 @@ class Workload:
 
 
 def read_workload(path: Path, most_processors: int, *, limit: int | None = None, skip_bad: bool = False) -> Workload:
-    """Read the first `limit` jobs of a log. Jobs that are skipped count too.
+    """Read the first `limit` jobs of a log (default: all); skipped jobs count too.
 
     A job that was cancelled before it ran is skipped. A broken line, or a job with more than `most_processors` (the
-    most that the fleet could ever have), raises TraceError, or is skipped with `skip_bad`.
+    most that the fleet could ever have), raises TraceError; with `skip_bad` it is skipped.
     """
     skipped: list[str] = []
     jobs: list[Job] = []

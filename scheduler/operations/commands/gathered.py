@@ -23,11 +23,11 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import ConflictError, StaleWriteError
 
 SEPARATE_SECONDS: Final = 5.0
-"""Seconds after the begin of a joint transaction that failed in which its requests are tried one by one. It bounds the
-work on a database that does not answer; senders repeat the requests that are left.
+"""After a joint transaction has failed, its requests are tried one by one until this number of seconds after its begin.
+This bounds the work on a database that does not answer. Senders repeat the requests that remain.
 """
 MOST_TRIES: Final = 3
-"""Attempts for a request that meets a copy of itself or another change of its rows in the database."""
+"""How many times a request is tried if a copy of the request, or another change of its rows, is committed first."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Message:
 
 
 Outcome = Answer | Exception
-"""The answer to a request, or the error for which it has none."""
+"""The answer to a request, or the error that prevented an answer."""
 
 
 def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
@@ -60,10 +60,11 @@ def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
 
 
 def _stages(checked: Iterable[Request | Answer]) -> Iterator[dict[int, Request]]:
-    """Yield the valid requests by index, in groups that may be carried out together.
+    """Yield the valid requests by index, in groups that may be carried out in one transaction.
 
-    In a group no two requests have the same id or name the same row, a request of another verb than GATHERED is alone,
-    and no submission follows a report about a slot, because the report may change reservations that it does not name.
+    In a group no two requests have the same id or name the same row. A request with a verb that is not in GATHERED is
+    alone. No submission follows a report about a slot, because the report may change reservations that it does not
+    name.
     """
     stage: dict[int, Request] = {}
     taken: set[tuple[str, Any]] = set()
@@ -86,7 +87,7 @@ def _stages(checked: Iterable[Request | Answer]) -> Iterator[dict[int, Request]]
 
 
 def _list_rows(request: Request) -> Iterator[tuple[str, Any]]:
-    """Yield the rows that the documents of a request name, each as (kind, id)."""
+    """Yield the rows that a request names, each as (kind, id)."""
     for document in request.items:
         if isinstance(document, ReservationDocument):
             yield "reservation", document.id
@@ -102,7 +103,7 @@ def _execute_together(ports: Ports, requests: Sequence[Request]) -> list[Outcome
     began = monotonic()
     try:
         return [*execute(ports, requests)]  # promise: joint-as-single
-    except Exception as error:  # noqa: BLE001 - whatever one request causes must not stop the others
+    except Exception as error:  # noqa: BLE001 - no error of one request may stop the others
         failure = error
     if len(requests) == 1 and not _is_race(failure):
         return [failure]

@@ -80,15 +80,15 @@ included.
 MOST_ITEMS = 10_000
 """Maximum number of documents in one request."""
 MOST_LIST_FAULTS = 1000
-"""Approximate maximum number of faults in the answer to a list of documents. Each refused document has at least one
+"""About how many faults the answer to a list of documents contains at most. Each refused document has at least one
 fault.
 """
 TRUSTED = frozenset({"renew", "confirm"})
 """Verbs whose answer contains `ttl` and `cores`.
 
-`ttl` is the number of seconds for which the holder has the lease at least, or None if the lease does not expire. The
-holder counts these seconds from the sending of the command, so the holder's deadline is before the scheduler's. `cores`
-has, by component, the number of CPUs of the slot that the component may use.
+`ttl`: for how many seconds the lease is certainly valid, None if it does not expire. The holder counts them from the
+sending of the command, so its deadline is before the scheduler's. `cores`: by component, the number of CPUs of the slot
+that the component may use.
 """
 
 
@@ -165,10 +165,11 @@ def check_request(
 
 
 def execute(ports: Ports, requests: Sequence[Request]) -> list[Answer]:
-    """Carry out requests in one transaction, in this order, and return their answers. Rows are published afterwards.
+    """Carry out requests in one transaction, in this order, and return their answers. Changed rows are published
+    afterwards.
 
-    Either all of them are submissions or none is, because a submission locks another counter first. No two may have the
-    same id or name the same row, so that each row has one sender.
+    Either all requests are submissions or none is, because a submission locks another counter first. No two requests
+    may have the same id or name the same row, so that each row has one sender.
     """
     rules = ports.rules()
     misfits: Mapping[str, Reason] = {}
@@ -232,9 +233,10 @@ def _join(results: list[Answer], *, single: bool) -> Answer:
 
 
 def _repeat(ports: Ports, answers: Sequence[Answer]) -> None:
-    """Publish the rows that stored answers name, and request a tick, because the same requests arrived again.
+    """Publish the rows that stored answers name, and request a tick, because requests that were answered have arrived
+    again.
 
-    The process that carried out the requests first may have ended right after its commit.
+    The process that carried them out first may have ended right after its commit.
     """
     if not answers:
         return
@@ -308,7 +310,7 @@ def _list_named(documents: Iterable[Document], field: str) -> list[str]:
 def carry_out(work: UnitOfWork, rules: Rules, verb: str, document: Document) -> Reservation | Slot | Account | Nobody:
     """Carry out one document whose rows are loaded, and return the row that it changed.
 
-    Raises CommandRefused if the sender has no right to it, or the command cannot be carried out. Then nothing was
+    Raises CommandRefused if the sender lacks the right, or if the command cannot be carried out; then nothing was
     changed.
     """
     _check_rights(work, document)  # promise: rights-of-principal
@@ -332,8 +334,8 @@ def _check_rights(work: UnitOfWork, document: Document) -> None:
 
 
 def check_question(principal: Principal | None, verb: str, *, slot: str | None = None) -> None:
-    """Raise CommandRefused unless this sender may ask this question (a verb that changes nothing). `slot`: the slot
-    that the question is about, if any.
+    """Raise CommandRefused unless this sender may send this question (a request that only reads). `slot`: the slot that
+    the question is about, if any.
     """
     raise_first([find_role_fault(principal, verb), None if slot is None else find_host_fault(principal, slot)])
 

@@ -38,9 +38,7 @@ from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
-"""Name of the event of EC2's notice that it will take back a slot's machine. The notice does not change the state of
-the slot.
-"""
+"""Name of the event that records EC2's notice of an interruption. The notice does not change the state of the slot."""
 
 
 class CommandRefused(Exception):  # noqa: N818 (a refused request is not an error of the scheduler)
@@ -54,9 +52,7 @@ class CommandRefused(Exception):  # noqa: N818 (a refused request is not an erro
 
     @classmethod
     def of(cls, fault: Fault) -> "CommandRefused":
-        """Make the exception from a fault that exists already, instead of from its field, expected value and value
-        found.
-        """
+        """Make the exception from a fault that exists already."""
         refusal = cls(fault.path, fault.expected, None)
         refusal.fault, refusal.args = fault, (str(fault),)
         return refusal
@@ -89,9 +85,9 @@ def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
 
 
 def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reservation, Lease | None]:
-    """Return the reservation of a command, and its elastic lease if the command names an elastic component.
+    """Return the reservation of a command, and the elastic lease that the command names, if any.
 
-    For an elastic lease, both the lease's own token and the reservation's token are accepted.
+    For an elastic lease, the lease's own token and the reservation's token are both accepted.
     """
     current = _find(work, document)
     named = [each for each in current.leases if each.component == document.component and each.kind == "elastic"]
@@ -102,7 +98,7 @@ def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reserva
 
 
 def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
-    """Raise CommandRefused unless the command has the key whose hash was submitted with the reservation.
+    """Raise CommandRefused unless the command has the key that was submitted (as a hash) with the reservation.
 
     An operator needs no key. The key is checked before the token, so that a sender without the key cannot find out the
     token by guessing.
@@ -129,7 +125,7 @@ def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocumen
 
 
 def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """End a reservation because its holder has finished. A repeated release changes nothing."""
+    """End a reservation because its holder has finished. A second release changes nothing."""
     current = _find(work, document)
     if current.phase == "released":
         return current
@@ -139,9 +135,9 @@ def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """End a reservation, without a restart, because its producer does not want it any more.
+    """End a reservation, without a restart, because its producer does not need it any more.
 
-    No token is needed. A repeated cancel changes nothing.
+    No token is needed. A second cancel changes nothing.
     """
     current = _find(work, document)
     if current.phase == "cancelled":
@@ -359,7 +355,7 @@ def lose(work: UnitOfWork, name: str) -> Slot:
 
 
 def hear(work: UnitOfWork, name: str) -> Slot:
-    """Record a heartbeat of a static host: set `last_seen` of its slot to the present time of the cluster."""
+    """Record a heartbeat of a static host: `last_seen` of its slot becomes the present cluster time."""
     slot = msgspec.structs.replace(find_slot(work, name), last_seen=work.now)
     work.mark(slot)
     return slot

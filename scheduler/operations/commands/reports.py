@@ -23,14 +23,14 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 
 MOVED = "reservation_moved"
-"""Name of the event of a leased reservation that was confirmed to run on another slot than its lease names. Its phase
-does not change.
+"""Name of the event that a leased reservation was confirmed on another slot than that of its lease. Its phase does not
+change.
 """
 CONTRADICTED = "contradicted"
 
 
 class Nobody(msgspec.Struct, frozen=True):
-    """A reservation that a report names and the database does not have."""
+    """The result for a reservation that a report names and the database does not have."""
 
     id: str
 
@@ -75,8 +75,8 @@ def _confirm_there(
 
 
 def _known_since(current: Reservation) -> float:
-    """Return the time of the reservation's last change of phase or of its newest confirmation, whichever is later.
-    Older reports about it are ignored.
+    """Return the time of the newest information about a reservation: its last change of phase, or its last
+    confirmation. Reports from before that time are ignored.
     """
     return current.changed_at if current.confirmed_at is None else max(current.changed_at, current.confirmed_at)
 
@@ -93,9 +93,7 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
 
 
 def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float) -> None:
-    """Set `last_seen` of those of these slots that belong to static hosts to the time `at`, unless their `last_seen` is
-    later.
-    """
+    """Set `last_seen` of those of these slots that belong to static hosts to `at`; a later `last_seen` stays."""
     for name in sorted(names):
         slot = work.slots.get(name)
         pool = rules.pools.get(slot.pool) if slot is not None else None
@@ -209,8 +207,8 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | Nobody:
-    """End a reservation, with its leases, because a report states that it neither runs nor waits. An unknown
-    reservation needs no change.
+    """End a reservation and its leases, because a report states that it does not run. An unknown reservation needs no
+    change.
     """
     current = work.reservations.get(document.reservation)
     if current is None:
@@ -247,7 +245,7 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
 
 
 def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
-    """Return the reservations that have a lease on the slot. Reservations that only claim the slot are not included."""
+    """Yield the reservations that have a lease on the slot, without those that only claim it."""
     owners = dict.fromkeys(owner for (owner, _), lease in work.leases_on(slot).items() if lease.state != "claimed")
     return (work.reservations[owner] for owner in owners)
 

@@ -1,6 +1,6 @@
-"""Submissions: test the documents of new reservations, store the reservations, and answer.
+"""Submissions: check the documents of new reservations, store the reservations, and make the answers.
 
-The answers contain notes on fields that have no effect.
+An answer also names fields of the request that have no effect.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -69,8 +69,8 @@ def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]
 
 @dataclass(frozen=True)
 class Submission:
-    """The documents of one request that submits reservations, the cause that events name, and its verified sender;
-    None: it was not signed.
+    """The documents of one request that submits reservations, the cause for events, and the verified sender (None: the
+    request was not signed).
     """
 
     items: Sequence[Item]
@@ -78,7 +78,9 @@ class Submission:
     principal: Principal | None = None
 
     def new_rows(self, rules: Rules, now: float) -> dict[str, Reservation]:
-        """Return, by id, the new reservations that the documents describe. The first of several with one id counts."""
+        """Return, by id, the reservations that the documents describe. If an id occurs twice, the first document
+        counts.
+        """
         sender = None if self.principal is None else self.principal.name
         good = [item for item in self.items if isinstance(item, ReservationDocument)]
         found = {item.id: new_reservation(item, rules, now, sender) for item in reversed(good)}
@@ -207,8 +209,8 @@ def note_ignored(rules: Rules, row: Reservation, priority: float, account: str |
 
 
 def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:
-    """Add `notes`, which name fields of an accepted request that have no effect, to its answer, as `path` of the field
-    and `text`.
+    """Add `notes` to an answer: field of an accepted request -> why it has no effect. In the answer each is a `path`
+    and a `text`.
     """
     if notes:
         answer["notes"] = [{"path": path, "text": text} for path, text in notes.items()]
@@ -226,7 +228,7 @@ def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[t
         if name == "components" and _is_plain(asked.components) and _is_plain(first.components):
             # The document named `resources`, not `components`.
             field, value = "resources", first.components[0].resources
-        yield field, f"{row.id} exists already and its first request stands: there it is {_show(value)}"
+        yield field, f"{row.id} exists already and keeps the values of its first request: there it is {_show(value)}"
     if item.priority != row.priority:
         text = f"{row.id} exists already and its priority stays {row.priority:g}; the verb `priority` changes it"
         yield "priority", text
@@ -248,7 +250,9 @@ def _show(value: object) -> str:
 
 
 def describe_answer(row: Reservation | Slot | Account | Nobody) -> Answer:
-    """Return the answer to a command that was carried out, from the present reservation, slot or account."""
+    """Return the answer to a command that was carried out. `row`: the reservation, slot or account after
+    the command.
+    """
     if isinstance(row, Account):
         return {"ok": True, "account": row.id, "balance": row.balance}
     if isinstance(row, Slot):

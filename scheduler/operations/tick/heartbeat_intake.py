@@ -27,8 +27,8 @@ from scheduler.policy.lifecycle.timeouts import is_silent
 from scheduler.ports import Heard, LeaderTerm
 
 MOST_HINTS = 100
-"""Maximum number of hosts that get a hint in one run because their heartbeats name an old version of their slot. Hosts
-with a hint all ask for their leases at once.
+"""The most hosts that get a hint in one run, because all of them then ask for their leases at once. A hint is sent to a
+host whose heartbeats name an old version of its slot.
 """
 
 HOSTS_A_TRANSACTION = 250
@@ -55,9 +55,9 @@ def hear_hosts(ports: Ports) -> int:
 
 
 def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
-    """Return the hosts that send heartbeats but know an old version of their slot.
+    """Return the slots whose hosts send heartbeats with an old version of the slot.
 
-    Such a host missed a hint to ask for its leases, or has not reacted to the hint yet.
+    Such a host missed a hint to ask for its leases, or has not reacted to it yet.
     """
     return [
         slot
@@ -78,10 +78,10 @@ def choose_hints(behind: Sequence[Slot], now: float) -> Sequence[Slot]:
 
 
 def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
-    """Read the heartbeats of the hosts that are silent in the view, before a plan treats these hosts as lost.
+    """Read the heartbeats of hosts that the view shows as silent, before a plan treats them as lost.
 
-    If Redis lost its heartbeats (flushed, restarted), a host that was not silent at the last tick counts as heard at
-    the time when Redis began to keep heartbeats again. So such a host gets one more offline timeout, once.
+    If Redis lost its heartbeats (flushed, restarted), a host that was not silent at the last tick counts as seen at the
+    time when Redis began to store heartbeats again. So each such host gets one more offline timeout, once.
     """
     if not _static_pools(rules):
         return
@@ -125,10 +125,10 @@ def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
 
 
 def name_version(slot: Slot, offline_timeout: float | None) -> str:
-    """Return a version string of what the host of this slot gets from `describe_host`; it differs after every change.
+    """Return a text that changes whenever the result of `describe_host` for this slot changes.
 
-    The string has the slot's epoch, which distinguishes the slot from an earlier one of the same name, the slot's
-    version, which increases with each change of the slot or its leases, and the pool's offline timeout.
+    It contains the slot's epoch (an earlier slot of the same name had another one), the slot's version, which grows
+    with each change of the slot or its leases, and the pool's offline timeout.
     """
     timeout = "-" if offline_timeout is None else f"{offline_timeout:g}"
     return f"{slot.epoch}:{slot.version}:{timeout}"
@@ -151,10 +151,10 @@ def _heard_ago(slot: Slot, heard: Heard) -> float:
 
 
 def _note(ports: Ports, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot], heard: Heard) -> list[Row]:
-    """Write `last_seen` and the heartbeat counter of those hosts that sent newer heartbeats. Return the changed slots.
+    """Write `last_seen` and the heartbeat counter of the hosts that sent newer heartbeats. Return the changed slots.
 
-    If no host did, nothing is written. Thousands of hosts take several transactions, so that ticks and requests can
-    write in between.
+    Without newer heartbeats nothing is written. Thousands of hosts take several transactions, so that ticks and
+    requests can write in between.
     """
     now = ports.store.now()
     counters = {name: beat.counter or 0 for name, beat in heard.signed.items()}

@@ -13,7 +13,7 @@ from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderLock, LeaderTerm
 
 TRUSTED_SHARE: Final = 0.4
-"""A process that has less than this share of the leader lock's time left writes nothing more under it."""
+"""A process writes under its leader lock only while more than this fraction of the lock's time is left."""
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Leader:
     plan_cache: PlanCache = field(default_factory=PlanCache)
     wait_figures: WaitFigures = field(default_factory=WaitFigures)
     lost: set[tuple[str, int]] = field(default_factory=set)
-    """(row id, version) of the rows of the decisions that the last tick skipped. If the next tick skips decisions
-    because of the same rows, it requests no further tick. Version 0: the row was deleted.
+    """(row id, version) of the rows because of which the last tick skipped decisions. Version 0: the row was deleted.
+    If the next tick skips decisions because of the same versions, it requests no further tick.
     """
 
     @property
@@ -67,8 +67,8 @@ class Leader:
 
 
 def take_leader_term(ports: Ports, leader: Leader, present: LeaderTerm | None = None) -> LeaderTerm:
-    """Return the leader's term under which this process may write: its previous one if no other process led since, else
-    a new, higher one. `present`: the term in the database, if the caller has read it.
+    """Return the term under which this process may write: its earlier term if no other process led since, else a new,
+    higher one. `present`: the term in the database, if the caller has read it already.
     """
     present = present or ports.store.load_leader_term()
     mine = leader.leader_term

@@ -132,11 +132,11 @@ def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
 
 
 def load_view(ports: Ports, leader: Leader) -> View:
-    """Return the current view: this process's own copy brought up to date, else the whole view loaded from Redis, else
-    one rebuilt from SQL.
+    """Return the current view. This is this process's own copy brought up to date, else the view loaded from Redis,
+    else one that is rebuilt from SQL.
 
-    If Redis cannot be read, the failure is counted and loading is tried again after growing pauses, as long as this
-    process certainly still has the leader lock. Raises ViewUnavailableError after the last try.
+    If Redis cannot be read, the failure is counted and loading is tried again after growing pauses, while this process
+    certainly has the leader lock. Raises ViewUnavailableError after the last try.
     """
     for pause in LOAD_PAUSES:
         try:
@@ -155,10 +155,8 @@ def _load_once(ports: Ports) -> View:
 
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
-    """Publish cluster time, and the rows that were recently written in SQL and that the view lacks, if
-    `leader.interval` has passed since the last time.
-
-    If the clock was set back, it is done as well.
+    """Publish cluster time, and rows that were recently written in SQL and are missing in the view, if
+    `leader.interval` has passed since the last time, or if the clock was set back.
     """
     if 0 <= now - leader.looked_at < leader.interval:
         return []
@@ -210,10 +208,11 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
 
 
 def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Publish the current rows that the tick's skipped decisions concern, and request another tick.
+    """Publish the current rows that the tick's skipped decisions name, and request another tick.
 
-    Rows that were deleted are published as gone. Reservations with leases on the decisions' slots are published, too.
-    If all these rows are the same as after the last tick, no tick is requested: the periodic tick plans again.
+    Rows that were deleted are published as gone. Reservations with leases on the slots of these decisions are published
+    too. If all these rows are the same as after the last tick, no tick is requested: the next periodic tick plans
+    again.
     """
     if not ticked.skipped:
         leader.lost = set()
