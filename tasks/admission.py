@@ -1,13 +1,14 @@
-"""How the main process of an intake worker treats a request before a process of its pool gets it.
+"""What the main process of an intake worker does with a request before a process of its pool gets it.
 
 A copy of a request is dropped if the request was answered after the copy was sent: the sender has its answer. A copy of
-an unsigned request that is being carried out is dropped too. A signed one goes to the pool, because the main process
-does not verify signatures and the running request may be forged; the pool returns the stored answer. While more
+an unsigned request that is being carried out is dropped too. A copy of a signed one goes to the pool, because the main
+process does not verify signatures and the running request may be forged; the pool returns the stored answer. While more
 requests wait than can be answered in time (`policy/load_shedding.py`), some requests get the answer "come again later",
-and questions whose senders have given up are dropped.
+and questions (requests that only read) whose senders have given up are dropped.
 
-It maintains two keys in Redis. `<prefix>queue:taken`: the `sent_at` of the request taken last, by which a client sees
-whether its own request still waits. `<prefix>queue:count`: the number of requests that all workers have taken.
+The process writes two keys in Redis. `<prefix>queue:taken`: the `sent_at` of the request that was taken last, by which
+a client sees whether its own request still waits. `<prefix>queue:count`: the number of requests that all workers have
+taken.
 """
 
 import time
@@ -39,7 +40,7 @@ KNOWN_SECONDS: Final = 60.0
 """Seconds after an answer in which copies of the answered request are recognised: as long as Redis keeps the answer."""
 MOST_KNOWN: Final = 10_000
 HANGING_SECONDS: Final = 5.0
-"""Seconds after which a running request is taken to hang; a copy of the request then goes to another process."""
+"""A request that runs for more than this number of seconds may hang; a copy of it then goes to another process."""
 LEASES_PATIENCE: Final = 7.0
 """Seconds after which a host repeats its request for its leases, if the message has no `patience`."""
 ARRIVAL: Final = "arrival"
@@ -227,15 +228,16 @@ class Admission:
             del self._answered[oldest]
 
     def _is_abandoned(self, arrival: Arrival) -> bool:
-        """Return whether the request is a question whose sender has stopped waiting for the answer."""
+        """Return whether the request only reads and its sender has stopped waiting for the answer."""
         if arrival.verb not in QUERIES or arrival.sent_at is None:
             return False
         patience = LEASES_PATIENCE if arrival.patience is None and arrival.verb == "leases" else arrival.patience
         return patience is not None and self._clock() - arrival.sent_at > patience
 
     def _shed(self, arrival: Arrival) -> bool:
-        """Answer "come again later" and return True if the wait in the queue is too long for the request's verb and the
-        request states how long its sender waits and an address for the answer.
+        """Answer "come again later" and return True, if the queue is too long for the request's verb.
+
+        This needs two fields of the request: how long its sender waits, and an address for the answer.
         """
         wait = self._gauge.wait
         seconds = find_retry(arrival.verb, wait, self._longest)
@@ -253,8 +255,8 @@ class Admission:
         self._counts[name, tuple(labels.items())] += 1
 
     def _measure(self, sent_at: float | None) -> None:
-        """Write the counts of dropped requests to the meter, publish the `sent_at` of the last request and the number
-        of requests taken in Redis, and read how many requests wait in the queue.
+        """Record the counts of dropped requests in the metrics, write the two keys in Redis (see the module), and read
+        how many requests wait in the queue.
         """
         self._measured_at = self._monotonic()
         counts, self._counts = self._counts, Counter()
@@ -269,7 +271,7 @@ class Admission:
                 everywhere = int(pipeline.execute()[-1])
         except redis.RedisError as error:
             log.debug(
-                "The length of the queue cannot be read from Redis; the last known one counts.",
+                "The length of the queue `reservations` cannot be read from Redis; the last known length is used.",
                 action="admission.unknown",
                 error=str(error),
             )

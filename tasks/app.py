@@ -31,8 +31,8 @@ from workers.settings import Settings
 log = get_logger(__name__)
 
 PUBLISH_RETRIES: Final = {"max_retries": 3, "interval_start": 0.0, "interval_step": 0.2, "interval_max": 0.5}
-"""Most retries to send a message, and to open a connection to the broker: about a second in all. Then the sender
-continues without the message.
+"""How often sending a message, or opening a connection to the broker, is tried again: for about a second in all. Then
+the sender goes on without the message.
 """
 
 MODULES: Final = (
@@ -188,7 +188,7 @@ sign_with(app, lambda: services.access)
 
 @celeryd_init.connect(weak=False)
 def _guard_queues(conf: Any, **_signal: object) -> None:
-    """Use the project's transport, which checks messages, in workers. Other processes, like Flower, need the transport
+    """Use the project's transport, which checks messages, in workers. Other processes, like Flower, use the transport
     that the URL's scheme names.
     """
     conf.broker_transport = "tasks.transport:Transport"
@@ -199,16 +199,18 @@ def _report_schema(**_signal: object) -> None:
     """Log, before a worker consumes messages, that the database schema is older or newer than the program."""
     with suppress(InvalidInputError):
         if fault := services.find_schema_fault():
-            log.error("The database schema does not fit this program.", action="schema.unfit", error=fault)
+            log.error(
+                "The database schema is older or newer than this program expects.", action="schema.unfit", error=fault
+            )
 
 
 @before_task_publish.connect(weak=False)
 def _note_time(headers: dict[str, Any], **_signal: object) -> None:
-    """Stamp a message that this process sends with the cluster time at which it was sent and at which it expires; a
-    message of a client in this process has a stamp already.
+    """Write into a message that this process sends the cluster time at which it was sent and at which it expires. A
+    message that already has these times is left as it is.
 
-    Celery computes the expiry from the wall clock of this host. The metrics process derives the age of waiting messages
-    from the stamp.
+    Celery computes the expiry from the wall clock of this host. The metrics process computes the age of waiting
+    messages from the time of sending.
     """
     if SENT_AT in headers:
         return
@@ -220,13 +222,13 @@ def _note_time(headers: dict[str, Any], **_signal: object) -> None:
 
 @worker_process_init.connect(weak=False)
 def _warm_up(**_signal: object) -> None:
-    """Prepare the connections and settings (`services`) in each process of a worker's process pool, after its fork. For
-    a pool of threads, tasks/worker.py does so.
+    """Prepare the connections and settings (`services`) in each process of a worker's process pool after its fork. A
+    pool of threads does this in tasks/worker.py.
     """
     services.warm_up(fleet=False)
 
 
 @setup_logging.connect(weak=False)
 def _set_up_logging(**_signal: object) -> None:
-    """Configure the project's logging. Celery configures none if this signal has a receiver."""
+    """Configure the project's logging. If this signal has a receiver, Celery configures no logging."""
     configure_logging(settings.log.format, settings.log.level)

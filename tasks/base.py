@@ -1,7 +1,7 @@
-"""The base class of all tasks: ids in log lines, checks of sender and arguments, durations, errors as results.
+"""The base class of all tasks: ids in log lines, checks of sender and arguments, durations, known errors as results.
 
 A task that fails with a known error logs one line and ends. Its work is recorded in SQL, so the periodic tick,
-`recover`, the sweep or the client's next request does it again. Therefore no task retries, and no message and no
+`recover`, the sweep or the client's next request does the work again. Therefore no task retries, and no message and no
 failure of another service ends a worker.
 """
 
@@ -65,14 +65,14 @@ DROPPED: Final[dict[type[Exception], tuple[str, str]]] = {
     InvalidInputError: ("invalid_input", "The content of the database or the configuration is invalid."),
     SoftTimeLimitExceeded: ("too_slow", "The task exceeded its time limit and was stopped."),
 }
-"""Expected error -> result of the task and sentence for the log. Celery logs other errors with a traceback."""
+"""Known error -> (result of the task, sentence for the log). Celery logs other errors with a traceback."""
 MOST_SHOWN: Final = 10
 """The most faults that one log line lists."""
 
 
 class UnansweredError(Exception):
-    """Raised if a request without the address `reply_to` is refused. `faults`: the reasons; `result`: the result of the
-    task.
+    """Raised if a request is refused and its message has no address (`reply_to`) for the answer. `faults`: the reasons;
+    `result`: the result of the task.
     """
 
     def __init__(self, faults: Sequence[Fault], result: str) -> None:
@@ -81,8 +81,8 @@ class UnansweredError(Exception):
 
 
 def _leave(error: ForeignClusterError) -> NoReturn:
-    """End this worker, because its queue belongs to another cluster, and return the message to the queue for a worker
-    of that cluster.
+    """End this worker because its queue belongs to another cluster. The message returns to the queue for a worker of
+    that cluster.
     """
     sentence = "This worker belongs to another cluster than its queue; it ends."
     log.error(sentence, action="worker.foreign", error=str(error))
@@ -95,7 +95,7 @@ _T = TypeVar("_T")
 
 
 class Prepared(NamedTuple):
-    """A message whose sender was verified and whose arguments were checked. `principal`: None = not signed."""
+    """The verified sender (`principal`, None: not signed) and the checked arguments of a message."""
 
     principal: Principal | None
     args: Sequence[Any]
@@ -115,7 +115,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
     """Roles of principals whose messages the task accepts if `access.mode` is `signed`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
-        """Run the task and return its result. The part before a colon is a label of the duration metric."""
+        """Run the task and return its result. The part before a colon becomes a label of the metric of durations."""
         with bound_contextvars(task=self.name, task_id=self.request.id):
             started = time.monotonic()
             with gather_counts():
@@ -125,8 +125,8 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return result
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Send `answer` to the sender of a refused message, if the message names an address; the base class sends
-        nothing. The arguments of the message are not checked yet.
+        """Send `answer` to the sender of a refused message, if the message has an address. This base class sends
+        nothing. The arguments of the message are unchecked.
         """
 
     def verify(self) -> Principal | None:
@@ -138,7 +138,9 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         return verify_sender(vars(self.request), self.name or "", self.roles)
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Prepared | str":
-        """Verify the sender of the message and read its arguments. Return both, or the result if it is refused."""
+        """Verify the sender of the message and check its arguments. Return both, or the task's result if the message is
+        refused.
+        """
         try:
             principal = self.verify()
         except UnprovenError as error:
@@ -164,14 +166,17 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return str(self.run(*prepared.args, **prepared.kwargs))
 
     def ensure_membership(self) -> None:
-        """Raise ForeignClusterError if database and Redis belong to different clusters, unless the task needs none."""
+        """Raise ForeignClusterError if database and Redis belong to different clusters, and the task needs them to be
+        of one.
+        """
         if self.needs_membership and not self.request.called_directly:
             from tasks.app import services  # noqa: PLC0415 - the app imports this module
 
             services.ensure_membership()
 
     def settle(self, act: Callable[[], _T]) -> _T | str:
-        """Return the result of `act`, or that of a known error, which is logged.
+        """Return what `act` returns. If it raises a known error, log the error and return the result that belongs to
+        it.
 
         Raises Reject if this worker belongs to another cluster than its queue.
         """
@@ -239,7 +244,7 @@ exist.
 
 
 class UnprovenError(Exception):
-    """Raised if a message is refused because of its sender. `fault` goes to the sender, `reason` into the log."""
+    """Raised if a message is refused because of its sender. `fault` is sent to the sender, `reason` is logged."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
         self.fault, self.reason = fault, reason

@@ -1,7 +1,8 @@
-"""Beat's schedule: which tasks are sent and how often. Several beats may run: every task is exclusive or idempotent.
+"""Beat's schedule: which tasks are sent and how often. Several beats may run, because a task that runs twice does no
+harm.
 
-Every entry expires, so that a backlog of ticks does not delay workers after a pause. Times are measured by the
-monotonic clock: a jump of the wall clock does not change the intervals.
+Every message expires, so that ticks that waited during a pause do not delay workers afterwards. Intervals are measured
+by the monotonic clock: a jump of the wall clock does not change them.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -18,10 +19,10 @@ from workers.logs import get_logger
 from workers.settings import Settings
 
 FULL_SWEEP: Final = 3
-"""Every how many intervals of the task `recover` all machines are checked and reconciled with EC2."""
+"""All machines are checked and reconciled with EC2 after this number of intervals of the task `recover`."""
 PRUNE_MINUTE: Final = 17
-"""Minute of each hour at which the task `prune` is sent. An interval would start again with each restart of beat, which
-keeps no file.
+"""Minute of each hour at which the task `prune` is sent. An interval in place of it would start again with each start
+of beat, which stores no schedule.
 """
 
 _STARTED: Final = datetime.now(UTC)
@@ -63,11 +64,11 @@ log = get_logger(__name__)
 
 
 class PunctualScheduler(Scheduler):
-    """Celery's scheduler, but it wakes exactly when the next task is due."""
+    """Celery's scheduler, changed to wake exactly when the next task is due."""
 
     refusal: ClassVar[str | None] = None
-    """Why beat ended: its Redis belongs to another cluster, with the text of the ForeignClusterError. None while beat
-    runs.
+    """The text of the ForeignClusterError that ended beat, because its Redis belongs to another cluster. None while
+    beat runs.
     """
     _waits = False
 
@@ -80,8 +81,8 @@ class PunctualScheduler(Scheduler):
         return n + drift
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send the due task `entry`, if the Redis of this beat process belongs to its cluster; otherwise end the
-        process. While the database was reset to an older state, send nothing.
+        """Send the task `entry`, which is due, if the Redis of beat belongs to its cluster; otherwise end the process.
+        While the database is reset to an older state, send nothing.
         """
         if self._may_send():
             super().apply_entry(entry, producer)

@@ -16,8 +16,8 @@ from scheduler.operations.paused_gc import PausedGC
 
 
 def record_sends(file: Path) -> None:
-    """Write the monotonic clock into this file now and after each task that this process sends, so that a health check
-    sees when beat last sent a task.
+    """Write the monotonic clock into this file now and after each task that this process sends. A health check reads
+    from the file when beat last sent a task.
 
     Raises OSError if the file cannot be written now.
     """
@@ -39,7 +39,8 @@ def write_send_time(file: Path) -> None:
 def read_send_age(file: Path) -> float:
     """Return the seconds since `write_send_time` wrote this file. Raises OSError if the file cannot be read.
 
-    A file without a number (it is just being written, or an older version touched it) has the age of its last change.
+    If the file has no number (it is just being written, or an older version made it), the time of its last change
+    counts.
     """
     text = file.read_text(errors="replace")
     try:

@@ -1,4 +1,4 @@
-"""The Dispatcher on Celery: slow work becomes messages with ids of rows; the next due time becomes an alarm.
+"""The Dispatcher on Celery: slow work becomes messages with ids of rows, and the next due tick becomes an alarm.
 
 No message is sent with an ETA or a countdown: on Redis such a message is delivered repeatedly once it is older than the
 visibility timeout. Delays are stored in SQL, and beat's ticks check them.
@@ -21,14 +21,14 @@ from workers.logs import get_logger
 log = get_logger(__name__)
 
 LEAST_WAIT: Final = 0.02
-"""Least seconds before an alarm (a timer that requests a tick), so that work which stays due does not cause one tick
-after the other.
+"""The least seconds until an alarm (a timer that requests a tick), so that work that stays due does not cause ticks
+without a pause.
 """
 
 
 class CeleryDispatcher:
-    """Sends the scheduler's slow work, ticks and callbacks as Celery messages. Safe for threads; each process makes its
-    own.
+    """Sends the scheduler's slow work, ticks and callbacks as Celery messages. Threads may share an object; processes
+    may not.
 
     `resend_seconds`: the interval in which `recover` sends slow work again. Messages expire after twice this time, so
     that copies do not fill a slow queue.
@@ -87,8 +87,8 @@ class CeleryDispatcher:
             raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Set the alarm so that a tick is requested at `due` (None: no alarm). If the next periodic tick comes first,
-        no alarm is set.
+        """Set the alarm that requests a tick at `due` (None: no alarm). No alarm is set if the next periodic tick comes
+        before.
         """
         wait = None if due is None or due - now >= self._tick_seconds else max(due - now, LEAST_WAIT)
         self._alarm.set(wait)

@@ -1,4 +1,6 @@
-"""Gathered requests in a process of the pool: each is checked alone, all are committed together, each is answered."""
+"""Gathered requests in a process of the pool: each request is checked alone, all are committed together, and each is
+answered.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,11 +23,11 @@ from workers.logs import get_logger
 
 log = get_logger(__name__)
 Result = tuple[int, Any, float]
-"""What Celery expects of a task: 1 if it failed, else 0; the result as text or the error; and its seconds."""
+"""What Celery expects of a task: (1 if it failed, else 0; the result as text, or the error; seconds)."""
 
 
 class Entry(NamedTuple):
-    """A request as the main process of the worker took it."""
+    """A request as the worker's main process took it from the queue."""
 
     task: str
     id: str
@@ -68,7 +70,7 @@ def _run(cases: Sequence["_Case"]) -> None:
 
 @dataclass
 class _Case:
-    """One request on its way from message to result."""
+    """One request from its message to its result."""
 
     entry: Entry
 
@@ -96,7 +98,7 @@ class _Case:
         return 0, repr(self._result), seconds
 
     def prepare(self) -> None:
-        """Verify the sender and read the document. A request that is refused here has a result afterwards."""
+        """Verify the sender and read the document. If the request is refused, it has a result afterwards."""
         self._attempt(self._prepare)
 
     def _prepare(self) -> str | None:
@@ -114,8 +116,8 @@ class _Case:
         return None
 
     def finish(self, unwritable: Collection[str] | ViewUnavailableError) -> None:
-        """Turn the outcome of the request into its result. `unwritable`: the addresses at which no answer could be
-        written, or the error that all answers met.
+        """Make the result of the request from its outcome. `unwritable`: the addresses at which no answer could be
+        written, or the error that occurred for all answers.
         """
         self._attempt(lambda: self._finish(unwritable))
 
@@ -133,7 +135,7 @@ class _Case:
         return describe_answer(self.outcome)
 
     def end_with(self, error: Exception) -> None:
-        """Give the request the result of this error if it has none."""
+        """Make this error the result of the request, unless the request has a result."""
 
         def fail() -> str:
             raise error
@@ -147,7 +149,7 @@ class _Case:
             self._task.measure(self._result, time.monotonic() - self._started)
 
     def _attempt(self, act: Callable[[], str | None]) -> None:
-        """Call `act` as the task of this request. Keep its result; an unknown error is a failed task."""
+        """Call `act` as the task of this request and store its result. An unknown error makes it a failed task."""
         with self._acting():
             try:
                 self._result = self._task.settle(act)

@@ -1,11 +1,12 @@
-"""Gathering in the main process of a worker: single requests that wait for a process of the pool go to it together.
+"""Gathering in the main process of a worker: single requests that wait for a process of the pool are sent to it
+together.
 
 A prefork pool gives a process one message at a time. So the main process keeps single requests until a process is free,
-and sends them to it as one job. No request waits for others: if a process is free, it gets what has arrived.
+and sends them to that process as one job. No request waits for others: a free process gets what has arrived.
 
-Each request stays a request of Celery's: its message is acknowledged after the job has ended, and it is counted,
-reported and cancelled by itself. The time limits of the tasks hold for the job. If the process of a job dies, its
-requests are carried out one by one, so that a request that ends its process does so alone.
+For Celery each request stays a request of its own: its message is acknowledged after the job has ended, and it is
+counted, reported and cancelled by itself. The time limits of the tasks apply to the job. If the process of a job dies,
+its requests are carried out one by one, so that a request that ends its process does so alone.
 """
 
 from collections import deque
@@ -29,10 +30,10 @@ MOST_GATHERED: Final = 100
 
 
 class Gatherer:
-    """The requests that wait in one consumer (Celery's part of a worker that takes messages) for a free process.
+    """The requests in one consumer (the part of a Celery worker that takes messages) that wait for a free process.
 
-    `hand_over` gives a request to the pool as soon as a process is free; `soon` calls a function when the messages that
-    have arrived were taken.
+    `hand_over` gives a request to the pool as soon as a process is free; `soon` calls a function after all messages
+    that have arrived were taken.
     """
 
     def __init__(self, hand_over: Callable[[Any], object], soon: Callable[..., object]) -> None:
@@ -52,7 +53,7 @@ class Gatherer:
             self._soon(self._hand_over, Job(self))
 
     def take(self) -> list[Any]:
-        """Return the requests that waited longest, for one job. Requests that are left get another job."""
+        """Remove and return the requests that waited longest, for one job. The others get another job."""
         taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_GATHERED))]
         self._is_queued = False
         if self._waiting:
@@ -65,8 +66,8 @@ class Gatherer:
 
 
 class Job:
-    """One job of the pool with all requests that wait when a process is free. Celery's worker treats it as a request:
-    it calls `execute_using_pool`.
+    """One job of the pool: all requests that wait when a process is free. Celery's worker treats the job as a request
+    and calls `execute_using_pool`.
     """
 
     def __init__(self, gatherer: Gatherer) -> None:
@@ -74,7 +75,9 @@ class Job:
         self._requests: list[Any] = []
 
     def execute_using_pool(self, pool: Any, **_options: Any) -> Any:
-        """Send the requests to a process of the pool. Raises TaskRevokedError if none is left, as Celery expects."""
+        """Send the requests to a process of the pool. Raises TaskRevokedError, as Celery expects, if no request is left
+        to run.
+        """
         self._requests = [each for each in self._gatherer.take() if not each.revoked()]
         if not self._requests:
             raise TaskRevokedError("no request is left")
@@ -113,7 +116,7 @@ class Job:
         cause = cause.exc if isinstance(cause, ExceptionWithTraceback) else cause
         if isinstance(cause, WorkerLostError) and not _is_stopping():
             log.warning(
-                "The process of gathered requests died; they are carried out one by one.",
+                "A process died while it carried out several requests; they are carried out one by one.",
                 action="requests.separated",
                 requests=len(self._requests),
             )
@@ -125,11 +128,13 @@ class Job:
 
 
 _GATHERERS: WeakKeyDictionary[Any, tuple[Any, Gatherer]] = WeakKeyDictionary()
-"""By consumer: its connection and its gatherer. After a reconnect Celery drops what waits, and so do we."""
+"""By consumer: its connection and its gatherer. After a reconnect the waiting requests are dropped, as in Celery
+itself.
+"""
 
 
 class _GatheringConsumer:
-    """A consumer for Celery's strategy, in which a short single request goes to the gatherer."""
+    """A consumer for Celery's strategy. It passes short single requests to the gatherer."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
@@ -144,7 +149,7 @@ class _GatheringConsumer:
         return getattr(self._consumer, name)
 
     def on_task_request(self, request: Any) -> None:
-        """Give a request to the gatherer, or to the pool if it is not gathered with others."""
+        """Pass a request to the gatherer, or to the pool if the request may not be gathered with others."""
         if is_gatherable(request.name, request.body):
             self._gatherer.add(request)
         else:
@@ -156,11 +161,13 @@ def _call_now(act: Callable[..., object], *args: Any) -> object:
 
 
 def _is_stopping() -> bool:
-    """Return whether the worker is stopping, warm or cold. Celery then has an exit status here instead of None."""
+    """Return whether the worker is stopping, by a warm or a cold shutdown."""
     flags: tuple[object, object] = state.should_stop, state.should_terminate
     return any(flag is not None and flag is not False for flag in flags)
 
 
 def start_strategy(task: Any, app: Any, consumer: Any) -> Any:
-    """Return Celery's default strategy (what a worker does with a message), which gathers short single requests."""
+    """Return Celery's default strategy (the function that handles each message), changed to gather short single
+    requests.
+    """
     return default(task, app, _GatheringConsumer(consumer))

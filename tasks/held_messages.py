@@ -1,4 +1,6 @@
-"""The messages that a worker holds: their records in Redis, their acknowledgements, and how many it may hold."""
+"""The messages that a worker has taken and not acknowledged: their records in Redis, their acknowledgements, and how
+many of them a worker may have.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +21,7 @@ from workers.logs import get_logger
 
 log = get_logger(__name__)
 _NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
-"""Decoder of kombu's stored record of a message that a worker has taken: envelope, exchange and routing key."""
+"""Decoder of the record that kombu stores for a message that a worker has taken: envelope, exchange and routing key."""
 
 
 def _is_readable(note: bytes | None) -> bool:
@@ -44,8 +46,8 @@ Command = Callable[[Any], object]
 
 
 class QoS(redis.QoS):
-    """Stores a record in Redis for each message that a worker is processing, with the cluster time at which the worker
-    took the message.
+    """For each message that a worker is processing, stores a record in Redis with the cluster time at which it was
+    taken.
 
     kombu uses the wall clock of this host; another host would then restore such a message too early or never.
     """
@@ -63,8 +65,8 @@ class QoS(redis.QoS):
         """Commands that acknowledge messages and are sent in the next round of the worker's loop."""
 
     def accept_recorded(self, tag: str, deliver: Callable[[], None]) -> bool:
-        """Deliver a message whose record is stored already. Return whether this worker holds it now: a message that is
-        refused, or has expired, is not held.
+        """Deliver a message whose record is stored already. Return whether this worker has the message now: it has not
+        if the message was refused or has expired.
         """
         self._recorded = tag
         try:
@@ -74,7 +76,7 @@ class QoS(redis.QoS):
             self._recorded = None
 
     def forget(self, tags: Iterable[str]) -> None:
-        """Delete the records of messages that were taken and are not held."""
+        """Delete the records of messages that were refused or have expired."""
         self._send([partial(self._remove_from_indices, tag) for tag in tags])
 
     def _send(self, commands: Sequence[Command]) -> None:
@@ -105,12 +107,14 @@ class QoS(redis.QoS):
 
     @property
     def room(self) -> int:
-        """How many more single requests this worker may hold."""
+        """How many further single requests this worker may take."""
         return (self.can_consume_max_estimate() or 0) if self.can_consume() else 0
 
     def can_consume(self) -> bool:
-        """Return whether this worker takes another message. A message that is not gathered counts as many, so that a
-        worker holds no more of them than its pool has processes.
+        """Return whether this worker may take another message.
+
+        A message that is not gathered counts as many single requests, so that a worker has no more of them than its
+        pool has processes.
         """
         if not super().can_consume():
             return False
@@ -118,7 +122,7 @@ class QoS(redis.QoS):
         return not is_gathering or len(self._large) * HELD_A_PROCESS < self.prefetch_count
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Store a record in Redis of a message that this worker has taken: as kombu does, but with cluster time."""
+        """Store a record in Redis of a message that this worker has taken, as kombu does, but with cluster time."""
         if delivery_tag == self._recorded:
             self._recorded = None
         else:
@@ -128,8 +132,8 @@ class QoS(redis.QoS):
         super(redis.QoS, self).append(message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        """Acknowledge a message, together with others if the worker's loop runs. If a key of the broker has a wrong
-        type, the key is renamed first and the records are stored again.
+        """Acknowledge a message; while the worker's event loop runs, together with others. If a key of the broker has a
+        wrong type, the key is renamed first and the records are stored again.
         """
         self._large.discard(delivery_tag)
         self._acks.append(partial(self._remove_from_indices, delivery_tag))

@@ -1,7 +1,8 @@
-"""Queues `launch`, `health` and `terminate`: launches, checks and ends of machines, and tasks that repeat lost work.
+"""The tasks of the queues `launch`, `health` and `terminate`: they launch, check and end machines, and repeat lost
+work.
 
-Launches run in threads, because a call may take up to a minute. Terminations have a queue of their own, so that none
-waits behind launches.
+Launches run in threads, because a call may take up to a minute. Terminations have a queue of their own, so that they do
+not wait behind launches.
 """
 
 from typing import Final
@@ -42,13 +43,13 @@ def hear() -> str:
 
 @app.task(name=RECOVER)
 def recover_lost() -> str:
-    """Send launches, terminations and callbacks again that were decided, are not done and were not sent lately; write
-    the events of refused messages.
+    """Send launches, terminations and callbacks again that are decided and not done, and were not sent lately. Write
+    the events about refused messages.
     """
     count = recover(services.ports, services.settings.recover_interval)
     if count:
         log.info(
-            "Messages of launches, terminations or callbacks that were overdue were sent again.",
+            "Messages for overdue launches, terminations or callbacks were sent again.",
             action="recover.sent",
             count=count,
         )
@@ -58,8 +59,8 @@ def recover_lost() -> str:
 
 @app.task(name=RECONCILE)
 def reconcile_machines() -> str:
-    """Compare the EC2 machines that have this cluster's tags to the slots: give a machine to its slot if the answer to
-    its launch was lost, and terminate machines that belong to no slot.
+    """Compare the EC2 machines that have this cluster's tags with the slots. If the answer to a launch was lost, record
+    its machine on the slot; terminate machines that belong to no slot.
     """
     found = reconcile(services.ports, services.settings.orphan_age)
     if found != Reconciled():
@@ -72,14 +73,16 @@ def reconcile_machines() -> str:
 def read_interruptions() -> str:
     """Record EC2's notices about interruptions of spot machines.
 
-    The task waits for notices until shortly before the next one of its kind is due, so that copies do not pile up.
+    The task waits for notices until shortly before the next such task is sent, so that copies do not pile up.
     """
     feed = services.notices
     if feed is None:
         return "no queue"
     heeded = heed_notices(services.ports, feed, services.settings.aws.interruption_interval - 1)
     if heeded.changed:
-        log.info("Notices of EC2 were recorded.", action="interruptions.heeded", count=heeded.changed)
+        log.info(
+            "EC2's notices about interruptions were recorded.", action="interruptions.heeded", count=heeded.changed
+        )
     return f"heeded: {heeded.changed}, left: {heeded.left}"
 
 

@@ -1,4 +1,5 @@
-"""Check that a message is a task message of ours, before Celery sees it: Celery does not check what it reads.
+"""The check that a message is one of Leasehold's task messages. It comes before Celery, which does not check what it
+reads.
 
 The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/reference/protocol.md). Parts that our tasks
 never have are refused: an ETA (the message would be delivered repeatedly), compression, and links to other tasks. Time
@@ -55,7 +56,7 @@ def check_message(queue: str, raw: object, known: Collection[str]) -> bytes:
 
 
 def find_defect(error: InvalidInputError) -> Defect:
-    """Return the kind of defect of a message that `check_message` refused: "task" for an unknown task name, else
+    """Return what is wrong with a message that `check_message` refused: "task" for an unknown task name, else
     "envelope".
     """
     return "task" if error.faults[0].path == "headers.task" else "envelope"
@@ -76,7 +77,7 @@ def move_instant(instant: str, seconds: float) -> str:
 
 
 def describe_message(raw: object) -> dict[str, str]:
-    """Return the task and the id of any message, for a log line."""
+    """Return the name of the task and the id of any message, for a log line."""
     headers = raw.get("headers") if isinstance(raw, Mapping) else None
     if not isinstance(headers, Mapping):
         return {"task": "?", "task_id": "?"}
@@ -116,8 +117,8 @@ def _is_instant(value: object) -> bool:
 
 
 def _check_properties(properties: Mapping[str, Any]) -> None:
-    """Check the properties of a message that kombu needs to store the message while a worker has it, and to restore it
-    when the worker dies.
+    """Check the properties that kombu needs to store a message while a worker has it, and to restore it when the worker
+    dies.
     """
     if not is_whole_text(properties.get("delivery_tag"), MOST_ID):
         raise fault("properties.delivery_tag", f"an id of 1 to {MOST_ID} characters", properties.get("delivery_tag"))
@@ -219,7 +220,9 @@ def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task:
 
 
 def conceal(fault: Fault) -> str:
-    """Return the received value of a fault, with secrets masked. Of a message's body only type and size are shown."""
+    """Return the received value of a fault as text, with secrets masked. Of a message's body only type and size are
+    shown.
+    """
     field = re.split(r"[.\[\]]", fault.path.rstrip("]"))[-1]
     if field in _HIDDEN:
         return MASK

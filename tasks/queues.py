@@ -22,13 +22,13 @@ EXPLAIN: Final = task_name(RESERVATIONS, "explain")
 CONDITIONS: Final = task_name(RESERVATIONS, "conditions")
 
 HELD_A_PROCESS: Final = 64
-"""Messages with single requests that a worker of the queue `reservations` holds for each process of its pool. Any other
-message counts as this many, so the memory of the worker's main process is bounded.
+"""How many single requests a worker of the queue `reservations` may have taken for each process of its pool. Any other
+message counts as this many, so that the memory of the worker's main process is bounded.
 """
 MOST_BYTES: Final = 65_536
-"""The longest body of a message that is gathered with others."""
+"""The greatest length of a body of a message that is gathered with others."""
 GATHERED_TASKS: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
-"""Tasks of which waiting messages are carried out together."""
+"""The names of the tasks whose waiting messages are carried out together."""
 
 
 def is_gatherable(task: object, body: object) -> bool:

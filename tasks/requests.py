@@ -1,4 +1,4 @@
-"""What a worker reports about a task: no arguments and no result in events, a short description in log lines."""
+"""What a worker reports about a task: events have no arguments and no result, log lines have a short description."""
 
 import json
 import threading
@@ -63,7 +63,7 @@ class ReadableRequest(Request):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidTaskError(f"no task message: {error}") from error
         if not isinstance(self.args, list | tuple) or not isinstance(self.kwargs, Mapping):
-            raise InvalidTaskError("no task message: its arguments are no list and no table")
+            raise InvalidTaskError("no task message: expected a list of arguments and a table of named arguments")
 
     def maybe_expire(self) -> Literal[True] | None:
         """Return whether the message expired, by cluster time, while it waited in this worker. Celery's method uses the

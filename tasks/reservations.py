@@ -1,5 +1,5 @@
-"""Queue `reservations`: requests of producers, holders and operators. Each verb has a task, whose answer goes to the
-list that `reply_to` names, after the commit.
+"""The tasks of the queue `reservations`: requests of producers, holders and operators. Each verb has a task. The answer
+is sent after the commit to the list in Redis that `reply_to` names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -80,8 +80,8 @@ AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
 class RequestTask(LeaseholdTask):
-    """Base class of the tasks of the queue `reservations`. It runs with one document, which a message may contain in
-    several forms.
+    """Base class of the tasks of the queue `reservations`. Each task has one document as its argument, which a message
+    may contain in several forms.
     """
 
     abstract = True
@@ -150,7 +150,7 @@ def conditions(document: Any) -> str:
 
 @app.task(name=LEASES, base=RequestTask)
 def leases(document: Any) -> str:
-    """Answer a host with its slot and the leases on it: see `heartbeat_intake.describe_host`."""
+    """Answer a host's request with its slot and the leases on it: see `heartbeat_intake.describe_host`."""
     return _answer(
         "leases", LeasesDocument, document, lambda asked: describe_host(services.ports, asked.slot, asked.machine)
     )
@@ -172,8 +172,8 @@ def _explain(asked: ExplainDocument) -> Answer:
 
 
 def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable[[AnyQuestion], Answer]) -> str:
-    """Answer a request that only reads: call `act` with the checked document and send the result to the document's
-    address. It changes nothing, so it may be repeated.
+    """Answer a request that only reads: call `act` with the checked document and send its result to the document's
+    address. Such a request may be repeated.
     """
     address = find_address(document)
     try:
@@ -196,7 +196,7 @@ def _accept(verb: str, document: object) -> Answer:
 
 
 def find_address(document: object) -> str | None:
-    """Return the address for the answer, if the document has one. Raises ForeignAddressError if the address is no
+    """Return the address for the answer, None if the document has none. Raises ForeignAddressError if the address is no
     answer address of this cluster.
     """
     address = document.get("reply_to") if isinstance(document, dict) else None
@@ -209,7 +209,7 @@ def find_address(document: object) -> str | None:
 
 
 def send_answer(address: str | None, answer: Answer) -> None:
-    """Send the answer to `address`; without an address, raise UnansweredError if the answer is a refusal."""
+    """Send the answer to `address`. Without an address, raise UnansweredError if the answer refuses the request."""
     if address is not None:
         services.ports.notifier.reply(address, answer)
     elif not answer["ok"]:

@@ -22,8 +22,8 @@ FindAccess = Callable[[], Access]
 
 
 class SigningProducer(Producer):
-    """A kombu producer that signs messages to this cluster's tasks. It serializes the body itself, so that exactly the
-    sent bytes are signed.
+    """A kombu producer that signs messages for this cluster's tasks. It serializes the body itself, so that exactly the
+    bytes that are sent are signed.
     """
 
     def __init__(self, find_access: FindAccess | None, *arguments: Any, **options: Any) -> None:
@@ -43,7 +43,7 @@ class SigningProducer(Producer):
 
 
 def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-    """Return the headers with the signature of a message; none while no key can be read.
+    """Return the headers with the signature of a message; without a signature if no key can be read.
 
     A worker in mode `signed` then refuses the message, and the next tick, sweep or recovery does its work.
     """
@@ -79,8 +79,8 @@ class SigningAMQP(AMQP):
 
 
 def sign_with(app: Celery, find_access: FindAccess) -> None:
-    """Let the Celery application `app` sign its messages with the keys that `find_access` reads. They are read with the
-    first message.
+    """Let the Celery application `app` sign its messages with the keys that `find_access` returns. It is called with
+    the first message.
     """
     if isinstance(app.amqp, SigningAMQP):
         app.amqp.find_access = find_access

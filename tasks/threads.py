@@ -19,8 +19,8 @@ POOL_NAME: Final = "tasks.threads:ThreadPool"
 
 
 class ThreadPool(TaskPool):
-    """Celery thread pool that waits for running tasks at a warm shutdown, but not at a cold one, because the soft
-    shutdown before it has waited.
+    """A Celery pool of threads that waits for running tasks at a warm shutdown, and not at a cold one: the soft
+    shutdown before the cold one has waited for them already.
     """
 
     executor: ThreadPoolExecutor

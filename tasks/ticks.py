@@ -1,4 +1,4 @@
-"""Queue `ticks`: one tick after the other, in the process that holds the lock."""
+"""The task of the queue `ticks`: it runs one tick after the other in the process that has the leader lock."""
 
 from scheduler.operations.tick.tick import Ticked, tick
 from tasks.app import app, services
@@ -10,7 +10,7 @@ log = get_logger(__name__)
 
 
 class TickTask(LeaseholdTask):
-    """Base class of the tick's task, which accepts messages of workers and operators."""
+    """Base class of the task that runs a tick. It accepts messages of workers and operators."""
 
     abstract = True
     roles = frozenset({"worker", "operator"})
@@ -19,9 +19,7 @@ class TickTask(LeaseholdTask):
 
 @app.task(name=TICK, base=TickTask)
 def run_tick() -> str:
-    """Run a tick (one run of the scheduler), unless another process holds the tick lock: that process then runs one
-    more tick.
-    """
+    """Run a tick. If another process has the leader lock, that process runs one more tick instead."""
     ports = services.ports
     try:
         done = tick(ports, services.leader, lambda: services.renewal)

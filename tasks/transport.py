@@ -1,7 +1,7 @@
 """Celery's Redis transport with a check of messages, cluster time instead of wall clocks, and fewer clients.
 
-Messages that are no task messages of ours are logged and dropped. In kombu and Celery an envelope that lacks a field
-ends the worker, even a single line that is not JSON.
+A message that is none of Leasehold's task messages is logged and dropped. In kombu and Celery an envelope that lacks a
+field ends the worker, even a single line that is not JSON.
 
 Expired messages are dropped here as well. Celery would store, discard and acknowledge each in several round trips; for
 a worker that finds a thousand old ticks after a pause that would take longer than the pause.
@@ -87,7 +87,7 @@ class Channel(redis.Channel):
         found = set_aside(self._create_client(), self._prefix, BROKER_TYPES)
         for each in found:
             log.error(
-                "A key of the broker had a wrong type. It was set aside.",
+                "A key of the broker had a wrong type and was renamed.",
                 action="broker.key_set_aside",
                 key=each.key,
                 found=each.found,
@@ -97,7 +97,7 @@ class Channel(redis.Channel):
     def set_aside_note(self, tag: str) -> None:
         """Move the stored record of the message with this delivery tag, which cannot be read, out of kombu's keys."""
         set_aside_note(self._create_client(), self._prefix, tag)
-        sentence = "The note of a message could not be read. It was set aside."
+        sentence = "The stored record of a message could not be read and was moved away."
         log.error(sentence, action="broker.key_set_aside", key=UNACKED, found="unreadable", tag=show(tag))
 
     def list_noted(self) -> list[bytes]:
@@ -151,7 +151,11 @@ class Channel(redis.Channel):
             found = self._take_messages(keys=keys, args=[*arguments, *GATHERED_TASKS])
         except ResponseError as error:
             # A key has a wrong type, or the user of Redis may not run scripts: kombu takes one message at a time.
-            log.debug("Messages are taken one by one.", action="broker.no_script", error=str(error))
+            log.debug(
+                "Messages cannot be taken in one round trip; they are taken one by one.",
+                action="broker.no_script",
+                error=str(error),
+            )
             return
         taken = [(tag.decode(), item) for tag, item in zip(found[::2], found[1::2], strict=True)]
         qos.forget([tag for tag, item in taken if not qos.accept_recorded(tag, partial(self._deliver_text, item))])
@@ -188,7 +192,7 @@ class Transport(redis.Transport):
 
     Channel = Channel
     handed_over = 0
-    """Number of message envelopes that were read."""
+    """Number of message envelopes that were read from Redis."""
 
     def _deliver(self, message: Any, queue: str | None) -> None:
         self.handed_over += 1

@@ -1,4 +1,5 @@
-"""`python -m tasks.worker QUEUE`: the Celery worker of one queue, with the pool that suits it. Used in the Procfile.
+"""`python -m tasks.worker QUEUE`: the Celery worker of one queue, with the kind of pool that suits the queue. The
+Procfile uses this command.
 
 It does the same as `celery -A tasks.app worker -Q QUEUE …`. In addition it takes the concurrency from the settings,
 does not import a `tasks.py` of the working folder, and prints faults of the configuration as lines.
@@ -27,7 +28,7 @@ POOLS: Final[dict[str, Pool]] = {
     HEALTH: "threads",
     TERMINATE: "threads",
 }
-"""The kind of Celery pool for each queue: processes where time limits must hold and Python computes; threads where
+"""The kind of Celery pool for each queue: processes where tasks need time limits and compute in Python; threads where
 tasks wait for EC2 and machines.
 """
 
