@@ -37,13 +37,13 @@ class Change(Shown, frozen=True, kw_only=True):
         return str(self)
 
     def __str__(self) -> str:
-        told = self.kind if self.kind != "cores" else f"may use {self.cores:g} cores"
-        return f"{self.component} on {self.placement.slot} {told}"
+        event = self.kind if self.kind != "cores" else f"may use {self.cores:g} cores"
+        return f"{self.component} on {self.placement.slot} {event}"
 
 
 class Changes:
-    """The record of all changes of one lease so far. Every reader gets all of them from the first one
-    on. Thread-safe.
+    """The record of all changes of one lease so far. Each reader gets all changes, beginning with the first.
+    Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Changes:
         """
         self._cores: dict[tuple[str, int], float | None] = {}
         """(component, token) -> number of usable CPUs that was last recorded for the instance."""
-        self._told: list[Change] = []
+        self._changes: list[Change] = []
         self._is_over = False
         self._news = threading.Condition()
 
@@ -64,12 +64,14 @@ class Changes:
         present = {(each.component, each.token): each for each in placements if each.kind == "elastic"}
         with self._news:
             known, self._held = self._held, present
-            self._told += [Change(kind="revoked", placement=each) for key, each in known.items() if key not in present]
+            self._changes += [
+                Change(kind="revoked", placement=each) for key, each in known.items() if key not in present
+            ]
             for key, placement in present.items():
                 if key not in known:
-                    self._told.append(Change(kind="granted", placement=placement))
+                    self._changes.append(Change(kind="granted", placement=placement))
                 if placement.state == "revoking" and (key not in known or known[key].state != "revoking"):
-                    self._told.append(Change(kind="revoking", placement=placement))
+                    self._changes.append(Change(kind="revoking", placement=placement))
             self._take_cores(placements)
             self._news.notify_all()
 
@@ -80,7 +82,7 @@ class Changes:
         known, self._cores = self._cores, {(each.component, each.token): each.usable_cores for each in placements}
         for each in placements:
             if known.get((each.component, each.token), each.resources.get("cpus")) != each.usable_cores:
-                self._told.append(Change(kind="cores", placement=each))
+                self._changes.append(Change(kind="cores", placement=each))
 
     def end(self) -> None:
         """Record that there will be no more changes. Readers then get the remaining changes and end."""
@@ -91,7 +93,7 @@ class Changes:
     def since(self, number: int) -> tuple[list[Change], bool]:
         """Return the recorded changes after the first `number` ones, and whether no further change will follow."""
         with self._news:
-            return self._told[number:], self._is_over
+            return self._changes[number:], self._is_over
 
     def read(self, seconds_left: Callable[[], float | None]) -> Iterator[Change]:
         """Yield all changes of the lease in order, as they arrive. End when the lease ends, or when the function
@@ -100,13 +102,13 @@ class Changes:
         number = 0
         while True:
             with self._news:
-                while number == len(self._told) and not self._is_over:
+                while number == len(self._changes) and not self._is_over:
                     left = seconds_left()
                     if left is not None and left <= 0:
                         return
                     self._news.wait(left)
-                if number == len(self._told):
+                if number == len(self._changes):
                     return
-                change = self._told[number]
+                change = self._changes[number]
             number += 1
             yield change

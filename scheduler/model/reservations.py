@@ -322,12 +322,12 @@ def move_reservation(
 ) -> tuple[Reservation, Event]:
     """Return the reservation after a change of its phase, and the event about the change.
 
-    `changes` are new values of fields. Two keys are special: `reason` is stored in the row and in the event; `told` has
-    further details of the event. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this
+    `changes` are new values of fields. Two keys are special: `reason` is stored in the row and in the event; `details`
+    has further details for the event. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this
     cause.
     """
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
-    told: dict[str, Any] = changes.pop("told", {})
+    details: dict[str, Any] = changes.pop("details", {})
     changes.setdefault("reason", None)
     if to in ENDED:
         changes.setdefault("finished_at", now)
@@ -340,5 +340,5 @@ def move_reservation(
         detail["waited"] = max(0.0, now - reservation.created_at)
     if moved.leases:
         detail["slots"] = [lease.slot for lease in moved.leases]
-    event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail | told)
+    event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail | details)
     return moved, event

@@ -172,10 +172,10 @@ def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str
     """Move a reservation to `failed` because its instances `died` were lost. Their restarts are counted if the restart
     policy will restart the reservation.
     """
-    told = {"died": list(died)} if died else {}
+    details = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):
         current = count_restarts(current, died)
-    return end_reservation(work, rules, current, "failed", reason, failed_at=work.now, told=told)
+    return end_reservation(work, rules, current, "failed", reason, failed_at=work.now, details=details)
 
 
 def tell_instance(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:

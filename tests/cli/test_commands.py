@@ -1,7 +1,6 @@
 """Commands against a stand-in for the stack: output, requests, status."""
 
 import json
-import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing
@@ -387,19 +386,3 @@ def test_reservations_that_wait_at_the_end_of_a_play_are_printed_with_the_smalle
     (tmp_path / "full.json").write_text(json.dumps(scenario))
     last = run("simulate", "full.json").out.splitlines()[-1]
     assert last == "r2 waits: at_max_slots; smallest change: pool linux is at its max_slots of 1: 2 would do"
-
-
-def test_help_imports_no_heavy_module(run: Run) -> None:
-    import subprocess
-
-    code = (
-        "import sys; from leasehold.cli.failures import run_safely; run_safely(['--help'])\n"
-        "heavy = {'celery', 'kombu', 'redis', 'sqlalchemy', 'boto3', 'moto', 'rich', 'scheduler', 'workers', 'tasks'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "[]"
-
-
-def test_no_arguments_print_the_help(run: Run) -> None:
-    assert run().out.startswith("Usage: leasehold")

@@ -1,6 +1,8 @@
 """Help: commands in groups with a line each, `-h`, examples, and the fields of a reservation."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -50,3 +52,17 @@ def test_the_fields_of_a_reservation_stand_where_the_page_of_the_client_points_t
 def test_examples_are_not_wrapped(run: Run) -> None:
     lines = run("reserve", "--help").out.partition("Examples:")[2].splitlines()
     assert "    leasehold reserve --system x86_64-linux --cpus 2 --wait 60" in lines
+
+
+def test_help_imports_no_heavy_module(run: Run) -> None:
+    code = (
+        "import sys; from leasehold.cli.failures import run_safely; run_safely(['--help'])\n"
+        "heavy = {'celery', 'kombu', 'redis', 'sqlalchemy', 'boto3', 'moto', 'rich', 'scheduler', 'workers', 'tasks'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_no_arguments_print_the_help(run: Run) -> None:
+    assert run().out.startswith("Usage: leasehold")

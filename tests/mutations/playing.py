@@ -49,6 +49,7 @@ MODULES: Final = (
     "tests.rules.queueing.test_zoe_queues",
     "tests.rules.elastic.test_zoe_figure_1",
     "tests.rules.elastic.test_zoe_elastic",
+    "tests.rules.elastic.test_zoe_rules",
     "tests.rules.scaling.test_zoe_launches",
     "tests.rules.elastic.test_zoe_losses",
     "tests.rules.quota.test_qscheduler_cases",

@@ -10,11 +10,10 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Callback, Reservation
 from scheduler.model.slots import Slot
-from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import Gone, Row
 from scheduler.ports import EventFilter, OutboxMessage, StaleWriteError, Store, StoredAnswer, Transaction
 from scheduler.store.shared_rules import take_marks
-from tests.builders import NOW, SYSTEM, a_lease, a_reservation, a_slot
+from tests.builders import NOW, a_lease, a_reservation, a_slot
 from tests.store.conftest import Clock
 
 LATER = NOW + 60
@@ -352,47 +351,6 @@ class TestKept:
         assert store.find_outgoing(sent_before=NOW) == [rows[2]]
         assert store.find_outgoing(sent_before=NOW + 1) == [sent, rows[2]]
         assert store.find_outgoing(sent_before=NOW + 1, limit=1) == [sent]
-
-    def test_rules_change_only_from_the_version_that_was_read(self, store: Store) -> None:
-        assert (store.load_rules().version, store.load_rules().document) == (0, {})
-        document = {"pools": {"linux": {"system": SYSTEM, "max_slots": 3}}}
-        for version in (0, 1):
-            with store.transaction() as transaction:
-                assert transaction.save_rules(document, version) == version + 1
-        for stale in (0, 1, 3):
-            with losing(store, StaleWriteError) as transaction:
-                transaction.save_rules({}, stale)
-        stored = store.load_rules()
-        assert (stored.version, stored.document, store.rules_version()) == (2, document, 2)
-        assert stored.rules.pools["linux"].max_slots == 3
-
-    def test_every_version_of_the_rules_is_kept(self, store: Store) -> None:
-        documents = [{"scheduler": {"queue": name}} for name in ("size", "priority", "size")]
-        assert store.read_rules_history() == []
-        begun = store.now()
-        for version, document in enumerate(documents):
-            with store.transaction() as transaction:
-                transaction.save_rules(document, version)
-        found = store.read_rules_history()
-        assert [(each.version, each.document) for each in found] == list(enumerate(documents, 1))
-        assert all(begun <= each.applied_at <= store.now() for each in found)
-        assert store.read_rules_history(limit=2) == found[1:]
-        assert store.read_rules_history(version=2) == [found[1]]
-        assert store.read_rules_history(version=9) == []
-
-    def test_rules_that_are_none_are_refused(self, store: Store) -> None:
-        with losing(store, InvalidInputError) as transaction:
-            transaction.save_rules({"pools": 3}, 0)
-        assert store.rules_version() == 0
-
-    def test_rules_that_were_rolled_back_are_forgotten(self, store: Store) -> None:
-        with losing(store, KeyError) as transaction:
-            transaction.save_rules({"scheduler": {"queue": "size"}}, 0)
-            assert transaction.load_rules().rules.scheduler.queue == "size"
-            fail()
-        with store.transaction() as transaction:
-            transaction.save_rules({"scheduler": {"queue": "priority"}}, 0)
-        assert store.load_rules().rules.scheduler.queue == "priority"
 
     @pytest.mark.parametrize(
         ("wanted", "found"),

@@ -282,12 +282,12 @@ class LeaseWriter:
         placements: Sequence[Placement],
         level: int | None = None,
         cost: Levels = NOTHING,
-        told: Mapping[str, Any] | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         """Lease these placements to a reservation, with a new fencing token.
 
         A placement that the reservation has claimed keeps the level, cost and `charged_at` of the claim. Otherwise the
-        lease of the first placement starts with `cost`. `told`: additional details of the event.
+        lease of the first placement starts with `cost`. `details`: additional details of the event.
         """
         token = self.work.transaction.next_tokens(1)[0]  # promise: new-token
         claimed = {(lease.component, lease.slot, lease.epoch): lease for lease in current.leases}
@@ -300,7 +300,7 @@ class LeaseWriter:
         self.work.move_reservation(
             current,
             "leased",
-            told={**(told or {}), **({} if level is None else {"level": level})},
+            details={**(details or {}), **({} if level is None else {"level": level})},
             leases=leases,
             token=token,
             leased_at=self.now,

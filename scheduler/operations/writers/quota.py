@@ -142,7 +142,7 @@ class QuotaWriter:
         account does not pay for it.
         """
         newcomer = self.work.reservations[decision.reservation]
-        told = {
+        details = {
             "by": newcomer.id,
             "account": newcomer.request.account,
             "level": decision.level,
@@ -152,20 +152,20 @@ class QuotaWriter:
             "deadline": decision.revoke_by,
         }
         if decision.revoke_by is None:
-            return_to_queue(self.work, self.rules, victim, PREEMPTED, told=told)
+            return_to_queue(self.work, self.rules, victim, PREEMPTED, details=details)
             return
         stopped = [stop(lease, self.now) for lease in victim.leases]
-        revoke(self.work, victim, PREEMPTED, decision.revoke_by, stopped, told=told)
+        revoke(self.work, victim, PREEMPTED, decision.revoke_by, stopped, details=details)
 
     def _put_in_place(self, current: Reservation, decision: Preempt, assignment: Assign | None, cost: Levels) -> None:
-        told: dict[str, Any] = {
+        details: dict[str, Any] = {
             "preempted": list(decision.victims),
             "account": current.request.account,
             "slot": decision.slot,
             "cost": list(cost),
         }
         if assignment is not None:
-            self._leases.lease(current, assignment.leases, decision.level, cost, told)
+            self._leases.lease(current, assignment.leases, decision.level, cost, details)
             return
         self._leases.claim(current, decision.leases, decision.level, cost)
         self._tell(
@@ -174,7 +174,7 @@ class QuotaWriter:
             slots=list(dict.fromkeys(each.slot for each in decision.leases)),
             level=decision.level,
             deadline=decision.revoke_by,
-            **told,
+            **details,
         )
 
     def _tell(self, name: str, current: Reservation, **detail: Any) -> None:
