@@ -267,10 +267,7 @@ class MemoryLeaderLock:
 
 
 class MemoryHeartbeats:
-    """The Heartbeats port in memory. Tests call `beat` in place of a host, and `forget` in place of a flush of Redis.
-
-    `kept_since`: the time since which heartbeats are kept; default: always.
-    """
+    """The Heartbeats port in memory. `kept_since`: the time since which heartbeats are kept (default: always)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_since: float = float("-inf")) -> None:
         self._clock, self._kept_since = clock, kept_since
