@@ -1,1 +1,3 @@
-"""What fits where: slots as a scheduling cycle sees them, requests, and the indexes that find a slot for a request."""
+"""The rule of capacity: slots as a scheduling cycle sees them, requests, and the indexes that find a slot for a
+request.
+"""

@@ -13,15 +13,15 @@ from scheduler.model.reservations import Lease, LeaseState
 from scheduler.model.resources import Resources, fits, subtract, total
 
 Obstacle = Literal["leases", "uses", "resources"]
-"""What a slot lacks: room for one more lease, uses of its machine (`max_uses`), or an amount of a resource."""
+"""What a slot has too little of: leases that it may take, uses of its machine (`max_uses`), or a resource."""
 Rank = int
-"""The position of a slot among candidates: the slot with the smallest rank is chosen. A rank is LEASE times a number
-that comes from the slot's leases, plus the position of the slot in slot order.
+"""The position of a slot among candidates: the slot with the smallest rank is chosen. It is LEASE × a number that
+follows from the slot's number of leases, plus the position of the slot in slot order.
 """
 LEASE: Final[Rank] = 1 << 48
-"""The part of a rank that one lease adds or removes: more than the order of any slot."""
+"""The amount by which one lease changes a rank. It is greater than any position in slot order."""
 Mark = tuple[object, ...]
-"""A key that is equal for slots that are alike in what the table looks up, for example the capacity left."""
+"""A key that is equal for slots that are alike in some facts, for example in the capacity that they have left."""
 Moment = Literal["now", "later", "always"]
 """Which leases on a slot count when its use is measured. `now`: held and revoking ones. `later`: held and claimed ones.
 `always`: all leases, so that both moments count.
@@ -33,9 +33,9 @@ def find_obstacle(
 ) -> Obstacle | None:
     """Return why `count` more leases do not fit on a slot; None if they fit.
 
-    `request`: the amounts of these leases together. `free`: the amounts that no lease uses; None: the slot counts
-    leases only. `leases`: the number of leases that the slot can take in addition. `uses`: the number of leases that
-    its machine can take before it is replaced. Exactly as much as is free fits. Source: Orchard.
+    `request`: the sum of the amounts of these leases. `free`: the amounts that no lease uses; None: the slot counts
+    leases only. `leases`: how many more leases the slot can take. `uses`: how many leases its machine can take before
+    it is replaced. A request of exactly the free amounts fits. Source: Orchard.
     """
     if leases < count:
         return "leases"
@@ -48,7 +48,7 @@ def find_obstacle(
 
 @dataclass(slots=True)
 class Usage:
-    """A number of leases, and their amounts together."""
+    """A number of leases, and the sum of their amounts."""
 
     count: int = 0
     amounts: dict[str, float] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Usage:
 
 
 class Occupancy:
-    """The leases on a slot, added up by state."""
+    """The leases on a slot, summed by state."""
 
     __slots__ = ("_usages",)
 
@@ -71,7 +71,7 @@ class Occupancy:
             self.add(lease.state, lease.resources)
 
     def add(self, state: LeaseState, amounts: Resources, times: int = 1) -> None:
-        """Add leases of the given state to the sums of their slot; a negative number removes leases."""
+        """Add `times` leases of this state to the sums; a negative number removes leases."""
         self._usages[state].add(amounts, times)
 
     @property
@@ -94,7 +94,9 @@ class Occupancy:
 
 
 def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
-    """Return what the given leases use of their slot at a moment: now, or after the revoking leases have ended."""
+    """Return the number and the amounts of these leases that count at a moment: now, or after the revoking leases have
+    ended.
+    """
     if moment != "always":
         absent = "claimed" if moment == "now" else "revoking"
         leases = [lease for lease in leases if lease.state != absent]
@@ -105,9 +107,9 @@ def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
 
 
 def is_overfull(usage: Usage, lease_limit: float, capacity: Resources | None) -> bool:
-    """Return whether leases exceed their slot: they would not fit on it if it were empty.
+    """Return whether leases exceed their slot: they would not fit on the slot if it were empty.
 
-    This happens when a host registers again with less than before.
+    This happens when a host registers again with fewer resources.
     """
     return find_obstacle(usage.amounts, capacity, lease_limit, count=usage.count) is not None
 
@@ -121,8 +123,8 @@ class Amounts:
 
 @dataclass(slots=True, eq=False)
 class RemainingCapacity:
-    """The capacity that a slot has left. Slots with equal capacity left share one object, so that each answer is worked
-    out once.
+    """The capacity that a slot has left. Slots with the same capacity left share one object, so that each answer is
+    computed once.
     """
 
     free: Resources | None
@@ -132,9 +134,11 @@ class RemainingCapacity:
     leases: Rank = field(init=False)
     """The part of the slot's rank that comes from the number of its leases."""
     after: "_After" = field(init=False)
-    """By amounts: what is left of the slot after one lease of these amounts; None if the lease does not fit."""
+    """By amounts of one lease: the slot's remaining capacity after that lease; None if the lease does not fit."""
     runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
-    """By amounts: the number of such leases that fit, and what is left after them; filled by `take_often`."""
+    """By amounts of one lease: how many such leases fit, and the remaining capacity after them.
+    `take_often` fills it.
+    """
 
     def __post_init__(self) -> None:
         self.leases = self.load * LEASE
@@ -178,11 +182,11 @@ class RemainingCapacities:
         self._known: dict[tuple[object, ...], RemainingCapacity] = {}
 
     def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
-        """Return the `RemainingCapacity` object that all slots with this key and these free amounts share."""
+        """Return the object for slots with this key and these free amounts, the same one for all of them."""
         return self._known.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
-        """Return the `RemainingCapacity` object for what is left of a slot after one more lease of these amounts."""
+        """Return the object for the remaining capacity of a slot after one more lease of these amounts."""
         free = None if before.free is None else subtract(before.free, amounts)
         amount = None if free is None else tuple(free.items())
         mark = (amount, before.load + 1, before.uses_left - 1, before.most)

@@ -1,4 +1,4 @@
-"""Gang placement: a slot for each instance of a reservation in slot indexes, for all instances or for none."""
+"""Gang placement: find a slot for each instance of a reservation in slot indexes, or for none of them."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -9,36 +9,40 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 MANY: Final = 100
-"""From this number of instances on, capacity is added up before slots are taken: most large gangs do not fit."""
+"""From this number of instances on, the free capacity is summed before slots are searched: most large gangs
+do not fit.
+"""
 Extend = Callable[[InstanceRequest], SlotInfo | None]
 _Find = Callable[[Sequence[SlotIndex], InstanceRequest, Collection[str]], tuple[SlotIndex, SlotInfo | None]]
 _Taken = list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]]
-"""What a search has taken, in order: (index, slot, remaining capacity of the slot before, number of instances)."""
+"""The steps of a search, in order: (index, slot, the slot's remaining capacity before the step, number of
+instances).
+"""
 
 
 class Shortage:
-    """The largest number of instances of each request class that fitted in some slot indexes.
+    """By request class: the largest number of instances that fitted in some slot indexes.
 
     While no capacity is given back, a gang with more instances of that class cannot fit. So most gangs that do not fit
-    are known without a search.
+    need no search.
     """
 
     def __init__(self) -> None:
         self._most: dict[RequestClass, int] = {}
 
     def clear(self) -> None:
-        """Forget all recorded numbers of instances that fitted, because the slots got capacity back."""
+        """Remove all numbers, because slots got capacity back."""
         self._most.clear()
 
     def holds_for(self, demand: Demand) -> bool:
-        """Return whether it is known, from earlier searches, that not all instances of a demand fit."""
+        """Return whether earlier searches show that not all instances of a demand fit."""
         most = self._most
         return any(likeness in most and count > most[likeness] for likeness, count in demand.alike)
 
     def note(self, demand: Demand, found: int) -> None:
-        """Record that only the first `found` instances of a demand fit, if these are alike.
+        """Record that only the first `found` instances of a demand fit, if the instances are alike.
 
-        Then no gang fits that has more instances of this kind.
+        Then no gang with more instances of this kind fits.
         """
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
@@ -52,11 +56,12 @@ def fill(
     shortage: Shortage | None = None,
     accept: Callable[[Collection[SlotInfo]], bool] | None = None,
 ) -> list[SlotInfo] | None:
-    """Return a slot for each instance and spend its capacity; return None and spend nothing if one does not fit.
+    """Return a slot for each instance and take its capacity; return None, and take nothing, if an instance does not
+    fit.
 
-    The indexes are searched in the order given. If an instance fits in none, `extend` may add a slot to the last one,
-    and more slots until all instances will fit once everything is ready. `shortage` belongs to exactly these indexes.
-    `accept`: the slots of a gang are taken only if it accepts them.
+    The indexes are searched in the given order. If an instance fits in none, `extend` may add a slot to the last index,
+    and further slots until all instances fit once everything is ready. `shortage` must belong to these indexes.
+    `accept`: the slots of a gang are taken only if this function accepts them.
     """
     if len(demand.needs) == 1:  # speed: almost all demands have one instance, and nothing has to be undone
         need = demand.needs[0]
@@ -84,7 +89,7 @@ def has_room(
 ) -> bool:
     """Return whether all instances of a demand would get slots in the indexes.
 
-    Nothing is spent; slots that `extend` adds stay.
+    No capacity is taken; slots that `extend` adds stay.
     """
     taken = _take(demand, slot_index, extend, shortage)
     _undo(taken or [])
@@ -92,7 +97,7 @@ def has_room(
 
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
-    """Return whether at least one instance of a demand would fit if it were alone."""
+    """Return whether at least one instance of a demand would fit if the others were not placed."""
     return any(_find_in(slot_index, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
 
 
@@ -109,11 +114,11 @@ def _take(
 def _take_together(
     demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, taken: _Taken
 ) -> _Taken | None:
-    """Return slots on which all instances also fit once every slot is ready: these, or others with more that `extend`
-    adds. None, with nothing spent, if there are none.
+    """Return slots on which all instances fit once every slot is ready: these slots, or others with slots that `extend`
+    adds. Return None, and take nothing, if there are none.
 
-    This search ranks the slots of all indexes together. Each instance takes the best slot, even if a larger instance
-    has it, which then takes another slot.
+    This search ranks the slots of all indexes together. Each instance takes the best slot. If a larger instance has
+    that slot, the larger one moves to another slot.
     """
     for _ in demand.needs:
         spent = [slot_info.remaining for _, slot_info, _, _ in taken]
@@ -163,9 +168,9 @@ def _take_all(
 
 
 def _could_hold(demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None) -> bool:
-    """Return whether the instances of each run of equal requests would fit if they were alone.
+    """Return whether the instances of each run of equal requests would fit if the other runs were not placed.
 
-    This is a sum over the slots; no slot is taken.
+    This compares a sum over the slots and takes no slot.
     """
     for need, count in demand.runs:
         most = sum(each.count_fits(need, count) for each in slot_index)
@@ -194,7 +199,7 @@ def _find_in(
 def _find_best_in(
     slot_index: Sequence[SlotIndex], need: InstanceRequest, declined: Collection[str]
 ) -> tuple[SlotIndex, SlotInfo | None]:
-    """Return the best slot for an instance in all indexes, in whatever order the indexes come."""
+    """Return the best slot for an instance in all indexes, whatever the order of the indexes."""
     found = [(each, slot_info) for each in slot_index if (slot_info := each.find(need, declined)) is not None]
 
     def rank(best: tuple[SlotIndex, SlotInfo]) -> tuple[object, int, int]:

@@ -1,4 +1,4 @@
-"""What reservations request, worked out once per cycle for all reservations that are alike."""
+"""The requests of reservations, computed once in a cycle for all reservations that are alike."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from scheduler.policy.capacity.fits import Amounts, find_obstacle
 
 @dataclass(slots=True, eq=False)
 class RequestClass:
-    """Requests that fit on the same slots, equally often, share one such object. Compared by identity."""
+    """A class of requests that fit on the same slots, in the same numbers. Compared by identity."""
 
 
 class SharedAmounts:
@@ -25,12 +25,14 @@ class SharedAmounts:
         self._alike: dict[object, RequestClass] = {}
 
     def find(self, amounts: Resources) -> Amounts:
-        """Return the one object for the given amounts."""
+        """Return the object for these amounts, the same one for equal amounts."""
         mark = tuple(amounts.items())
         return self._known.get(mark) or self._known.setdefault(mark, Amounts(amounts))
 
     def find_likeness(self, labels: Labels, own: Labels, steps: dict[str, Amounts]) -> RequestClass:
-        """Return the class of requests with these labels (the reservation's, the component's) and amounts by pool."""
+        """Return the class of the requests with these amounts by pool and these labels (`labels` of the reservation,
+        `own` of the component).
+        """
         mark = (shape_of(labels), shape_of(own), tuple(steps.items()))
         return self._alike.get(mark) or self._alike.setdefault(mark, RequestClass())
 
@@ -44,16 +46,18 @@ class InstanceRequest:
     """The labels that the reservation requires of each slot; the component may require more."""
     prefers: Labels
     given: dict[str, dict[str, float]]
-    """By pool that may serve the request: the amounts that the instance is given there."""
+    """By pool that may serve the request: the amounts of the instance there."""
     steps: dict[str, Amounts]
     """By pool: the amounts of the instance as objects that equal requests share."""
     likeness: RequestClass
-    """The class of requests that fit on the same slots; `prefers` does not matter for it."""
+    """The class of the request. The labels that it prefers do not matter for the class."""
     spreads: bool
-    """Whether the slot with fewest leases comes first for the request, instead of the one with most."""
+    """Whether the slot with the fewest leases is the best one for the request; else the one with the most."""
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
-        """Return whether a slot of this pool has the labels and amounts for one instance; leases are not counted."""
+        """Return whether a slot of this pool with these labels and amounts could hold one instance. Its leases do not
+        count.
+        """
         if not (has_labels(labels, self.labels) and has_labels(labels, self.component.labels)):
             return False
         return find_obstacle(self.given[pool], capacity) is None
@@ -72,10 +76,10 @@ class InstanceRequest:
         )
 
     def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
-        """Return the rank of these labels, less is better; None if a required label is missing.
+        """Return the rank of a slot's labels, less is better; None if a required label is missing.
 
-        Most preferred labels come first, then fewest labels that are not required: that keeps special machines free.
-        Source: Zoe.
+        Slots with the most preferred labels come first, then slots with the fewest labels that are not required: that
+        keeps special machines free. Source: Zoe.
         """
         required, own = self.labels, self.component.labels
         if not has_labels(labels, required) or not has_labels(labels, own):
@@ -86,10 +90,10 @@ class InstanceRequest:
 
 @dataclass(slots=True, eq=False)
 class Demand:
-    """What a reservation requests.
+    """What a reservation requests, and the pools that may serve it.
 
     Reservations with equal requests (one shape) share one demand, and so the answers about it. A reservation that
-    declined slots, or is impatient (interrupted too often), has a demand of its own.
+    declined slots, or was interrupted too often (it is impatient), has a demand of its own.
     """
 
     shape: Shape
@@ -106,13 +110,13 @@ class Demand:
     elastic: tuple[InstanceRequest, ...] = ()
     """One request for each elastic instance of the demand, in the order of grants."""
     declined: tuple[str, ...] = ()
-    """Slots that holders of the reservation declined; searches leave these slots out."""
+    """Ids of slots that holders of the reservation declined; searches ignore these slots."""
     impatient: tuple[str, ...] = ()
-    """Pools whose on-demand offerings are eligible at any price, as the reservation was interrupted there too often."""
+    """Pools in which the reservation was interrupted so often that it may use on-demand offerings at any price."""
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
     """`needs` as (request, number) of equal requests that follow each other."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
-    """The needs of the demand as (class, number of requests of that class)."""
+    """The requests in `needs` by class: (class, number of requests)."""
 
     def __post_init__(self) -> None:
         if len(self.needs) == 1:
@@ -161,5 +165,7 @@ def _repeat(shape: Shape, needs: dict[str, InstanceRequest], kind: str) -> Needs
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:
-    """Return the amounts of an instance in a pool: those of the component, else the pool's `default_resources`."""
+    """Return the amounts of an instance in a pool: those that the component requests, else the pool's
+    `default_resources`.
+    """
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources

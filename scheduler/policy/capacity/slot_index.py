@@ -21,13 +21,13 @@ Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
 SLOTS_A_STEP = 100
-"""Number of slots that a search adds up for one counted step of work."""
+"""How many slots a search sums up for one step of the work budget."""
 CHANGES_A_STEP = 3
-"""Number of changes of slots that a search reads for one counted step of work."""
+"""How many changes of slots a search reads for one step of the work budget."""
 MOST_QUEUES = 8
 """The most queues that a search compares; if more slot classes are equally good, they share queues."""
 NO_RANK: Final[Rank] = 1 << 96
-"""A rank that is worse than the rank of any slot."""
+"""A rank behind the ranks of all slots."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,9 @@ class SlotClass:
     has_removed: bool = False
     """Whether `slot_infos` still contains a slot that was removed from the index."""
     changed: list[SlotInfo] = field(default_factory=list)
-    """Slots whose capacity changed otherwise than by one lease, one entry a change. Queues read it before a search."""
+    """Slots whose capacity changed in another way than by one new lease, one entry for each change. Queues read it
+    before a search.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +52,8 @@ class CandidateQueue:
     """Slots on which one kind of request fits and whose labels are equally good: those with most leases first (with
     fewest if it `spreads`), then in slot order.
 
-    The request fits on `first`. An entry in `others` is stale once its slot has another number of leases. `first` has
-    no entry: while it is filled further it stays first, so that it is not pushed again.
+    The request fits on `first`. An entry in `others` is outdated once its slot has another number of leases. `first`
+    has no entry: it stays first while it is filled, so that it is not pushed again.
     """
 
     step: Amounts
@@ -73,7 +75,7 @@ class CandidateQueue:
     """The number of changes of slots that the index had counted when the queue last read them."""
 
     def catch_up(self) -> int:
-        """Read the slots that changed since the last search of this queue; return the number of slots examined."""
+        """Read the changes of slots since the last search of this queue. Return the number of slots examined."""
         if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
             self.open()
             return sum(len(each.slot_infos) for each in self.slot_classes)
@@ -117,7 +119,7 @@ class CandidateQueue:
             self.enter(slot_info)
 
     def enter(self, slot_info: SlotInfo) -> None:
-        """Note in this candidate queue that a slot other than `first` changed and can take the request."""
+        """Add a slot other than `first` that changed and can take the request."""
         rank = self._rank(slot_info)
         if rank < self.rank:
             if self.first is not None:
@@ -127,7 +129,7 @@ class CandidateQueue:
             heappush(self.others, rank)
 
     def advance(self) -> None:
-        """Replace `first`, the queue's best slot, by the best other one: it is full, removed or was pushed again."""
+        """Replace `first` by the best other slot, because `first` is full, was removed or was pushed again."""
         others, slot_infos, slot_classes = self.others, self.slot_infos, self.slot_classes
         step, spreads = self.step, self.spreads
         while others:
@@ -162,7 +164,7 @@ class CandidateQueue:
 
 
 class SlotIndex:
-    """Slots that can take instances: `find` chooses one, `take` spends its capacity."""
+    """Slots that can take instances: `find` chooses a slot, `take` subtracts the capacity of an instance."""
 
     def __init__(self, slot_infos: Iterable[SlotInfo] = ()) -> None:
         self._slot_infos: dict[int, SlotInfo] = {}
@@ -236,7 +238,7 @@ class SlotIndex:
         return iter(self._slot_infos.values())
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
-        """Return the best slot for one instance; None if it fits on none."""
+        """Return the best slot for one instance; None if the instance fits on none."""
         tiers = self._tiers.get(need)
         if tiers is None:
             tiers = self._rank(need)
@@ -300,7 +302,7 @@ class SlotIndex:
                 yield given  # type: ignore[misc]  # it is set at the first slot
 
     def _spend(self, slot_info: SlotInfo, after: RemainingCapacity) -> None:
-        """Note that one more instance is on a slot and that `after` is left of its capacity."""
+        """Record that one more instance is on a slot, and that `after` is the slot's remaining capacity."""
         slot_info.given += 1
         slot_info.free, slot_info.remaining, left = after.free, after, after.after
         for candidates in slot_info.slot_class.candidate_queues:
@@ -315,10 +317,10 @@ class SlotIndex:
                 candidates.enter(slot_info)
 
     def take_run(self, need: InstanceRequest, most: int) -> list[tuple[SlotInfo, int]]:
-        """Return the slots that up to `most` equal instances get one after the other, each as (slot, number of
-        instances).
+        """Return the slots that up to `most` equal instances get one after the other, as (slot, number of instances).
 
-        Only for a request that packs: it finds a slot again until the slot is full, because none has more leases.
+        Only for requests that do not spread: such a search finds the same slot until it is full, because none has more
+        leases.
         """
         runs: list[tuple[SlotInfo, int]] = []
         while most > 0 and (slot_info := self.find(need)) is not None:
@@ -366,7 +368,7 @@ class SlotIndex:
         self._note(slot_info.slot_class, slot_info)
 
     def _rank(self, need: InstanceRequest) -> list[list[CandidateQueue]]:
-        """Return the candidate queues of a request, best labels first; they hold until a slot class is added."""
+        """Return the candidate queues of a request, best labels first. They are valid until a slot class is added."""
         alike: dict[tuple[int, int], list[SlotClass]] = {}
         for pool in need.steps:
             for slot_class in self._classes_of_pool.get(pool, ()):
@@ -383,7 +385,7 @@ class SlotIndex:
         return tiers
 
     def _open_queue(self, need: InstanceRequest, slot_classes: list[SlotClass]) -> CandidateQueue:
-        """Return the candidate queue for these amounts on these slot classes; requests of equal amounts share it."""
+        """Return the candidate queue for these amounts on these slot classes. Requests of equal amounts share it."""
         step = need.steps[slot_classes[0].pool]
         key = (need.spreads, step, *slot_classes)
         candidates = self._queues.get(key)

@@ -1,7 +1,7 @@
 """Slots as a scheduling cycle sees them: scratch copies, and the cached facts from which a cycle makes its copies.
 
-Facts that follow from a row and its leases alone are kept until one of them changes, so that a cycle in which little
-has changed examines few slots.
+Facts that follow from a row and its leases are cached until one of them changes, so that a cycle after few changes
+examines few slots.
 """
 
 from math import inf
@@ -46,13 +46,13 @@ class SlotInfo(msgspec.Struct, eq=False):
     """The market of the offering that the slot was launched from; "" if the pool lists none."""
     price: float
     unconfirmed: int
-    """The number of leases of the slot in a row that were not confirmed, those of this cycle included."""
+    """How many leases of the slot in a row were not confirmed, including those of this cycle."""
     idle_since: float
     """When the slot's last lease ended, in this cycle too, else when the slot became ready."""
     overlap: int = 0
-    """The number of pairs of a revoking lease and the claimed lease that follows it; a pair counts as one lease."""
+    """The number of pairs of a revoking lease and a claim on its capacity; each pair counts as one lease."""
     given: int = 0
-    """The number of instances that this cycle placed on the slot, or keeps its capacity for."""
+    """How many instances this cycle placed on the slot or keeps capacity for there."""
     redeemed: int = 0
     """The number of the slot's leases that this cycle assigns to claims or by preemption.
 
@@ -64,18 +64,18 @@ class SlotInfo(msgspec.Struct, eq=False):
     """Whether a lease on the slot ended in this cycle without its holder's release, in a pool that recycles such slots.
     """
     wanted: bool = False
-    """Whether a lease is assigned on the slot in this cycle, or its capacity is kept: it is neither idle nor warm."""
+    """Whether this cycle assigned a lease on the slot or keeps capacity there. Such a slot is neither idle nor warm."""
     stuck: bool = False
     """Whether the slot was interrupted or is past the timeout of its state: it serves no reservation."""
     opened: "CachedSlot | None" = None
-    """The cached facts of the slot before anything was decided; None if the view has no such slot."""
+    """The cached facts about the slot at the beginning of the cycle; None if the view has no such slot."""
     slot_class: Any = None
     remaining: Any = None
     """The slot's `SlotClass` and `RemainingCapacity` in a slot index; None while it is in no index."""
 
     def find_marks(self) -> tuple[Mark, Mark]:
-        """Return two keys by which a slot index finds slots that are alike: one of the slot's pool and labels, one of
-        its remaining capacity.
+        """Return two keys for a slot index. Slots with equal first keys have the same pool and labels; slots with equal
+        second keys have the same remaining capacity.
         """
         opened = self.opened
         if opened is None or self.given or self.lifted or self.labels is not opened.slot_info.labels:
@@ -90,7 +90,7 @@ class SlotInfo(msgspec.Struct, eq=False):
         return (self.slot.pool, tuple(self.labels.items()))
 
     def make_capacity_mark(self) -> Mark:
-        """Return the key of a slot's `RemainingCapacity`: equal if the same amounts, leases and uses are left."""
+        """Return the second key of `find_marks`: equal if the same amounts, leases and uses are left."""
         free, pool = self.free, self.pool
         load = len(self.leases) - self.overlap - self.lifted + self.given
         uses_left = self.uses_left if pool.max_uses else inf
@@ -98,12 +98,12 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def load(self) -> int:
-        """The number of leases on the slot, those of this cycle included."""
+        """The number of leases on the slot, including those of this cycle."""
         return len(self.leases) - self.overlap - self.lifted + self.given
 
     @property
     def uses_left(self) -> float:
-        """The number of leases that the slot's machine may still take (`max_uses`); each claim keeps one of them."""
+        """How many leases the slot's machine may still take (`max_uses`). Each claim has taken one of them."""
         if not self.pool.max_uses:
             return inf  # most pools have no such limit: the claims are not counted
         claims = sum(lease.state == "claimed" for lease in self.leases.values())
@@ -111,7 +111,7 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def has_place(self) -> bool:
-        """Whether the slot can take one more lease, apart from resources."""
+        """Whether the slot can take one more lease, whatever its resources."""
         return find_obstacle({}, None, self.pool.lease_limit - self.load, self.uses_left) is None
 
     @property
@@ -136,7 +136,7 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the slot is ready, not cordoned, without leases, and no capacity of it is kept."""
+        """Whether the slot is ready and not cordoned, has no leases, and no capacity there is kept."""
         is_free = not (self.leases or self.wanted or self.slot.stranger)
         return self.state == "ready" and not self.slot.cordoned and is_free
 
@@ -159,18 +159,18 @@ class SlotInfo(msgspec.Struct, eq=False):
 
 
 class CachedSlot(msgspec.Struct, eq=False):
-    """A slot before anything is decided, with the facts that follow from its row and its leases."""
+    """A slot at the beginning of a cycle, with the facts that follow from its row and its leases."""
 
     slot_info: SlotInfo
-    """The slot before anything is decided, from which each cycle copies its own; the slot order in it is 0."""
+    """The slot at the beginning of a cycle, of which each cycle makes its scratch copy. Its `order` is 0."""
     is_at_rest: bool
-    """Whether no rule of the slot's lifecycle applies, unless something happens to the slot in this cycle."""
+    """Whether no rule of the slot's lifecycle applies while its row does not change in this cycle."""
     is_sound: bool
-    """Whether all leases that name the slot belong to its present machine."""
+    """Whether all leases on the slot belong to its present machine."""
     marks: tuple[Mark, Mark] | None = None
-    """The result of `find_marks` while nothing happens to the slot; None until it is needed."""
+    """The result of `find_marks` for the unchanged slot; None until it is needed."""
     may_exceed: bool | None = None
-    """Whether the leases may exceed the slot (`elastic/assignment.py`); None until it is needed."""
+    """Whether the leases may exceed the slot's capacity (`elastic/assignment.py`); None until it is needed."""
 
     def copy(self, order: int) -> SlotInfo:
         """Return a scratch copy of the slot, which one cycle may change."""
@@ -180,7 +180,7 @@ class CachedSlot(msgspec.Struct, eq=False):
 
 
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:
-    """Return the scratch copy of a slot with these leases, before anything is decided."""
+    """Return the scratch copy of a slot with these leases, without any decision."""
     capacity = slot.resources if slot.resources is not None else capacity_of(slot, pool)
     slot_info = SlotInfo(
         slot,
@@ -243,7 +243,8 @@ def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
 
 
 def is_configured(slot: Slot, pool: Pool) -> bool:
-    """Return whether the pool still lists the offering that the slot was launched from; True without an offering.
+    """Return whether the pool still has the offering from which the slot was launched; True if it was launched without
+    one.
 
     The key of an offering changes when another one with its name appears in another market or zone. So the name and the
     market are compared too.
@@ -281,7 +282,7 @@ def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot])
 
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
-    """Return the facts about a slot of this pool that follow from its row and its leases."""
+    """Return the facts that follow from the row and the leases of a slot of this pool."""
     state, named = slot.state, view.leases_on.get(slot.id, NO_LEASES)
     found = find_leases(view, slot) if named and state in HOLDING else NO_LEASES
     slot_info = make_slot_info(slot, pool, 0, found)

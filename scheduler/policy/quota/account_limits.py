@@ -16,16 +16,18 @@ from scheduler.policy.quota.running import RunningIndex
 
 
 def find_likeness(account: Account | None, shape: Shape) -> Hashable:
-    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`."""
+    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`. They share a
+    fan-out limit.
+    """
     return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
 
 
 class AccountLimits:
-    """The number of leases of each account, by key of equal reservations and by label that the account limits.
+    """Counts the leases of each account that its limits concern.
 
     `max_fanout` limits the paid leases of equal reservations, `per_label_task_limits` the leases on slots with a label.
-    Both count the leases that run as placing begins, at any level, and leases that are assigned in the cycle. Leases
-    that a preemption ends are not counted from the next cycle on.
+    Both count the leases that run when the placing begins, at any level, and leases that are assigned in the cycle.
+    Leases that a preemption ends are not counted from the next cycle on.
     """
 
     def __init__(self, cycle: CycleState, running: RunningIndex) -> None:
@@ -45,7 +47,7 @@ class AccountLimits:
                     self._note_labels(account, cycle.slot_infos[lease.slot].labels)
 
     def is_fanned_out(self, group: PendingGroup) -> bool:
-        """Return whether the reservations that are equal to those of a group have `max_fanout` leases.
+        """Return whether the reservations that are equal to those of a group have reached the account's `max_fanout`.
 
         Then the group gets no paid lease and preempts nothing.
         """
@@ -53,7 +55,7 @@ class AccountLimits:
         return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
 
     def copy(self) -> "AccountLimits":
-        """Return the limits as they are now; leases that are noted later do not count."""
+        """Return a copy of the present counts. Leases that are noted later in the original do not count in the copy."""
         return deepcopy(self)
 
     def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
@@ -72,7 +74,7 @@ class AccountLimits:
         return False
 
     def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
-        """Count the leases that a reservation gets on these slots towards the limits of its quota account."""
+        """Count the leases that a reservation of the group gets on these slots."""
         account = group.account
         if account is None:
             return

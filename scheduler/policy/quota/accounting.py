@@ -1,9 +1,9 @@
-"""What leases cost and accounts pay.
+"""The cost of leases, and the payments of accounts.
 
-Source: qscheduler's charge. The tick charges accounts by these sums. A request that starts or ends a lease between two
-ticks records by them what the lease has used. A lease's `cost` is what it has used (with what it inherited) up to its
-`charged_at`; from there on it runs at its level with its `weight` (1 = one worker). A lease whose `charged_at` is None
-runs up nothing.
+The tick charges accounts by these sums. When a request starts or ends a lease between two ticks, it records the cost of
+the lease with the same functions. A lease's `cost` is the cost until its `charged_at`, with the cost that it inherited
+from a preempted lease; from `charged_at` on it costs its `weight` per second at its level (weight 1: one worker). A
+lease whose `charged_at` is None costs nothing. Source: qscheduler's charge.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.slot_info import capacity_of
 
 OVERLAP_SECONDS: Final = 35.0
-"""Longer than any transaction.
+"""More seconds than any transaction takes.
 
 If the last charge is later than now by more than this, the clock went back; if by less, two transactions may have
 written at the same time.
@@ -27,14 +27,14 @@ written at the same time.
 
 
 def settle(lease: Lease, now: float) -> Lease:
-    """Return the lease with its cost, by which quota accounts pay, counted up to `now`."""
+    """Return the lease with its `cost` computed up to `now`."""
     if lease.charged_at is None or now <= lease.charged_at:
         return lease
     return msgspec.structs.replace(lease, cost=cost_until(lease, now), charged_at=now)
 
 
 def stop(lease: Lease, now: float) -> Lease:
-    """Return the lease with its cost counted up to `now`; after that the lease costs its quota account nothing."""
+    """Return the lease with its `cost` computed up to `now`. After that the lease costs its account nothing."""
     return msgspec.structs.replace(settle(lease, now), charged_at=None)
 
 
@@ -46,11 +46,11 @@ def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
 
 
 def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> Account:
-    """Return the account with the use of a lease since the last charge added to what is due.
+    """Return the account after a change of one of its leases: the cost since the last charge is added to the amount
+    due.
 
-    The lease ends (`follower` is None) or goes on as `follower`. What is due and what leases run up has the same sum as
-    before. If a lease ends while a charge is written, it may have been charged for longer than it ran: the account gets
-    the difference back.
+    The lease ends (`follower` None) or goes on as `follower`. The amount due and the costs of running leases together
+    stay the same. If the account was charged for a longer time than the lease ran, the difference is refunded.
     """
     used = used_since_charge(account, lease, now)
     if lease.charged_at is not None and lease.charged_at <= now < account.charged_at <= now + OVERLAP_SECONDS:
@@ -69,7 +69,8 @@ def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels
 
 
 def charge(account: Account, running: Levels, now: float) -> Account:
-    """Return the account after it paid what is due and what the leases `running` have used, and earned since then.
+    """Return the account after it paid the amount due and `running`, the cost of its running leases, and earned since
+    its last charge.
 
     At each level a balance below the cap grows up to the cap; a balance above the cap stays. If `now` is not after the
     last charge, nothing changes.
@@ -92,7 +93,7 @@ _SECONDS_OF_AN_HOUR: Final = 3600.0
 
 
 def weigh(given: Mapping[str, float], slot: Slot, pool: Pool, settings: SchedulerKeys) -> float:
-    """Return what a lease with the amounts `given` of a slot costs per second, by the setting `charge_by`.
+    """Return the cost per second of a lease with the amounts `given` of a slot, by the setting `charge_by`.
 
     `lease`: 1, one worker (qscheduler). `dominant_share`: the largest share of any resource of the slot, or of its
     `max_leases_per_slot` (dominant resource fairness). `price`: dollars, the price of its slot.

@@ -1,7 +1,7 @@
-"""The pending groups of one cycle, which are opened when a slot can serve them, and what is kept of their requests.
+"""The pending groups of one cycle, and facts about their requests that later cycles use again.
 
-Most groups wait for slots that are full. A cycle opens a group only if an idle slot meets its requirements, if its
-account may preempt work there, or if its account has a rule of its own.
+Most groups wait for slots that are full. So a cycle examines a group only if an idle slot meets its requirements, if
+its account may preempt work there, or if its account has a limit of its own.
 """
 
 from collections import defaultdict
@@ -18,11 +18,13 @@ from scheduler.policy.quota.account_limits import find_likeness
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
 
 Payer = str | None
-"""The name of the account that a group names, or of the account that pays for it; None: there is none."""
+"""The name of an account: the one that a group names, or the one that pays for it; None: no account."""
 Key = tuple[Payer, Shape | Demand]
-"""What the reservations of a group have in common."""
+"""The account and the request that all reservations of a group share."""
 SPARE_KEYS = 1_000
-"""The groups and shapes that are kept although no reservation waits with them: as many as are present, and these."""
+"""`KnownRequests` keeps facts about as many requests as wait at present, and about this number of requests that wait no
+longer.
+"""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class _Facts:
 
 
 class _Keys:
-    """The keys of groups by their requirements and by their account."""
+    """The keys of groups, by requirements and by account."""
 
     def __init__(self) -> None:
         self.all: set[Key] = set()
@@ -51,7 +53,9 @@ class _Keys:
             self._preferring[facts.preferred][payer].append(key)
 
     def list_meeting(self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool) -> Iterator[Key]:
-        """Yield the keys of groups of these accounts whose required (or also preferred) labels are `requirements`."""
+        """Yield the keys of groups of these accounts with these requirements. `preferring`: the requirements include
+        preferred labels.
+        """
         found = (self._preferring if preferring else self._requiring).get(requirements)
         for payer, keys in found.items() if found else ():
             if payer in payers:
@@ -63,7 +67,7 @@ def _make_lists() -> defaultdict[Payer, list[Key]]:
 
 
 class KnownRequests:
-    """What is kept of pending requests from one cycle to the next, under the same rules."""
+    """Facts about the requests of pending reservations that are valid while the rules are the same."""
 
     def __init__(self) -> None:
         self.requirements = RequirementsIndex()
@@ -71,17 +75,17 @@ class KnownRequests:
         self._facts: dict[Shape, _Facts] = {}
 
     def trim(self, present: int) -> None:
-        """Forget everything if most of it belongs to requests that wait no longer. `present`: how many groups wait."""
+        """Remove all facts if most of them are about requests that wait no longer. `present`: how many groups wait."""
         if max(len(self.keys.all), len(self._facts)) > 2 * present + SPARE_KEYS:
             self.requirements, self.keys, self._facts = RequirementsIndex(), _Keys(), {}
 
     def find(self, shape: Shape) -> _Facts | None:
-        """Return what is known of a shape."""
+        """Return the facts about a shape; None if there are none yet."""
         return self._facts.get(shape)
 
     def note(self, demand: Demand) -> _Facts:
-        """Return the labels and amounts that a slot must have for the first instance of a demand, and the number of
-        labels that the demand requires.
+        """Store and return the facts about a demand: the labels and amounts that a slot must have for its first
+        instance, and the number of labels that it requires.
         """
         shared = demand if demand.is_shared else replace(demand, declined=(), impatient=())
         facts = self._facts[demand.shape] = _Facts(
@@ -104,8 +108,10 @@ class GroupTable:
     """The pending groups of one cycle."""
 
     def __init__(self, cycle: CycleState, waiters: Queue | Collection[Shape], known: KnownRequests) -> None:
-        """Group the given queue. A collection: all pending reservations of the view except those of its shapes; each is
-        placed by account and shape alone.
+        """Group the reservations of a queue.
+
+        If `waiters` is a collection of shapes, group all pending reservations of the view except those with one of
+        these shapes. Account and shape alone then decide how each is placed.
         """
         self._cycle, self._known = cycle, known
         self._opened: dict[Key, PendingGroup] = {}
@@ -148,7 +154,9 @@ class GroupTable:
     def list_meeting(
         self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool
     ) -> Iterator[PendingGroup]:
-        """Yield the groups of these accounts with given requirements. `preferring`: with preferred labels included."""
+        """Yield the groups of these accounts with these requirements. `preferring`: the requirements include preferred
+        labels.
+        """
         for key in self._keys.list_meeting(requirements, payers, preferring=preferring):
             if key in self._rows:
                 yield self._open(key)
@@ -162,7 +170,7 @@ class GroupTable:
 
 
 def _group_by_name(cycle: CycleState, waiters: Queue) -> Iterable[tuple[Key, Sequence[Reservation]]] | None:
-    """Return the groups of the view by name of the account and shape; None if they are not the groups of the queue."""
+    """Return the groups of the view by account name and shape; None if the queue has other groups."""
     groups, shapes = cycle.group_waiters(), cycle.view.shapes
     if groups is None or len(groups[1]) != len(waiters.ids):
         return None
@@ -175,7 +183,7 @@ def _group_all(cycle: CycleState, left_out: Collection[Shape]) -> Iterable[tuple
 
 
 def _group_each(cycle: CycleState, waiters: Queue) -> dict[Key, tuple[int, Sequence[Reservation]]]:
-    """Return the groups of a queue in which account and shape alone do not determine how reservations are placed."""
+    """Return the groups of a queue in which account and shape alone do not decide how reservations are placed."""
     account_of, found = cycle.balances.account_of, dict[Key, list[Reservation]]()
     for reservation, demand in waiters:
         payer = account_of(reservation)
@@ -185,9 +193,9 @@ def _group_each(cycle: CycleState, waiters: Queue) -> dict[Key, tuple[int, Seque
 
 @dataclass(frozen=True)
 class Candidates:
-    """The pending groups that one step may place: the accounts that they belong to, and a condition for each group.
+    """The pending groups that one step may place: the groups of some accounts for which a condition is true.
 
-    Whether a group is served already is tested when the group comes up.
+    Whether a group is already served is tested later, when the step reaches the group.
     """
 
     table: GroupTable
@@ -195,7 +203,7 @@ class Candidates:
     accept: Callable[[PendingGroup], bool]
 
     def list_meeting(self, requirements: Requirements, *, preferring: bool) -> list[PendingGroup]:
-        """Return the groups with given requirements. `preferring`: with preferred labels included."""
+        """Return the groups with these requirements. `preferring`: the requirements include preferred labels."""
         found = self.table.list_meeting(requirements, self.payers, preferring=preferring)
         return list(filter(self.accept, found))
 

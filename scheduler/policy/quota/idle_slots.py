@@ -1,4 +1,6 @@
-"""The slots that can take leases under quota, kept from one cycle to the next: a cycle examines those that changed."""
+"""The slots that can take leases under quota. They are kept between cycles, and a cycle examines only slots that
+changed.
+"""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -9,14 +11,14 @@ from scheduler.policy.plan_cache import list_touched
 
 
 class IdleSlots:
-    """The ids of slots that can take one more lease, apart from resources, before a cycle has decided anything."""
+    """The ids of slots that could take one more lease when a cycle began, whatever their resources."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._revision: int | None = None
 
     def list(self, cycle: CycleState) -> list[SlotInfo]:
-        """Return the slots that can take one more lease in this cycle, apart from resources, in slot order."""
+        """Return the slots that can take one more lease in this cycle, whatever their resources, in slot order."""
         cached, view = cycle.cache.slots, cycle.view
         touched = view.slots if self._revision is None else list_touched(view, self._revision)
         for name in touched:

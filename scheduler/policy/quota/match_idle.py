@@ -1,10 +1,10 @@
-"""Idle slots take the first reservations in order: one step of placing by quota.
+"""Assign idle slots to the first reservations in order: one step of the placing by quota.
 
-Source: qscheduler. In slot order, each slot takes the first reservation whose required labels the slot has (in the step
-for preferences, also all preferred labels), and then the next one, until the slot is full. An idle slot is never kept
-for a better reservation. A reservation with several instances is tried on the slot where its first instance would be
-placed. Its other instances take the first slots in slot order on which they fit. The reservation is placed if all
-instances fit. If not, the slot goes to the next one in order, and later slots are tried for the reservation.
+In slot order, each slot takes the first reservation whose required labels the slot has (in the step for preferences,
+also all preferred labels), and then the next one, until the slot is full. No idle slot is kept for a better
+reservation. A reservation with several instances is tried on the slot where its first instance would be placed. Its
+other instances take the first slots in slot order on which they fit. The reservation is placed if all instances fit. If
+not, the slot goes to the next reservation in order, and later slots are tried for this one. Source: qscheduler.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class _Matching:
         """Groups with several instances for each reservation that do not fit even without the first instance."""
 
     def find(self, met: tuple[Requirements, ...], slot_info: SlotInfo) -> tuple[PendingGroup, list[SlotInfo]] | None:
-        """Return the first group that is placed with its first instance on this slot, and a slot for each instance."""
+        """Return the first group whose first instance can be placed on this slot, and a slot for each instance."""
         return self._pending.find(met, lambda group: self._find_slots(group, slot_info))
 
     def _is_out(self, group: PendingGroup) -> bool:
@@ -55,9 +55,9 @@ class _Matching:
         return group in self._hopeless or (is_paid and self._run.limits.is_fanned_out(group))
 
     def _find_slots(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
-        """Return a slot for each instance, this slot for the first; None if the group is not placed here.
+        """Return a slot for each instance, this slot for the first one; None if the group cannot be placed here.
 
-        It is not if this slot was declined, an instance finds no slot, or a limit of the account refuses the slots.
+        It cannot if this slot was declined, an instance fits on no slot, or a limit of the account refuses the slots.
         """
         if slot_info.slot.id in group.demand.declined:
             return None
@@ -82,14 +82,14 @@ class _Matching:
 
 
 class _Scratch:
-    """A trial for one reservation: slots for its instances, taken from the idle slots in a copy of their capacity."""
+    """A trial for one reservation: it places the instances on idle slots in a copy of their capacity."""
 
     def __init__(self, idle: list[SlotInfo], demand: Demand, *, preferring: bool) -> None:
         self._idle, self._demand, self._preferring = idle, demand, preferring
         self._taken: dict[SlotInfo, list[InstanceRequest]] = {}
 
     def take_all(self, needs: Iterable[InstanceRequest]) -> list[SlotInfo] | None:
-        """Return for each request the first slot in slot order on which it fits; None if some request finds none."""
+        """Return for each request the first slot in slot order on which it fits; None if a request fits on no slot."""
         slot_infos = []
         for need in needs:
             slot_info = next((each for each in self._idle if self._has_room(each, need)), None)
@@ -100,7 +100,7 @@ class _Scratch:
         return slot_infos
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Subtract one instance from the free capacity of a slot in this trial, which is a copy."""
+        """Subtract one instance from the free capacity of a slot in the copy."""
         self._taken.setdefault(slot_info, []).append(need)
 
     def _has_room(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:

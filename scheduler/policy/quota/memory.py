@@ -1,6 +1,7 @@
-"""What placing by quota keeps from one cycle to the next, as long as the rules and the payers stay the same.
+"""Facts that the placing by quota keeps between cycles. They are valid while the rules and the paying accounts are the
+same.
 
-Everything in it follows from the rows of the view. A cycle brings it up to date by the slots that changed.
+All of them follow from the rows of the view. A cycle updates them by the slots that changed.
 """
 
 from scheduler.model.rules import Rules
@@ -23,7 +24,7 @@ class QuotaMemory:
         """By account: the fields that decide for which reservations it pays."""
 
     def begin(self, cycle: CycleState) -> None:
-        """Bring the memory up to date with the view, and with what this cycle has decided so far."""
+        """Update the facts by the changes of the view, and by the decisions of this cycle so far."""
         accounts = cycle.view.accounts
         payers = {name: (account.forgotten, account.forgotten_upto) for name, account in accounts.items()}
         if cycle.rules is not self._rules:

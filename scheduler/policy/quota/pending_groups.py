@@ -1,7 +1,8 @@
-"""Pending reservations of one account with equal requests, and the index that finds the first one for a slot.
+"""Groups of pending reservations of one account with equal requests, and the index that finds the first group for a
+slot.
 
-The answers for all reservations of a group are equal, and so are the answers for all slots that are alike, so that the
-cost does not grow with slots × reservations.
+One answer holds for all reservations of a group and for all slots that are alike, so the cost does not grow with slots
+× reservations.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ _Item = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Requirements:
-    """What a slot needs for an instance: labels, and amounts by pool.
+    """What a slot must have for an instance: labels, and free amounts by pool.
 
     Compared by identity: equal requirements share one object.
     """
@@ -35,7 +36,9 @@ class Requirements:
     steps: Mapping[str, Amounts]
 
     def is_met(self, pool: str, labels: Labels, free: Resources | None) -> bool:
-        """Return whether a slot of this pool has the labels and enough free amounts; leases are not counted."""
+        """Return whether a slot of this pool has the labels and enough free amounts. The number of its leases is not
+        tested.
+        """
         step = self.steps.get(pool)
         if step is None or not self.labels.items() <= labels.items():
             return False
@@ -43,11 +46,11 @@ class Requirements:
 
 
 MOST_KINDS: Final = 100_000
-"""The most kinds of slots for which the requirements that they meet are kept."""
+"""The most kinds of slots for which the index keeps the list of requirements that they meet."""
 
 
 class RequirementsIndex:
-    """All requirements under the same rules, each once, and a search for those that a slot meets."""
+    """All requirements under the same rules, one object for each, and a search for those that a slot meets."""
 
     def __init__(self) -> None:
         self._known: dict[object, Requirements] = {}
@@ -90,15 +93,15 @@ Found = TypeVar("Found")
 
 @dataclass(slots=True, eq=False)
 class PendingGroup:
-    """Pending reservations that are alike in everything that decides where and when they are placed."""
+    """Pending reservations that are alike in all fields that decide when and where they are placed."""
 
     number: int
     account: Account | None
     demand: Demand
     level: int
-    """The level that the account can pay; the group may be placed at the free level instead."""
+    """The best level that the account can pay; the group may be placed at the free level instead."""
     likeness: object
-    """A key that is equal for groups that share a `max_fanout`, the limit of equal reservations that run at once."""
+    """A key that is equal for groups that share one fan-out limit (`max_fanout`)."""
     labels: int
     """The number of labels that each reservation of the group requires."""
     required: Requirements
@@ -108,7 +111,7 @@ class PendingGroup:
     reservations: Sequence[Reservation]
     """The reservations of the group in queue order."""
     served: int = 0
-    """The number of reservations of the group, from the first on, that are placed."""
+    """The number of reservations of the group that are placed; these are the first ones."""
 
     @property
     def is_served(self) -> bool:
@@ -117,20 +120,21 @@ class PendingGroup:
 
     @property
     def first(self) -> Reservation:
-        """The next reservation of the group to place."""
+        """The first reservation of the group that is not placed yet."""
         return self.reservations[self.served]
 
     @property
     def rank(self) -> Rank:
-        """The rank of the group's next reservation among all groups."""
+        """The sort key of the group by its first reservation that is not placed yet."""
         first = self.reservations[self.served]
         return (-self.labels, first.created_at, first.sequence)
 
 
 class PendingIndex(Generic[Found]):
-    """An index of pending groups by requirements; slots that meet the same requirements share a heap of groups.
+    """An index of pending groups by requirements. Slots that meet the same requirements share one heap of groups.
 
-    `list_groups` returns the groups with given requirements. It is called when the first slot meets them.
+    `list_groups` returns the groups with given requirements. It is called when the first slot that meets them is
+    searched.
     """
 
     def __init__(
@@ -152,7 +156,9 @@ class PendingIndex(Generic[Found]):
     def find(
         self, met: tuple[Requirements, ...], accept: Callable[[PendingGroup], Found | None]
     ) -> tuple[PendingGroup, Found] | None:
-        """Return the first group in order that the slot can serve and `accept` accepts, with its result."""
+        """Return the first group in order that the slot can serve and for which `accept` returns a result, with this
+        result.
+        """
         heap = self._heaps.get(met)
         if heap is None:
             own = tuple(filter(self._has_groups, met))

@@ -1,10 +1,10 @@
-"""Running work under quota moves to the level that its account can pay, and better work preempts it.
+"""Running work under quota moves to the level that its account can pay, and preempts work at worse levels.
 
-A reservation with several leases moves as a whole, ordered by the cost of all its leases. With a `charge_by` other than
-`lease`, a lease counts by its cost per second. A preemption gives the account of the victim its whole cost back. The
-account of the newcomer pays it, and the lease of the newcomer starts with that cost, so that a later preemptor pays for
-the whole chain. The sum of the balances stays. The victims on a slot are the fewest and cheapest reservations that free
-enough capacity. Source: qscheduler, where a slot has one lease.
+A reservation with several leases moves as a whole and is ordered by the cost of all its leases. If `charge_by` is not
+`lease`, a lease counts by its cost per second. A preemption refunds the whole cost of the victim to the victim's
+account. The account of the newcomer (the reservation that gets the slot) pays it, and the newcomer's lease starts with
+that cost. So a later preemption refunds the whole chain, and the sum of all balances stays the same. The victims on a
+slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a slot has one lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,15 +29,15 @@ from scheduler.policy.quota.running import RunningIndex, RunningWork
 
 OVERDRAWN: Final = -600.0
 SAVED: Final = 600.0
-"""Balances (worker-seconds) from the first to the second one, both included: here the leases keep their level."""
+"""While a balance is between OVERDRAWN and SAVED (worker-seconds, both included), running leases keep their level."""
 
 
 def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
     """Move running work of each account to or from one paid level.
 
-    If the account is overdrawn there and spends more than it earns, its cheapest leases at the level move one level
-    down until it earns as much as it spends. If it has saved and earns more than it spends, its most expensive leases
-    at worse levels move up to this level, as many as it can pay.
+    If the account is overdrawn at the level and spends more than it earns, its cheapest leases move one level down
+    until it earns as much as it spends. If it has saved and earns more than it spends, its most expensive leases at
+    worse levels move up to this level, as many as it can pay.
     """
     for name, account in sorted(cycle.balances.accounts.items()):
         balance = cycle.balances.left[name][level]
@@ -51,9 +51,8 @@ def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
 def find_movable(
     running: RunningIndex, account: Account, balance: float, level: int
 ) -> tuple[list[RunningWork], float]:
-    """Return the work of an account that may move to or from a level at this balance, and how much of it moves.
-
-    Work is weighed by its cost per second.
+    """Return the running work of an account that may move to or from a level at this balance, and how much of it moves,
+    measured as cost per second.
     """
     if OVERDRAWN <= balance <= SAVED:
         return [], 0.0
@@ -89,7 +88,7 @@ def _move(running: RunningIndex, runs: Iterable[RunningWork], to: int) -> None:
 MOST_SETS: Final = 2_000
 """The most sets of victims of one size that are compared.
 
-If there are more, the cheapest work goes until the newcomer fits.
+If there are more, the cheapest work is taken, one after the other, until the newcomer fits.
 """
 
 
@@ -101,10 +100,10 @@ def choose_victims(
     *,
     at_once: bool,
 ) -> list[RunningWork] | None:
-    """Return the running work to end so that instances with the amounts `wanted` fit; None if they never fit.
+    """Return the running work to end so that instances with the amounts `wanted` fit; None if they fit in no case.
 
-    The choice is by the fewest pieces first, then the least cost together, then the order of `runs` (cheapest first).
-    `given`: the amounts that this cycle has assigned on the slot. With a grace (not `at_once`) the newcomer begins when
+    The fewest victims are chosen, then the least total cost, then the order of `runs` (cheapest first). `given`: the
+    amounts that this cycle has assigned on the slot. `at_once` false: there is a grace, and the newcomer begins when
     revoking leases have ended.
     """
 
@@ -135,11 +134,11 @@ def sum_costs(runs: Iterable[RunningWork]) -> Levels:
 
 
 def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
-    """Preempt worse work at one paid level, on the slot with the cheapest work first, then in slot order.
+    """Preempt work at worse levels for one paid level, on the slot with the cheapest work first, then in slot order.
 
-    A slot goes to the first reservation whose labels it has and whose account is not at a limit and has strictly more
-    than the victims cost (compared from level 0 on, with its present balance). An account with a lease at a worse level
-    as the step begins preempts nothing. A reservation with several instances preempts only where all of them fit on
+    A slot goes to the first reservation whose labels it has and whose account has reached no limit and has more than
+    the victims cost (compared from level 0 on, with its present balance). An account with a lease at a worse level at
+    the beginning of the step preempts nothing. A reservation with several instances preempts only if all of them fit on
     the slot. Each slot has at most one preemption in a cycle.
     """
     if next(quota_run.running.list_worse(level), None) is None:
@@ -158,9 +157,9 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
 def _note_contests(
     quota_run: QuotaRun, preemptors: Candidates, targets: Iterable[tuple[list[RunningWork], SlotInfo]]
 ) -> None:
-    """Note for each account what the cheapest work costs that its reservations could preempt by labels and amounts.
+    """Record for each account the cost of the cheapest work that its reservations could preempt, by labels and amounts.
 
-    The targets are in order of cost.
+    `targets` are in order of cost.
     """
     payers: dict[Requirements, set[str]] = {}
     for runs, slot_info in targets:
@@ -174,7 +173,7 @@ def _note_contests(
 
 
 def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) -> Candidates:
-    """Return the groups that may preempt work: their account has no work at a worse level."""
+    """Return the groups that may preempt work: groups of accounts that have no work at a worse level."""
     has_worse = quota_run.running.has_worse
     payers = [payer for payer in candidates.payers if payer is not None and not has_worse(payer, level)]
     return Candidates(
@@ -183,9 +182,9 @@ def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) ->
 
 
 def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
-    """Return slots on which work may be preempted, as (possible victims, their slot), cheapest victim first.
+    """Return the slots on which work may be preempted, as (possible victims, their slot), cheapest victim first.
 
-    Work is not preempted before all its leases are `min_run_time` old (0: at any time).
+    Work may be preempted when all its leases are at least `min_run_time` old (0: at any time).
     """
     cycle, found = quota_run.cycle, dict[SlotInfo, list[RunningWork]]()
     for run in quota_run.running.list_worse(level):
@@ -208,7 +207,7 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
 
 
 def _may_be_taken(quota_run: QuotaRun, slot_info: SlotInfo) -> bool:
-    """Return whether work on a slot may be preempted, and none was in this cycle."""
+    """Return whether work on a slot may be preempted, and this cycle has not preempted any there."""
     if slot_info in quota_run.preempted or slot_info.pool.recycle_unclean:
         return False
     return serves_quota(quota_run.cycle, slot_info)
@@ -229,9 +228,9 @@ class _Preemption:
         """
 
     def take(self, slot_info: SlotInfo, runs: list[RunningWork]) -> bool:
-        """Let the first reservation that may preempt work on a slot do so.
+        """Preempt work on a slot for the first reservation that may do so.
 
-        Return False if no account can pay for a later victim.
+        Return False if no account can pay for any later victim either.
         """
         self._least = runs[0].cost
         if all(self._left[name] <= self._least for name in self._payers):
@@ -272,9 +271,9 @@ class _Preemption:
 def _carry_out(
     quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
 ) -> None:
-    """Move the victim's cost to the newcomer's account and decide the preemption.
+    """Charge the cost of the victims to the newcomer's account and decide the preemption.
 
-    With a grace the newcomer claims the slot; else it is leased at once.
+    With a grace the newcomer claims the slot; without one it is leased at once.
     """
     cycle = quota_run.cycle
     revoke_by = cycle.find_revoke_by(group.demand.settings)

@@ -1,10 +1,10 @@
 """Reclaim under `quota`: elastic instances are reclaimed for a reservation that fits on no idle slot.
 
-This is tried before whole reservations are preempted for it. `yielding`: essential instances of every reservation go
-before elastic ones of others, at any level. `flexible`: only if the utilisation of the pools grows. No balance changes:
-the cost of an elastic lease stays with its account. The rules of what may be reclaimed are those of the cascade
-(`policy/elastic`). The search is another one: qscheduler takes slots in slot order, while the cascade packs or spreads.
-Sources: Zoe, in the order of qscheduler.
+This is tried before whole reservations are preempted for it. Under `yielding`, essential instances of every reservation
+have precedence over elastic ones of others, at any level. Under `flexible`, only if the utilisation of the pools grows.
+No balance changes: the cost of an elastic lease stays with its account. The rules of what may be reclaimed are those of
+the cascade (`policy/elastic`). The search differs: qscheduler takes slots in slot order, while the cascade packs or
+spreads. Sources: Zoe, in the order of qscheduler.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -51,8 +51,8 @@ class ReclaimableLease:
 def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> None:
     """Reclaim elastic instances for the pending groups, in their order.
 
-    Only instances that stand in the way are reclaimed: last in rank first, highest index first. With a
-    `preemption_grace` their holders have until then, and the newcomer claims the slots meanwhile.
+    Only instances whose capacity is needed are reclaimed: last in rank first, highest index first. With a
+    `preemption_grace` their holders have that time to stop, and the newcomer claims the slots meanwhile.
     """
     if not quota_run.cycle.view.stretching:
         return
@@ -77,7 +77,9 @@ def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> 
 
 
 def _list_reclaimable(quota_run: QuotaRun) -> list[ReclaimableLease]:
-    """Return all leases that may be reclaimed in queues that are `quota` and allow reclaim, last in rank first."""
+    """Return the elastic leases that may be reclaimed, in `quota` queues whose setting allows it, last in
+    rank first.
+    """
     cycle, slot_infos = quota_run.cycle, {slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos}
     leased = [each for each in cycle.view.stretching.values() if cycle.stays_leased(each)]
     may_give = [each.queue == "quota" and each.elastic in RECLAIMS for each in map(cycle.settings_of, leased)]
@@ -94,7 +96,7 @@ def _list_reclaimable(quota_run: QuotaRun) -> list[ReclaimableLease]:
 class _Reclaimable:
     """The elastic leases that may be reclaimed, and the idle slots, during one pass of reclaims.
 
-    What a slot could take without all of these leases only shrinks during the pass.
+    The capacity that a slot would have without all of these leases only shrinks during the pass.
     """
 
     def __init__(self, quota_run: QuotaRun, parts: Sequence[ReclaimableLease]) -> None:
@@ -115,27 +117,29 @@ class _Reclaimable:
         self._have: dict[str, Resources] = {}
 
     def walk(self) -> Iterator[ReclaimableLease]:
-        """Return an iterator over the leases that are left, last in rank first."""
+        """Return an iterator over the leases that were not reclaimed yet, last in rank first."""
         while self._start < len(self._parts) and self._parts[self._start] not in self.left:
             self._start += 1
         return filter(self.left.__contains__, islice(self._parts, self._start, None))
 
     def note(self, slot_infos: Sequence[SlotInfo], gone: Iterable[ReclaimableLease]) -> None:
-        """Note that leases were reclaimed, and that instances were placed on these slots or have a claim there."""
+        """Record that the leases `gone` were reclaimed, and that instances were placed on these slots or have a claim
+        there.
+        """
         self.left.difference_update(gone)
         self._changed += [*slot_infos, *(part.slot_info for part in gone)]
         if any(slot_info.pool.max_uses for slot_info in slot_infos):
             self.idle = set(self.quota_run.idle)
 
     def reopen(self, gone: Iterable[ReclaimableLease]) -> None:
-        """Add those slots of reclaimed leases that can take a lease again to the idle slots."""
+        """Add the slots of reclaimed leases to the idle slots if they can take a lease again."""
         found = [part.slot_info for part in gone if part.slot_info.has_place and part.slot_info not in self.idle]
         if found:  # speed: most slots of reclaimed leases are idle slots already
             self.quota_run.reopen(found)
             self.idle.update(found)
 
     def find_idle(self, demand: Demand, need: InstanceRequest, touched: Collection[str]) -> SlotInfo | None:
-        """Return the first idle slot on which an instance fits without a reclaim; `touched`: slots to leave out."""
+        """Return the first idle slot on which an instance fits without a reclaim. `touched`: ids of slots to ignore."""
         fitting = self._fitting.get((demand, need))
         if fitting is None:
 
@@ -152,7 +156,7 @@ class _Reclaimable:
     def could_give(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
         """Return whether an instance may fit on a slot once all leases there are reclaimed; False is certain.
 
-        From a slot with more leases than its limit, leases are reclaimed whatever is placed there. It is True for it.
+        It is True for a slot with more leases than its limit: leases are reclaimed there in any case.
         """
         if slot_info not in self._most:
             self._most[slot_info] = self._find_most(slot_info)
@@ -177,19 +181,19 @@ class _Reclaimable:
 
 
 def _could_serve(demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
-    """Return whether an instance of a demand fits on the empty slot, and the slot was not declined."""
+    """Return whether the slot was not declined and an instance of a demand would fit on it if it were empty."""
     if slot_info.slot.pool not in need.given or slot_info.slot.id in demand.declined:
         return False
     return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
 
 def _could_fit(amounts: Resources, free: Resources | None) -> bool:
-    """Return whether amounts may fit in free amounts that were added up in another order; False is certain."""
+    """Return whether amounts may fit into free amounts that were summed in another order; False is certain."""
     return free is None or all(amount <= free.get(name, 0) + ROUNDING for name, amount in amounts.items() if amount > 0)
 
 
 def _fits_now(quota_run: QuotaRun, demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
-    """Return whether an instance fits on a slot beside all its leases, or beside those that stay under a grace."""
+    """Return whether an instance fits on a slot beside all its leases (with a grace: beside those that stay)."""
     if not _could_serve(demand, need, slot_info):
         return False
     amounts, leases = need.given[slot_info.slot.pool], slot_info.leases.values()
@@ -201,7 +205,9 @@ def _fits_now(quota_run: QuotaRun, demand: Demand, need: InstanceRequest, slot_i
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial: slots for one reservation, and the elastic leases that have to be reclaimed for it."""
+    """A trial for one reservation: it finds slots for the instances, and the elastic leases that have to be
+    reclaimed.
+    """
 
     reclaimable: _Reclaimable
     group: PendingGroup
@@ -214,10 +220,12 @@ class _Trial:
     _full: dict[SlotInfo, set[InstanceRequest]] = field(default_factory=dict)
     """By slot that the trial has changed: the requests that are known not to fit there."""
     _walks: dict[InstanceRequest, Iterator[ReclaimableLease]] = field(default_factory=dict)
-    """By request: the leases that the trial has not passed for it yet."""
+    """By request: an iterator over the leases that the trial has not yet lifted for this request."""
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
-        """Return a slot for each instance and the leases to reclaim; None if reclaims do not make all instances fit."""
+        """Return a slot for each instance and the leases to reclaim; None if the instances do not fit after all
+        reclaims either.
+        """
         slot_infos: list[SlotInfo] = []
         for need in self.group.demand.needs:
             slot_info = self._find(need)
@@ -236,8 +244,8 @@ class _Trial:
         )
 
     def _put_back(self) -> None:
-        """Put elastic leases back that the trial took off needlessly: the reservation fits beside them. First in rank
-        come first.
+        """Put elastic leases back that need not be reclaimed, because the reservation fits beside them; first in rank
+        first.
         """
         for part in reversed(self.gone):
             self._away.remove(part.key)
@@ -246,7 +254,9 @@ class _Trial:
         self.gone = [part for part in self.gone if part.key in self._away]
 
     def _find(self, need: InstanceRequest) -> SlotInfo | None:
-        """Return the first idle slot with capacity, else the first that has it as elastic leases go one by one."""
+        """Return the first idle slot with capacity. If there is none, lift elastic leases one by one until a slot has
+        capacity.
+        """
         demand, found = self.group.demand, self.reclaimable.find_idle(self.group.demand, need, self._touched)
         idle = [each for each in self._touched.values() if each in self.reclaimable.idle]
         for slot_info in sorted(idle, key=attrgetter("order")):
@@ -284,7 +294,9 @@ class _Trial:
         return False
 
     def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None, *, at_once: bool = False) -> bool:
-        """Return whether the trial's instances on a slot, and one more, fit without the leases to reclaim."""
+        """Return whether the trial's instances on a slot, and one more (`need`), fit without the leases that would be
+        reclaimed.
+        """
         wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
         staying = [lease for key, lease in slot_info.leases.items() if key not in self._away]
         at_once = at_once or not self.group.demand.settings.preemption_grace

@@ -1,6 +1,6 @@
-"""One pass of placing by quota: the state that its steps share, and the assignment of leases.
+"""One pass of the placing by quota: the state that its steps share, and the assignment of leases.
 
-The state is the pending groups by level, the idle slots, the running work and the limits of accounts.
+The state consists of the pending groups by level, the idle slots, the running work and the limits of accounts.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -46,15 +46,16 @@ class QuotaRun:
 
     @cached_property
     def slot_infos(self) -> list[SlotInfo]:
-        """Slots in service in pools whose queue is `quota`, full ones too, in slot order."""
+        """All slots in service in pools whose queue is `quota`, including full ones, in slot order."""
         return [slot_info for slot_info in self.cycle.slot_infos.values() if serves_quota(self.cycle, slot_info)]
 
     def find_candidates(self, level: int) -> Candidates:
-        """Return the groups of a paid level that may still get a lease."""
+        """Return the groups at a paid level that may still get a lease."""
         return Candidates(self.groups, self.groups.payers[level], lambda group: not self.limits.is_fanned_out(group))
 
     def find_free_candidates(self) -> Candidates:
-        """Return the groups that may run free: their account has nothing left, or pays for no more equal reservations.
+        """Return the groups that may run at the free level: their account has no balance, or has reached its fan-out
+        limit.
 
         Leases of the free level count towards these limits only in the next cycle.
         """
@@ -70,7 +71,7 @@ class QuotaRun:
         return account is not None and account.disable_free_tasks
 
     def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
-        """Assign a slot for each instance to the first reservation of a group, as leases at this level."""
+        """Assign these slots, one for each instance, to the first reservation of a group, at this level."""
         reservation = self.serve(group)
         self.limits.note(group, slot_infos)
         leases = make_leases(self.cycle, group.demand, slot_infos, level)
@@ -84,17 +85,14 @@ class QuotaRun:
         self.cycle.assign(reservation, leases, level)
 
     def serve(self, group: PendingGroup) -> Reservation:
-        """Note that the first reservation of a group got leases or a claim, and return it.
-
-        The next one of the group follows.
-        """
+        """Record that the first unplaced reservation of a group got leases or a claim, and return it."""
         reservation = group.first
         group.served += 1
         self.served.add(reservation.id)
         return reservation
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
-        """Give a reservation these leases in the scratch copy of the cycle, whether held, revoking or claimed."""
+        """Place these leases of a reservation (held, revoking or claimed) on their slots in the scratch copy."""
         for slot_info in self._list_slot_infos(leases):
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
             slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
@@ -108,7 +106,7 @@ class QuotaRun:
     def end(self, run: RunningWork) -> None:
         """End preempted work: its reservation is pending again and gets no slot in this cycle.
 
-        The capacity that its leases leave on other slots is used by later steps.
+        Later steps use the capacity that its leases free on other slots.
         """
         self.cycle.end(run.reservation)
         self.cycle.preempted.append(run.reservation)
@@ -121,7 +119,7 @@ class QuotaRun:
         return [self.cycle.slot_infos[name] for name in names if name in self.cycle.slot_infos]
 
     def recount(self, slot_info: SlotInfo) -> None:
-        """Work out the free amounts of a slot again after its leases have changed."""
+        """Compute the free amounts of a slot again after its leases have changed."""
         slot_info.count_free()
         if slot_info.free is not None and slot_info in self.given:
             slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
@@ -134,7 +132,7 @@ class QuotaRun:
         self.running.add(holder, (*others, *([left] if left else ())))
 
     def reopen(self, slot_infos: Iterable[SlotInfo]) -> None:
-        """Add those of the given slots that can take a lease again to the idle slots of this pass."""
+        """Add these slots to the idle slots of this pass if they can take a lease again."""
         known = {*self.idle, *(slot_info for slot_info in slot_infos if slot_info.has_place)}
         self.idle = sort_slots(slot_info for slot_info in known if serves_quota(self.cycle, slot_info))
 
@@ -153,9 +151,9 @@ def fits_beside(
     *,
     at_once: bool,
 ) -> bool:
-    """Return whether leases with these amounts fit on a slot if, of its leases, only `staying` stay.
+    """Return whether leases with the amounts `wanted` fit on a slot if only the leases `staying` stay there.
 
-    `given`: the amounts that this cycle has assigned there. Not `at_once`: the new leases begin as claims, when the
+    `given`: the amounts that this cycle has assigned there. `at_once` false: the new leases begin as claims, when the
     revoking leases have ended.
     """
     usage = measure(staying, "always" if at_once else "later")
@@ -165,7 +163,7 @@ def fits_beside(
 
 
 def make_leases(cycle: CycleState, demand: Demand, slot_infos: Sequence[SlotInfo], level: int) -> tuple[Lease, ...]:
-    """Return the leases of all essential instances of a reservation as they begin, without cost."""
+    """Return the leases of all essential instances of a reservation as they begin, with a cost of 0."""
     return tuple(
         Lease(
             component=instance.name,

@@ -1,8 +1,8 @@
-"""Running work under quota: cost, level and slots of each reservation's leases.
+"""Running work under quota: level, cost and slots of the leases of each reservation.
 
-Leases that are assigned in this cycle count at once. A reservation with several leases is one piece of work: it has one
-level, and its cost is the cost of all its leases. The index is kept from one cycle to the next: a cycle derives again
-the work whose rows changed since, and the work that the last cycle changed. Source: qscheduler.
+Leases that are assigned in this cycle count at once. A reservation with several leases is one piece of work, with one
+level and the cost of all its leases. The index is kept between cycles. A cycle computes the work again whose rows
+changed since the last one, and the work that the last cycle changed. Source: qscheduler.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ HOLDING = frozenset({"leased", "revoking", "pending"})
 class RunningWork:
     """The running work of one reservation with leases.
 
-    `leaving`: it was preempted or interrupted, and its grace runs.
+    `leaving`: the work was preempted or interrupted, and its grace is not over.
     """
 
     index: "RunningIndex" = field(repr=False)
@@ -38,10 +38,11 @@ class RunningWork:
     weight: float
     """The cost of the running work per second."""
     position: tuple[int, int]
-    """The position in the order of submission; work that began in this cycle comes later, in the order of assignment.
+    """The position in the order of submission. Work that began in this cycle comes after all other, in the order of
+    assignment.
     """
     is_metered: bool
-    """Whether the work counts for the levels of its account; preempted work uses nothing in its grace."""
+    """Whether the account pays for the work now. Preempted work in its grace costs nothing."""
     _cost: Levels = NOTHING
     _cost_at: float | None = None
 
@@ -52,7 +53,7 @@ class RunningWork:
 
     @property
     def cost(self) -> Levels:
-        """What the running work has used up to now, with what it inherited from its victims."""
+        """The cost of the work up to now, with the cost that it inherited from its victims."""
         if self._cost_at != self.index.cycle.now:
             self._cost, self._cost_at = NOTHING, self.index.cycle.now
             for lease in self.leases:
@@ -70,7 +71,7 @@ class RunningWork:
 class RunningIndex:
     """All running work under `queue: quota` of one view, with the changes of the present cycle so far.
 
-    It holds as long as the rules, and the accounts that pay for reservations, stay the same.
+    It is valid while the rules and the paying accounts are the same.
     """
 
     cycle: CycleState
@@ -95,7 +96,7 @@ class RunningIndex:
         """By account and level: how many pieces of work count for the account's levels."""
 
     def begin(self, cycle: CycleState) -> None:
-        """Bring the index up to date with the view and with what this cycle has ended or revoked."""
+        """Update the index by the changes of the view, and by the leases that this cycle has ended or revoked."""
         self.cycle = cycle
         self._drop_begun()
         for name in self._read_all() if self._revision is None else self._read_changes():
@@ -109,7 +110,7 @@ class RunningIndex:
                 self.add(reservation, reservation.leases)
 
     def finish(self) -> None:
-        """Forget the cycle. Work that it changed is derived again as the next one begins."""
+        """End the cycle. The work that it changed is computed again when the next cycle begins."""
         self._drop_begun()
         del self.cycle
 
@@ -119,7 +120,7 @@ class RunningIndex:
         return [*view.by_phase["leased"], *view.by_phase["revoking"], *view.special]
 
     def _read_changes(self) -> set[str]:
-        """Return the reservations whose work may have changed since the last cycle began."""
+        """Return the ids of reservations whose work may have changed since the last cycle began."""
         leases_on, names = self.cycle.view.leases_on, self._changed
         for slot in list_touched(self.cycle.view, self._revision or 0):
             names.update(self._of_slot.pop(slot, ()))
@@ -139,7 +140,7 @@ class RunningIndex:
 
     @property
     def runs(self) -> dict[str, RunningWork]:
-        """All running work by reservation."""
+        """All running work by reservation id."""
         self._look_at_begun()
         return self._runs
 
@@ -154,7 +155,7 @@ class RunningIndex:
         return [(reservation, leases) for _, reservation, leases in begun]
 
     def begin_work(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
-        """Add a reservation that had no leases with the leases that this cycle assigns to it."""
+        """Add the work of a reservation that had no leases, with the leases that this cycle assigns."""
         payer = self._find_payer(reservation)
         self._changed.add(reservation.id)
         self._begun.append((payer, reservation, leases))
@@ -170,7 +171,7 @@ class RunningIndex:
         return None if account is None else account.id
 
     def add(self, reservation: Reservation, leases: tuple[Lease, ...]) -> RunningWork:
-        """Add a reservation with the given leases to the running work, or replace its leases."""
+        """Add the work of a reservation with these leases, or replace the leases of its work."""
         if reservation.id in self.runs:
             self._remove(reservation.id)
         self._changed.add(reservation.id)
@@ -208,12 +209,12 @@ class RunningIndex:
             self._count(run.payer, run.level, -run.is_metered)
 
     def end(self, name: str) -> None:
-        """Remove a reservation from the index of running work, because its leases ended."""
+        """Remove the work of a reservation, because its leases have ended."""
         self._changed.add(name)
         self._remove(name)
 
     def move(self, run: RunningWork, level: int) -> None:
-        """Let running work pay at another level from now on."""
+        """Move running work to another level, which pays from now on."""
         name = run.reservation.id
         self._changed.add(name)
         self._remove(name)
@@ -229,7 +230,7 @@ class RunningIndex:
         return sorted(self._paid_by.get(account, {}).values(), key=lambda run: run.position)
 
     def list_metered(self, account: str) -> list[RunningWork]:
-        """Return the work that counts for the levels of an account, in the order of submission."""
+        """Return the work for which an account pays now, in the order of submission."""
         return [run for run in self.list_paid_by(account) if run.is_metered]
 
     def list_worse(self, level: int) -> Iterator[RunningWork]:
@@ -240,7 +241,7 @@ class RunningIndex:
             yield from runs.values()
 
     def has_work(self, account: str, level: int) -> bool:
-        """Return whether work at this level counts for the account."""
+        """Return whether the account pays for work at this level now."""
         return self._metered[account, level] > 0
 
     def has_worse(self, account: str, level: int) -> bool:

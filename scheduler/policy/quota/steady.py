@@ -1,9 +1,10 @@
-"""The plan of a cycle that decided nothing, kept under `queue: quota` although accounts earn and pay all the time.
+"""The plan of a cycle without decisions, which is valid for later cycles although accounts earn and pay all the time.
 
-Balances are functions of time. While no row changes except by charges, a later cycle plans the same, unless a balance
-gives an account another level, moves running work to another level, or pays for a preemption. The first two are
-compared exactly. A preemption is ruled out as long as the account has at most what the cheapest possible victim cost
-when the plan was kept: the costs of running work only grow. If one of these does not hold, the cycle plans afresh.
+Balances are functions of time. While no row changes except by charges, a later cycle makes the same plan, unless a
+balance gives an account another level, moves running work to another level, or pays for a preemption. The first two are
+tested exactly. A preemption is impossible while the account has at most what the cheapest possible victim cost when the
+plan was kept, because the costs of running work only grow. If one of these conditions fails, the cycle makes a new
+plan.
 """
 
 from math import inf
@@ -27,18 +28,18 @@ class _KeptPlan(msgspec.Struct, frozen=True):
     rules: Rules
     since: float
     until: float
-    """A cycle at or after this instant (seconds) could decide something, whatever the accounts have."""
+    """A cycle at or after this time (seconds) could decide something, whatever the balances are."""
     levels: dict[str, int]
-    """By account: the level that it could pay."""
+    """By account: the best level that it could pay."""
     running: RunningIndex
-    """The work that ran as the plan was made."""
+    """The running work at the time of the plan."""
     contests: dict[str, Levels]
-    """By account whose reservations could preempt work: what the cheapest such work costs at least."""
+    """By account whose reservations could preempt work: the least cost of such work."""
     moves: dict[tuple[str, int, bool], bool]
-    """Whether running work moves, by account, level and whether its balance there is too high, or too low."""
+    """By (account, level, whether the balance is above SAVED or else below OVERDRAWN): whether running work moves."""
 
     def moves_work(self, account: Account) -> bool:
-        """Return whether running work of an account moves to another level by the account's balances."""
+        """Return whether the account's balances move some of its running work to another level."""
         for level, balance in enumerate(account.balance):
             if not OVERDRAWN <= balance <= SAVED:
                 case = (account.id, level, balance > SAVED)
@@ -62,14 +63,15 @@ class SteadyPlan:
         """What was noted in a cycle that had decided nothing until its reservations were placed."""
 
     def note(self, quota_run: QuotaRun) -> None:
-        """Note, when reservations were placed, what runs and which work could be preempted."""
+        """Record the running work, and the work that could be preempted, after the placing."""
         cycle = quota_run.cycle
         self._found = None if cycle.decisions else (cycle, quota_run.running, quota_run.contests)
 
     def keep(self, cycle: CycleState, plan: Plan, next_protection: float) -> Plan:
-        """Keep the plan of this cycle if it has no decisions, and return it. Without `queue: quota` the cache keeps it.
+        """Store the plan of this cycle if it has no decisions, and return the plan in each case. Without `queue: quota`
+        the plan cache stores it.
 
-        `next_protection`: when the starvation guard begins to protect a further reservation.
+        `next_protection`: when the starvation guard begins to protect a further reservation (seconds).
         """
         if not cycle.rules.has_quota:
             return cycle.cache.keep(cycle.rules, cycle.now, plan, next_protection)
@@ -84,7 +86,7 @@ class SteadyPlan:
         return plan
 
     def find(self, view: View, rules: Rules, now: float, cache: PlanCache) -> Plan | None:
-        """Return the kept plan if it holds now, with the accounts that this cycle charges; else None."""
+        """Return the kept plan if it is valid at `now`, with the charges of this cycle; else None."""
         kept = self._kept
         if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
             return None
@@ -102,7 +104,7 @@ class SteadyPlan:
         return msgspec.structs.replace(kept.plan, charged=charged)
 
     def _follow(self, view: View) -> bool:
-        """Return whether nothing changed in the view since the last call except that accounts were charged."""
+        """Return whether the charges of accounts are the only changes in the view since the last call."""
         accounts, known = view.accounts, self._accounts
         if accounts.keys() != known.keys():
             return False

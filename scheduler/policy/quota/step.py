@@ -1,9 +1,10 @@
-"""The steps of quota in a cycle: the charge of the accounts, and placing under `queue: quota`.
+"""The steps of a cycle about quota: the charge of the accounts, and the placing under `queue: quota`.
 
-Accounts with a balance come first, and no slot stays idle while a reservation fits. For each paid level: idle slots
-take reservations that prefer them, then all others; elastic instances are reclaimed; running work moves to the level
-that its account can pay; better work preempts worse. At last the free level takes what is left. A reservation that
-cannot be placed blocks no other one, and an idle slot is never kept for a better one. Source: qscheduler.
+Accounts with a balance come first, and no slot stays idle while a reservation fits. The following is done for each paid
+level. Idle slots take reservations that prefer them, then all others. Elastic instances are reclaimed. Running work
+moves to the level that its account can pay. Running work at worse levels is preempted. At last the free level takes the
+remaining slots. A reservation that cannot be placed blocks no other one, and no idle slot is kept for a better one.
+Source: qscheduler.
 """
 
 from collections.abc import Collection, Iterable
@@ -31,9 +32,8 @@ from scheduler.policy.quota.usage import charge_all
 def charge(cycle: Healed) -> Charged:
     """Charge every quota account up to now, if any queue is `quota`.
 
-    An account that was charged at this instant is unchanged. Leases that ended earlier in this cycle are paid for: they
-    ran until now. The plan decides on these balances. The commit charges the accounts again, on the rows as they are
-    then.
+    An account that was charged at `now` already does not change. Leases that this cycle has ended are paid until now.
+    The plan uses the balances that result. The commit charges the accounts again, on the rows as they are then.
     """
     if not cycle.rules.has_quota:
         return Charged(cycle)
@@ -48,7 +48,9 @@ CodeAndSentence = tuple[str, str]
 
 
 def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether a reservation's account has nothing left and allows no free work; False without `queue: quota`."""
+    """Return whether the account of a reservation has no balance and no permission to run at the free level. Without
+    `queue: quota` return False.
+    """
     if cycle.settings_of(reservation).queue != "quota":
         return False
     account = cycle.balances.account_of(reservation)
@@ -56,9 +58,8 @@ def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
 
 
 def report_no_quota(cycle: CycleState, reservation: Reservation) -> bool:
-    """Report `no_quota` for a reservation if its account has nothing left and allows no free work.
-
-    Return whether that is so.
+    """If `lacks_quota` is true for a reservation, record the waiting code `no_quota` for it. Return whether
+    it is true.
     """
     lacks = lacks_quota(cycle, reservation)
     if lacks:
@@ -88,7 +89,9 @@ class BlockReasons:
                 self._idle_by_requirements.setdefault(requirements, []).append(slot_info)
 
     def find(self, group: PendingGroup) -> CodeAndSentence | None:
-        """Return waiting code and sentence for the unplaced reservations of a group; None if no account blocks them."""
+        """Return waiting code and sentence for the unplaced reservations of a group; None if their account does not
+        block them.
+        """
         account = group.account
         if account is None:
             return None
@@ -105,7 +108,9 @@ class BlockReasons:
         return "account_limit", f"account {account.id} has as many leases as it may on slots with a label of {slot}"
 
     def _find_refused(self, account: Account, group: PendingGroup) -> str | None:
-        """Return an idle slot that meets the requirements if a limit of the account refuses all such slots."""
+        """Return the id of an idle slot that meets the requirements if a limit of the account refuses all such slots;
+        else None.
+        """
         key = (account.id, group.required)
         if key not in self._known:
             idle = self._idle_by_requirements.get(group.required, [])
@@ -115,7 +120,8 @@ class BlockReasons:
 
 
 def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
-    """Place reservations whose queue is `quota`; return, in order, those that may cause a launch instead.
+    """Place the reservations whose queue is `quota`. Return, in order, those that were not placed and may cause a
+    launch.
 
     A reservation that its account blocks waits with the reason and causes no launch.
     """
@@ -172,7 +178,7 @@ def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> Non
 
 
 def split_by_queue(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
-    """Split reservations into those whose queue is `quota` and all others. No other code makes this distinction."""
+    """Split reservations into those whose queue is `quota` and all others. Only this function makes the distinction."""
     if not cycle.rules.has_quota:
         return Queue(), waiters
     if not cycle.rules.scheduler.system:

@@ -1,8 +1,8 @@
-"""What the running leases of each quota account have used since its last charge, kept from one cycle to the next.
+"""The use of running leases by each quota account since its last charge, kept between cycles.
 
-What a lease uses is a linear function of time. Leases of one account and level that began to use at the same instant
-with the same weight use equal amounts, so one number stands for all of them. A cycle updates these numbers by the slots
-that changed, and sums them exactly: the result is what `fsum` over all leases gives, to the last bit.
+The use of a lease is a linear function of time. Leases of one account and level that began at the same time with the
+same weight use equal amounts, so one number stands for all of them. A cycle updates these numbers by the slots that
+changed, and sums them exactly: the result is what `fsum` over all leases gives, to the last bit.
 """
 
 from fractions import Fraction
@@ -14,12 +14,11 @@ from scheduler.policy.plan_cache import PlanCache, list_touched
 from scheduler.policy.quota.accounting import charge
 
 _Part = tuple[str, int, float, float]
-"""What one lease uses: the account that pays, the level, the instant from which the lease uses something, the weight.
-"""
+"""The use of one lease: the account that pays, the level, the time from which the use counts, the weight."""
 
 
 class RunningUse:
-    """What the running leases of a view use, by account and level."""
+    """The use of the running leases of a view, by account and level."""
 
     def __init__(self) -> None:
         self._view: View | None = None
@@ -32,7 +31,7 @@ class RunningUse:
         """By account that pays for a lease, or did."""
 
     def follow(self, view: View) -> None:
-        """Bring the sums up to date with the view: by the slots that changed since the last call, or by all slots."""
+        """Update the sums by the slots that changed in the view since the last call, or by all slots."""
         accounts = view.accounts
         payers = {name: (account.forgotten, account.forgotten_upto) for name, account in accounts.items()}
         is_known = view is self._view and payers == self._payers
@@ -72,7 +71,7 @@ class RunningUse:
 
 
 class _Tally:
-    """The numbers of leases of one account that use equal amounts."""
+    """The running leases of one account, counted by equal use."""
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -83,7 +82,7 @@ class _Tally:
         """The number of leases that began to use something after `since`."""
 
     def count(self, part: _Part, change: int) -> None:
-        """Add leases that use equal amounts, or remove them (a negative change)."""
+        """Add `change` leases with equal use; a negative number removes leases."""
         _, level, start, weight = part
         if start > self.since:
             _change(self._young, part, change)
@@ -91,13 +90,13 @@ class _Tally:
             _change(self._settled[level], weight, change)
 
     def advance(self, since: float) -> None:
-        """Note that the account was charged up to `since`, which is not before its last charge."""
+        """Record that the account was charged up to the time `since`, which is not before its last charge."""
         self.since = since
         for part in [each for each in self._young if each[2] <= since]:
             self.count(part, self._young.pop(part))
 
     def sum_used(self, now: float) -> Levels:
-        """Return what the leases have used from `since` on, by level."""
+        """Return the use of the leases from the last charge until `now`, by level."""
         terms: list[list[tuple[int, float]]] = [[] for _ in PAID]
         if now > self.since:
             for level, settled in enumerate(self._settled):
@@ -125,7 +124,7 @@ def _sum_exactly(terms: list[tuple[int, float]]) -> float:
 
 
 def charge_all(view: View, cache: PlanCache, now: float) -> dict[str, Account]:
-    """Return by id, in order of id, every account that exists, charged up to now for the leases of the view."""
+    """Return all existing accounts by id, in order of id, each charged up to now for its leases in the view."""
     use = cache.recall(RunningUse)
     use.follow(view)
     return {

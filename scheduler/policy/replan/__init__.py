@@ -1,1 +1,1 @@
-"""Planning again after few changes: the last cycle goes on, and only what changed is examined."""
+"""Planning again after few changes: the kept state of the last cycle is used again, and only changes are examined."""

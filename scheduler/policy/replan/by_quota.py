@@ -1,4 +1,6 @@
-"""Whether a cycle can go on under `queue: quota`: the order of the queue and the reasons to wait have to stay."""
+"""Whether a kept cycle can go on under `queue: quota`: the order of the queue and the waiting reasons must
+not change.
+"""
 
 from collections.abc import Callable
 
@@ -15,9 +17,9 @@ class PlacementByQuota:
         self._levels = _find_levels(cycle)
 
     def find_rank(self, cycle: CycleState) -> Callable[[Reservation], float] | None:
-        """Return the rank of reservations in the queue; None if the order or the reasons to wait may be others.
+        """Return the rank function of the queue; None if the order or the waiting reasons may have changed.
 
-        That is so if an account comes to another level, or may block reservations by a rule of its own.
+        They may have if an account reaches another level, or if an account has limits that may block reservations.
         """
         accounts, is_common = cycle.balances.accounts, not cycle.rules.scheduler.system
         is_plain = is_common and cycle.balances.are_by_name and not cycle.view.special

@@ -1,4 +1,4 @@
-"""The idle slots of a kept cycle, by pool: whether a full cycle would launch, drain or terminate a slot."""
+"""The idle slots of a kept cycle, by pool, to find whether a new cycle would launch, drain or terminate a slot."""
 
 from collections.abc import Container
 
@@ -23,7 +23,7 @@ class IdleSlots:
         """By pool: since when the slot is idle that was idle longest; missing if the idle slots have changed."""
 
     def note(self, slot_info: SlotInfo) -> None:
-        """Note that a slot has a new row or new leases."""
+        """Record the new row or the new leases of a slot."""
         name = slot_info.slot.pool
         idle = self._idle.get(name)
         if idle is None:
@@ -35,9 +35,10 @@ class IdleSlots:
         self._oldest.pop(name, None)
 
     def stay(self, withheld: Container[str]) -> bool:
-        """Return whether the slots of all pools stay as they are. Note when the first idle slot is to be drained.
+        """Return whether no pool gets or loses a slot in this tick. Schedule a cycle for the time when the first idle
+        slot is to be drained.
 
-        `withheld`: pools with launches that only `max_slots` or EC2's quota withholds: unneeded slots there make room.
+        `withheld`: pools with launches that only `max_slots` or EC2's quota withholds; unneeded slots end there.
         """
         return all(self._stays(name, withheld) for name in self._idle)
 

@@ -1,9 +1,11 @@
-"""A cycle that goes on in later ticks: only changed slots, new kinds of requests and the queue's changes are examined.
+"""A cycle whose state is kept and goes on in later ticks: they examine only changed slots, new demands and changes of
+the queue.
 
-After a plan, no waiting reservation fits on a slot, and nothing can be launched for it. This stays so on slots that do
-not change: leases on other slots do not matter. So a later tick searches the changed slots for the waiting
+After a plan, no waiting reservation fits on a slot, and nothing can be launched for it. This remains true for slots
+that do not change, whatever happens to other slots. So a later tick searches the changed slots for the waiting
 reservations, and all slots only for demands (kinds of requests) that did not wait before. The result is that of a full
-cycle; whatever could make it different ends this way, and a full cycle follows (`_LeftWayError`).
+cycle, which plans from the beginning. Whenever the results could differ, the kept cycle raises `_LeftWayError`, and a
+full cycle follows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -38,14 +40,16 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""After MOST_CHANGES, and CHANGES_A_SLOT for each slot, the index is made again, because it grows with changes."""
+"""The slot index is made again after MOST_CHANGES changes plus CHANGES_A_SLOT for each slot, because each change adds
+entries.
+"""
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
-"""If more slots than these and one in MOST_CHANGED_SHARE have changed, a full cycle costs less."""
+"""If more slots have changed than FEW_CHANGED plus one in MOST_CHANGED_SHARE of all, a full cycle takes less time."""
 
 
 class _LeftWayError(Exception):
-    """Something changed that only a full cycle follows. The kept cycle is dropped."""
+    """Raised after a change that only a full cycle can handle. The kept cycle is dropped."""
 
 
 class _Refusal(NamedTuple):
@@ -61,9 +65,11 @@ class _Refusal(NamedTuple):
 def keep_cycle(
     cycle: CycleState, limits: LaunchLimits, outcome: Plan, revision: int, known: tuple[WaitBlock, ...]
 ) -> "KeptCycle | None":
-    """Return a finished cycle so that a later tick can go on with it; None if only a full cycle can plan again.
+    """Return a finished cycle in the form in which a later tick goes on with it; None if only a full cycle can plan
+    again.
 
-    `revision`: the view's revision when the cycle was planned. `known`: the blocks of the plan before.
+    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waiting reservations of the plan
+    before.
     """
     if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
@@ -74,7 +80,7 @@ def keep_cycle(
 
 
 class KeptCycle:
-    """A cycle after its plan, with what the next tick needs to go on."""
+    """A cycle after its plan, with the state from which the next tick goes on."""
 
     def __init__(
         self, cycle: CycleState, limits: LaunchLimits, outcome: Plan, known: tuple[WaitBlock, ...] = ()
@@ -102,7 +108,7 @@ class KeptCycle:
         cycle.open_indexes()
         self._idle = IdleSlots(cycle, limits)
         self._note_plan(outcome)
-        cycle.begin(cycle.now)  # what the cycle found out for its plan is not needed any more
+        cycle.begin(cycle.now)  # searches of the cycle are over, so their results are not needed any more
 
     def _find_rank(self) -> Callable[[Reservation], float | tuple[float, float]]:
         rank = find_lasting_rank(self._cycle)
@@ -148,7 +154,7 @@ class KeptCycle:
         return found
 
     def _classify(self, reservation: Reservation) -> tuple[Key, Demand | None]:
-        """Return the position of a pending reservation and its demand (None: it is on hold)."""
+        """Return the position of a pending reservation and its demand (None: the reservation is on hold)."""
         key = (self._rank(reservation), reservation.created_at, reservation.sequence, reservation.id)
         return key, self._find_demand(reservation)
 
@@ -166,9 +172,9 @@ class KeptCycle:
         return None if is_on_hold(reservation) else demand
 
     def _find_refusal(self, demand: Demand) -> _Refusal:
-        """Return why reservations wait that fit on no slot.
+        """Return why reservations with this demand wait if they fit on no slot.
 
-        The answer does not change: the slots that count for it do not.
+        The answer is valid for the whole kept cycle, because the slots on which it depends do not change.
         """
         known = self._refusals.get(demand)
         if known is None:
@@ -195,7 +201,9 @@ class KeptCycle:
         self._since, self._until = cycle.now, inf if outcome.wake_at is None else outcome.wake_at
 
     def _has_protected(self) -> bool:
-        """Return whether the starvation guard may protect a waiting reservation. Note when it may protect the next."""
+        """Return whether the starvation guard may protect a waiting reservation now. Record when it may protect the
+        next one.
+        """
         self.next_protection = inf
         pending = self._cycle.view.by_phase["pending"]
         oldest = self._cycle.view.waiters.find_oldest(
@@ -207,7 +215,7 @@ class KeptCycle:
         return False
 
     def tidy(self) -> None:
-        """Make the index of slots again if it has changed so often that its outdated entries take much memory."""
+        """Make the index of slots again if its outdated entries take much memory after many changes."""
         if self._cycle.ready.changes > MOST_CHANGES + CHANGES_A_SLOT * len(self._cycle.slot_infos):
             self._cycle.close_indexes()
             self._cycle.open_indexes()
@@ -217,7 +225,9 @@ class KeptCycle:
         self._cycle.close_indexes()
 
     def go_on(self, now: float) -> Plan | None:
-        """Return the plan of a later tick; None if only a full cycle can find it. Then this cycle is useless."""
+        """Return the plan of a later tick at `now`; None if only a full cycle can find it. After None this kept cycle
+        is useless.
+        """
         view = self._cycle.view
         if not (self._since <= now < self._until and has_ordinary_rows(view, self.rules)):
             return None
@@ -280,7 +290,7 @@ class KeptCycle:
         return new
 
     def _follow_queue(self) -> Iterator[tuple[str, tuple[Key, Demand | None]]]:
-        """Bring the queue up to date, and yield the reservations that came: by id, their position and demand."""
+        """Update the queue by the view's changes. Yield each new reservation by id, with its position and demand."""
         changes = self._cycle.view.waiters.changes_since(self._position)
         if changes is None:
             raise _LeftWayError
@@ -313,7 +323,9 @@ class KeptCycle:
         line.push(key)
 
     def _place(self, changed: Iterable[SlotInfo], came: dict[str, tuple[Key, Demand | None]]) -> None:
-        """Assign leases in queue order, on changed slots, and on all slots to demands that did not wait before."""
+        """Assign leases in queue order: on changed slots to all demands, and on all slots to demands that did not wait
+        before.
+        """
         index = self._cycle.ready
         lines = [(key, number, demand) for number, (demand, key) in enumerate(self._list_open(changed))]
         heapify(lines)
@@ -333,7 +345,7 @@ class KeptCycle:
         self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
 
     def _place_by_quota(self, came: dict[str, tuple[Key, Demand | None]]) -> None:
-        """Place reservations by quota. A full cycle follows if running work moves or is preempted."""
+        """Place reservations by quota. Raise `_LeftWayError` if running work moves to another level or is preempted."""
         misfits = {demand.shape for demand in self._lines if self._feasibility.find(demand) is not None}
         place_all_by_quota(self._cycle, misfits)
         for decision in self._cycle.decisions:
@@ -367,15 +379,17 @@ class KeptCycle:
         self._idle.note(slot_info)
 
     def _check_slots(self) -> None:
-        """Raise if a full cycle would launch, drain or terminate a slot. Note when idle slots are drained."""
+        """Raise `_LeftWayError` if a full cycle would launch, drain or terminate a slot. Record when idle slots are
+        drained.
+        """
         withheld = {name for demand in self._lines if self._find_refusal(demand).is_withheld for name in demand.pools}
         if not self._idle.stay(withheld):
             raise _LeftWayError
 
 
 def _check_plain(demand: Demand) -> None:
-    """Raise if reservations with this demand depend on more than the capacity left: gangs, elastic components, queues
-    without backfill, and demands of single reservations.
+    """Raise `_LeftWayError` for a demand that depends on more than the free capacity: a gang, elastic components, a
+    queue without backfill, or a demand that only one reservation has.
     """
     if len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill:
         raise _LeftWayError

@@ -10,13 +10,15 @@ from scheduler.model.waits import MOST_NAMES, Reason, WaitBlock
 Key = tuple[Any, float, int, str]
 """The position of a reservation in the queue: its rank, its time of creation, its sequence number and its id."""
 FEWEST_NAMES: Final = MOST_NAMES // 4
-"""A block with fewer reservations is joined with the next one if both are small."""
+"""A block with fewer reservations than this is joined with the next block if that one is small too."""
 MOST_STALE: Final = 1000
-"""A heap with more keys of reservations that have left than this, and than reservations wait, drops them."""
+"""A heap removes the keys of reservations that have left the queue if it has more of them than this number, and more
+than reservations wait.
+"""
 
 
 class _Section:
-    """The reservations of one block, in queue order. The block is made when it is read after a change."""
+    """The reservations of one block, in queue order. After a change the block is made again when it is read."""
 
     __slots__ = ("block", "keys", "reasons")
 
@@ -30,7 +32,7 @@ class _Section:
 
 
 class KeptQueue:
-    """Waiting reservations in queue order, each with the reason of its wait."""
+    """The waiting reservations in queue order, each with the reason why it waits."""
 
     def __init__(self, keys: Sequence[Key], blocks: Iterable[WaitBlock]) -> None:
         """Start with the reservations of these blocks. `keys`: their positions, smallest first."""
@@ -67,7 +69,9 @@ class KeptQueue:
             self._lasts[at] = section.keys[-1]
 
     def renew(self, known: Key, key: Key, reason: Reason) -> bool:
-        """Replace the key of a reservation by an equal one. Return False if position or reason are not the same."""
+        """Replace the key of a reservation by an equal one. Return False, without a change, if position or reason
+        differ.
+        """
         if known != key:
             return False
         section, place = self._find(key)
@@ -111,13 +115,15 @@ class KeptQueue:
 
 
 class KeyHeap:
-    """Keys of reservations, smallest first. Keys of reservations that have left are dropped when they come up."""
+    """The keys of reservations, smallest first. The key of a reservation that has left the queue is removed when it
+    would be returned.
+    """
 
     __slots__ = ("_keys", "_present")
 
     def __init__(self, present: dict[str, Key]) -> None:
-        """Start with an empty heap. `present`: the key that each reservation in the queue has now, by id; a key in the
-        heap that differs from it is outdated.
+        """Start with an empty heap. `present`: by id, the present key of each reservation in the queue. Other keys in
+        the heap are outdated.
         """
         self._keys: list[Key] = []
         self._present = present

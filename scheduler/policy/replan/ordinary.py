@@ -1,4 +1,4 @@
-"""Whether a cycle is of the ordinary kind that a later tick can go on with."""
+"""Whether a cycle is ordinary: only such a cycle is kept, so that a later tick can go on with it."""
 
 from typing import Final
 
@@ -10,13 +10,13 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 _ORDINARY: Final = frozenset({Assign, Cores})
-"""Kinds of decisions after which a cycle may go on: they change leases on ready slots alone."""
+"""Kinds of decisions after which a cycle may be kept: they change only leases on ready slots."""
 _WAITING: Final = frozenset({"draining", "terminating", "error"})
 """Slot states without capacity."""
 
 
 def is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
-    """Return whether no slot is in flight or changes its state now, and all decisions are ordinary."""
+    """Return whether no slot is in flight or about to change its state, and all decisions are of an ordinary kind."""
     return (
         has_ordinary_rows(cycle.view, cycle.rules)
         and _ORDINARY.issuperset(map(type, outcome.decisions))
@@ -33,7 +33,7 @@ def _only_waits(slot_info: SlotInfo) -> bool:
 
 
 def has_ordinary_rows(view: View, rules: Rules) -> bool:
-    """Return whether the view has no rows that a kept cycle does not follow: launch back-offs, revoked and failed
+    """Return whether the view has none of the rows that a kept cycle ignores: launch back-offs, revoked and failed
     reservations, and leases with elastic components.
     """
     failed = view.by_phase["failed"].values()
