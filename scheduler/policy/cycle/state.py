@@ -147,9 +147,13 @@ class CycleState:
 
     def assign(self, reservation: Reservation, leases: Iterable[Lease], level: int | None = None) -> None:
         """Decide that a reservation gets these leases. `level`: the quota level that pays for them; None: no quota."""
+        self.place(reservation, name_placements(leases), level)
+
+    def place(self, reservation: Reservation, placements: tuple[Placement, ...], level: int | None) -> None:
+        """Assign leases to a reservation, as `assign` does, in the form in which decisions name them."""
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
-        self.decide(Assign(reservation=reservation.id, leases=name_placements(leases), level=level))
+        self.decide(Assign(reservation=reservation.id, leases=placements, level=level))
 
     def end(self, reservation: Reservation) -> None:
         """End all leases of a reservation, and ignore the reservation in the rest of the cycle, as if it were not

@@ -4,7 +4,7 @@ Each step takes the cycle's state with the type that the step before it returned
 mypy reports a step that is called before the step that it depends on.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
@@ -39,7 +39,7 @@ FailedBoots = Mapping[str, Sequence[str]]
 class Protected:
     """The slots and launches that the starvation guard keeps for reservations that have waited for too long."""
 
-    gangs: Container[str]
+    gangs: Collection[str]
     """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind it."""
     kept: Mapping[str, SlotIndex]
     """Ready slots, by the gang that they are kept for; under "" the slots for all protected single instances."""
@@ -63,7 +63,7 @@ class Unplaced:
 
     queue: Queue
     """Reservations for which no slot is ready or in flight, in queue order."""
-    deferred: Container[str]
+    deferred: Collection[str]
     """Ids of reservations behind a gang in a queue without backfill.
 
     They get ready slots only after slots were launched for the gang.

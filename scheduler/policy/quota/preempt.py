@@ -120,13 +120,16 @@ def choose_victims(
             while len(chosen) > 1 and makes_room(chosen[:-1]):
                 chosen.pop()
             return chosen
-        if sets := [each for each in combinations(runs, size) if makes_room(each)]:
-            return list(min(sets, key=sum_costs))
+        sets = [list(each) for each in combinations(runs, size) if makes_room(each)]
+        if sets:
+            return min(sets, key=sum_costs)
     return list(runs)
 
 
-def sum_costs(runs: Iterable[RunningWork]) -> Levels:
+def sum_costs(runs: Sequence[RunningWork]) -> Levels:
     """Return the cost of several pieces of running work together."""
+    if len(runs) == 1:
+        return runs[0].cost
     cost = NOTHING
     for run in runs:
         cost = add(cost, run.cost)
@@ -200,7 +203,8 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
             if slot_info is not None and _may_be_taken(quota_run, slot_info):
                 found.setdefault(slot_info, []).append(run)
     for runs in found.values():
-        runs.sort(key=lambda run: run.rank)
+        if len(runs) > 1:  # speed: most slots have one lease, or few
+            runs.sort(key=lambda run: run.rank)
     return sorted(
         ((runs, slot_info) for slot_info, runs in found.items()), key=lambda each: (each[0][0].cost, each[1].order)
     )
@@ -236,7 +240,7 @@ class _Preemption:
         if all(self._left[name] <= self._least for name in self._payers):
             return False
         # Work on several slots that was preempted on another slot has ended, or has revoking leases on this one now.
-        runs = [run for run in runs if self._run.running.runs.get(run.reservation.id) is run]
+        runs = list(filter(self._run.running.goes_on, runs))
         met = self._run.requirements_index.list_met(slot_info, slot_info.capacity)
         if runs and met:
             found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))
@@ -256,7 +260,8 @@ class _Preemption:
         demand = group.demand
         if group.account is None or slot_info.slot.id in demand.declined:
             return None
-        if not all(has_labels(slot_info.labels, need.component.labels) for need in demand.needs):
+        # The slot meets the requirements of the first instance.
+        if not all(has_labels(slot_info.labels, need.component.labels) for need in demand.needs[1:]):
             return None
         if self._run.limits.refuses(group.account, [slot_info] * len(demand.needs)):
             return None
@@ -283,8 +288,9 @@ def _carry_out(
     for victim in victims:
         if group.account is not None:
             cycle.balances.move(victim.cost, group.account, victim.account)
-    first, *others = make_leases(cycle, group.demand, [slot_info] * len(group.demand.needs), level)
-    leases = (msgspec.structs.replace(first, cost=cost), *others)
+    leases = make_leases(cycle, group.demand, [slot_info] * len(group.demand.needs), level)
+    if cost != NOTHING:
+        leases = (msgspec.structs.replace(leases[0], cost=cost), *leases[1:])
     decision = Preempt(
         reservation=reservation.id,
         slot=slot_info.slot.id,
@@ -308,4 +314,4 @@ def _carry_out(
         for victim in victims:
             quota_run.end(victim)
         quota_run.hold(reservation, leases)
-        cycle.assign(reservation, leases, level)
+        cycle.place(reservation, decision.leases, level)
