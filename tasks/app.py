@@ -90,6 +90,7 @@ def _tasks(settings: Settings) -> dict[str, Any]:
         "worker_send_task_events": True,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
+        "worker_consumer": "tasks.consumer:Consumer",
     }
 
 

@@ -5,7 +5,7 @@ many of them a worker may have.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 from kombu.asynchronous import get_event_loop
@@ -20,6 +20,10 @@ from tasks.queues import HELD_A_PROCESS, is_gatherable
 from workers.logs import get_logger
 
 log = get_logger(__name__)
+ACK_SECONDS: Final = 0.005
+"""Seconds for which acknowledgements are collected. The next message of an idle worker does not wait for them, and many
+are sent in one round trip.
+"""
 _NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
 """Decoder of the record that kombu stores for a message that a worker has taken: envelope, exchange and routing key."""
 
@@ -62,7 +66,7 @@ class QoS(redis.QoS):
         self._recorded: str | None = None
         """Delivery tag of the message that is being delivered and whose record is stored already."""
         self._acks: list[Command] = []
-        """Commands that acknowledge messages and are sent in the next round of the worker's loop."""
+        """Commands that acknowledge messages, sent together by the worker's loop at most ACK_SECONDS later."""
 
     def accept_recorded(self, tag: str, deliver: Callable[[], None]) -> bool:
         """Deliver a message whose record is stored already. Return whether this worker has the message now: it has not
@@ -106,6 +110,11 @@ class QoS(redis.QoS):
         super().restore_unacked_once(stderr)
 
     @property
+    def held(self) -> int:
+        """How many messages this worker holds."""
+        return len(self._delivered or ()) - len(self._dirty or ())
+
+    @property
     def room(self) -> int:
         """How many further single requests this worker may take."""
         return (self.can_consume_max_estimate() or 0) if self.can_consume() else 0
@@ -132,8 +141,8 @@ class QoS(redis.QoS):
         super(redis.QoS, self).append(message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        """Acknowledge a message; while the worker's event loop runs, together with others. If a key of the broker has a
-        wrong type, the key is renamed first and the records are stored again.
+        """Acknowledge a message; if the worker's loop runs, ACK_SECONDS later and together with others. If a key of the
+        broker has a wrong type, the key is renamed first and the records are stored again.
         """
         self._large.discard(delivery_tag)
         self._acks.append(partial(self._remove_from_indices, delivery_tag))
@@ -141,7 +150,7 @@ class QoS(redis.QoS):
         if loop is None:
             self._send_acks()
         elif len(self._acks) == 1:
-            loop.call_soon(self._send_acks)
+            loop.call_later(ACK_SECONDS, self._send_acks)
         super(redis.QoS, self).ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature

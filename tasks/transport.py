@@ -137,10 +137,14 @@ class Channel(redis.Channel):
         return found
 
     def _take_more(self) -> None:
-        """Take further single requests that wait, as many as this worker may hold, in one round trip."""
-        if list(self.active_queues) != [RESERVATIONS]:
-            return
+        """Take further single requests that wait, as many as this worker may hold, in one round trip.
+
+        A worker that holds only the message just read is idle. It takes no more now, so that a process of its pool gets
+        this message without another round trip; if further messages wait, the next one is read at once.
+        """
         qos = cast("QoS", self.qos)
+        if list(self.active_queues) != [RESERVATIONS] or qos.held <= 1:
+            return
         count = min(qos.room, MOST_TAKEN)
         if count <= 0:
             return

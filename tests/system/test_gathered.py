@@ -154,6 +154,9 @@ def test_when_a_process_of_the_pool_dies_its_requests_are_carried_out_one_by_one
     names = make_names()
     main = stack.processes[RESERVATIONS].pid
     with database_locked(stack):
+        # A request that finds an idle worker runs alone. The others go together to the process that is left.
+        with awaiting_start(stack):
+            send(stack, f"{names[0]}-alone")
         with awaiting_start(stack), waiting_intake(stack):
             addresses = [send(stack, name) for name in names]
         for child in find_children(main):

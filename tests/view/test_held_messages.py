@@ -34,13 +34,13 @@ class FakeChannel:
 
 
 class Loop:
-    """The loop of a worker, whose next round a test runs."""
+    """The loop of a worker, whose timers a test runs."""
 
     def __init__(self) -> None:
         self.ready: list[Callable[[], object]] = []
 
-    def call_soon(self, act: Callable[[], object]) -> None:
-        """Call `act` in the next round."""
+    def call_later(self, _seconds: float, act: Callable[[], object]) -> None:
+        """Call `act` later."""
         self.ready.append(act)
 
 
@@ -113,7 +113,7 @@ def test_the_record_of_a_message_that_is_refused_is_deleted(redis_client: redis.
     assert (redis_client.hlen("unacked"), redis_client.zcard("unacked_index")) == (0, 0)
 
 
-def test_acknowledgements_of_one_round_of_the_loop_are_sent_together(redis_client: redis.Redis, loop: Loop) -> None:
+def test_acknowledgements_are_collected_and_sent_together(redis_client: redis.Redis, loop: Loop) -> None:
     qos = make_qos(redis_client, 2)
     hold(qos, "t1")
     hold(qos, "t2")
@@ -133,3 +133,13 @@ def test_a_worker_that_stops_acknowledges_first(redis_client: redis.Redis) -> No
     qos.ack("t1")
     qos.restore_unacked_once()
     assert redis_client.hlen("unacked") == 0
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_message_is_held_until_it_is_acknowledged(redis_client: redis.Redis) -> None:
+    qos = make_qos(redis_client, 10)
+    hold(qos, "t1")
+    hold(qos, "t2")
+    assert qos.held == 2
+    qos.ack("t1")
+    assert qos.held == 1

@@ -138,10 +138,7 @@ class CycleState:
         self.decisions.append(decision)
 
     def move_slot(self, slot_info: SlotInfo, decision: Drain | Terminate | Reset) -> None:
-        """Decide that a slot drains, terminates or becomes empty.
-
-        The slot is in that state for the rest of the cycle.
-        """
+        """Decide that a slot drains, terminates or becomes empty. It stays in that state for the rest of the cycle."""
         self.decide(decision)
         slot_info.state = _STATE_AFTER[type(decision)]
 
