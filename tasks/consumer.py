@@ -5,6 +5,7 @@ only after that round trip.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,11 +19,12 @@ class Consumer(CeleryConsumer):
     """Celery's consumer, which collects events about tasks for EVENT_SECONDS."""
 
     hub: Any
+    _flush_events: Callable[[], None]
     connection_errors: tuple[type[Exception], ...]
     _due = float("-inf")
     """Monotonic time at which the collected events are sent."""
 
-    def on_send_event_buffered(self) -> None:
+    def on_send_event_buffered(self) -> None:  # type: ignore[override] # the stubs want a function
         """Send the collected events soon. Celery calls this for each event that was collected."""
         now = time.monotonic()
         # After a lost connection Celery clears the timers of the loop, so a time in the past means that none is set.

@@ -81,8 +81,12 @@ class Ports:
     """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
     def rules(self, version: int | None = None) -> Rules:
-        """Return the rules in force. They are read from the database only if their version has changed. `version`: the
-        present version, if the caller has just read it.
+        """Return the rules in force. See `stored_rules`."""
+        return self.stored_rules(version).rules
+
+    def stored_rules(self, version: int | None = None) -> StoredRules:
+        """Return the rules in force with their version. They are read from the database only if their version has
+        changed. `version`: the present version, if the caller has just read it.
         """
         present = self.store.rules_version() if version is None else version
         if self.rules_cache is None or self.rules_cache.version != present:
@@ -91,7 +95,7 @@ class Ports:
                 limits = self.rules_cache.rules.limits.model_copy(update={"work_per_tick": 0})
                 rules = self.rules_cache.rules.model_copy(update={"limits": limits})
                 self.rules_cache = msgspec.structs.replace(self.rules_cache, rules=rules)
-        return self.rules_cache.rules
+        return self.rules_cache
 
 
 def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:

@@ -157,8 +157,10 @@ class Transaction(Protocol):
         docs/reference/consistency.md, "Time".
         """
 
-    def check_term(self, leader_term: LeaderTerm) -> None:
-        """Lock the row of the leader term. Raises DeposedError unless `leader_term` is the present term and holder."""
+    def rules_version(self) -> int:
+        """Return the version of the scheduling rules that was in force when the transaction began. Needs no
+        statement.
+        """
 
     def take_term(self, holder: str) -> LeaderTerm:
         """Make the process `holder` the leader: increase the stored term by one. Return the new term with the old
@@ -173,8 +175,8 @@ class Transaction(Protocol):
         """
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """Store `now` as the time of the last tick of this leader term. Raises DeposedError if another
-        term has begun.
+        """Lock the row of the leader term and store `now` as the time of the term's last tick. Raises DeposedError
+        unless `leader_term` is the present term and holder.
         """
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:

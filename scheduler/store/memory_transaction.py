@@ -73,9 +73,9 @@ class MemoryTransaction(WholeOrNothing):
         """Return cluster time at the begin of the transaction; in a simulation, virtual time. See Transaction."""
         return self._now
 
-    def check_term(self, leader_term: LeaderTerm) -> None:
-        """Raise DeposedError unless `leader_term` is the present term and holder. See Transaction."""
-        self._compare_terms(self._leader_term, leader_term)
+    def rules_version(self) -> int:
+        """Return the version of the scheduling rules that was in force when the transaction began. See Transaction."""
+        return self._rules.version
 
     def take_term(self, holder: str) -> LeaderTerm:
         """Make the process `holder` the leader: increase the stored leader term by one. See Transaction."""
@@ -91,7 +91,7 @@ class MemoryTransaction(WholeOrNothing):
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
         """Store `now` as the time of the last tick of this leader term. See Transaction."""
-        self.check_term(leader_term)
+        self._compare_terms(self._leader_term, leader_term)
         self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:

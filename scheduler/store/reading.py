@@ -21,7 +21,6 @@ from scheduler.store.statements import Statements
 NO_RULES = StoredRules(version=0, document={}, rules=Rules())
 
 _LEADER_TERM = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
-_LEADER_TERM_LOCKED = _LEADER_TERM.with_for_update()
 _PRINCIPALS = select(*PRINCIPALS.columns).order_by(tables.principals.c.name)
 _RULES = select(tables.rules.c.version, tables.rules.c.document).order_by(tables.rules.c.version.desc()).limit(1)
 _RULES_ROW = tables.rules.c
@@ -35,11 +34,9 @@ def read_rules_version(session: Session) -> int:
     return int(version)
 
 
-def load_leader_term(session: Session, *, lock: bool = False) -> LeaderTerm:
-    """Return the term and holder of the present leadership, with the time of its last tick. `lock`: lock the row until
-    the transaction ends.
-    """
-    for row in session.fetch(_LEADER_TERM_LOCKED if lock else _LEADER_TERM):
+def load_leader_term(session: Session) -> LeaderTerm:
+    """Return the term and holder of the present leadership, with the time of its last tick."""
+    for row in session.fetch(_LEADER_TERM):
         return LeaderTerm(*row)
     raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
 

@@ -151,8 +151,8 @@ class SqlStore:
         """Begin a transaction. It is committed when the `with` block ends without an error. See Store."""
         with open_session(self.engine, self._dialect, writes=True) as session:
             began = monotonic()
-            now = self._seen.read_to_write(session).now
-            transaction = SqlTransaction(session, self._statements, self._rules, now)
+            cluster = self._seen.read_to_write(session)
+            transaction = SqlTransaction(session, self._statements, self._rules, cluster)
             yield transaction
             transaction.finish()
             seconds = monotonic() - began

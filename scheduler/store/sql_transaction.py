@@ -15,6 +15,7 @@ from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import (
+    ClusterRow,
     DeposedError,
     LeaderTerm,
     OutboxMessage,
@@ -29,7 +30,6 @@ from scheduler.store.dialect import Bulk
 from scheduler.store.lease_rows import LeaseRows, lay_out_leases
 from scheduler.store.reading import (
     RulesReader,
-    load_leader_term,
     read_principals,
     read_reservations,
     read_rules_version,
@@ -46,13 +46,15 @@ MOST_TOKENS: Final = 1000
 class SqlTransaction(WholeOrNothing):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
-    def __init__(self, session: Session, statements: Statements, rules: RulesReader, now: float) -> None:
-        """Use the open transaction of `session`. `now`: cluster time when the transaction began."""
+    def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
+        """Use the open transaction of `session`. `cluster`: the row about the cluster, which was read at its begin."""
         self._session, self._statements, self._rules = session, statements, rules
-        self._now = now
+        self._now, self._rules_version = cluster.now, cluster.rules_version
         self._events: list[Event] = []
         self._tokens = range(0)
         """Fencing tokens that this transaction has reserved and that `next_tokens` has not returned yet."""
+        self._has_sequence = False
+        """Whether this transaction has locked the counter of reservations."""
         self._block = 0
         """The least number of tokens that the next statement will reserve."""
         self._leases = LeaseRows(session, statements.leases, self._write)
@@ -70,11 +72,9 @@ class SqlTransaction(WholeOrNothing):
         """Return cluster time at the begin of the transaction. See Transaction."""
         return self._now
 
-    def check_term(self, leader_term: LeaderTerm) -> None:
-        """Lock the row of the leader term. Raises DeposedError unless `leader_term` is the present term and holder. See
-        Transaction.
-        """
-        self._compare_terms(load_leader_term(self._session, lock=True), leader_term)
+    def rules_version(self) -> int:
+        """Return the version of the scheduling rules that was in force when the transaction began. See Transaction."""
+        return self._rules_version
 
     def take_term(self, holder: str) -> LeaderTerm:
         """Make the process `holder` the leader: increase the stored leader term by one. See Transaction."""
@@ -90,7 +90,7 @@ class SqlTransaction(WholeOrNothing):
         self._session.change(fixed.COUNT_RESTORE)
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """Store `now` as the time of the last tick of this leader term. See Transaction."""
+        """Lock the row of the leader term and store `now` as the time of the term's last tick. See Transaction."""
         if self._session.change(fixed.NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
             raise self._lose(DeposedError(f"term {leader_term.term} is over"))
 
@@ -131,6 +131,7 @@ class SqlTransaction(WholeOrNothing):
 
     def last_sequence(self) -> int:
         """Return the `sequence` (number in the order of submission) of the newest reservation. See Transaction."""
+        self._has_sequence = True
         return self._count("sequence", 0).start - 1
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
@@ -173,7 +174,8 @@ class SqlTransaction(WholeOrNothing):
         Transaction.
         """
         # Lock the counter before reading known ids: no other transaction can insert until this one ends.
-        self._count("sequence", 0)
+        if not self._has_sequence:
+            self.last_sequence()
         known = {
             row_id
             for (row_id,) in self._session.fetch_for(self._statements.known_reservations, (row.id for row in rows))

@@ -14,13 +14,9 @@ def _term() -> None:
     from scheduler.store import tables
     from scheduler.store.sql_transaction import SqlTransaction
 
-    def check_nothing(_self: SqlTransaction, _leader_term: object) -> None:
-        return None
-
     def note_always(self: Any, _leader_term: object, now: float) -> None:
         self._session.change(update(tables.leader).values(ticked_at=now))
 
-    _replace(SqlTransaction, "check_term", check_nothing)
     _replace(SqlTransaction, "note_tick", note_always)
 
 

@@ -10,6 +10,7 @@ from bench._carrying import carry_out
 from bench.tick import Fleet, Meters
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
+from scheduler.operations.commands.intake import accept
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_reservation, a_slot, some_rules
@@ -20,8 +21,10 @@ MOST_FOR_A_CHUNK = 60
 """SQL statements and Redis round trips together for a tick that leases 1,000."""
 MOST_FOR_A_FURTHER_CHUNK = 25
 """The same for a further 1,000 leases in a tick."""
-MOST_FOR_A_TICK = 40
+MOST_FOR_A_TICK = 26
 """The same for a tick that leases one reservation or none."""
+MOST_FOR_A_SUBMISSION = 12
+"""The same for one submission, without its answer."""
 
 
 @pytest.fixture
@@ -47,6 +50,18 @@ def test_statements_and_round_trips_do_not_grow_with_the_leases(fleet: Fleet) ->
     assert one <= MOST_FOR_A_TICK
     assert chunk <= MOST_FOR_A_CHUNK
     assert three_chunks <= chunk + 2 * MOST_FOR_A_FURTHER_CHUNK
+
+
+def test_one_submission_costs_few_statements_and_round_trips(fleet: Fleet) -> None:
+    fleet.prepare(1)
+    meters = Meters(fleet.client)
+    costs = []
+    for name in ("r1", "r2"):
+        before = meters.read()
+        assert accept(fleet.ports, "submit", {"request": name, "id": name, "system": "bench"})["ok"]
+        after = meters.read()
+        costs.append(sum(after[key] - before[key] for key in ("statements", "round_trips")))
+    assert costs[-1] <= MOST_FOR_A_SUBMISSION
 
 
 def test_a_tick_over_a_long_queue_sends_what_changed(fleet: Fleet) -> None:

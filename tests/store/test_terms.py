@@ -22,7 +22,6 @@ def test_the_term_only_grows_and_the_last_tick_is_handed_on(store: Store) -> Non
     first = take_term(store, "a")
     assert (first.term, first.holder) == (1, "a")
     with store.transaction() as transaction:
-        transaction.check_term(first)
         transaction.note_tick(first, NOW)
     assert take_term(store, "b") == LeaderTerm(2, "b", NOW) == store.load_leader_term()
 
@@ -41,8 +40,6 @@ def test_whoever_is_deposed_writes_nothing(store: Store, mine: LeaderTerm) -> No
     take_term(store, "b")
     with losing(store, DeposedError) as transaction:
         transaction.save([a_slot()])
-        transaction.check_term(mine)
-    with losing(store, DeposedError) as transaction:
         transaction.note_tick(mine, NOW)
     assert (store.find_slots(), store.load_leader_term()) == ([], LeaderTerm(2, "b"))
 
@@ -51,7 +48,7 @@ def test_a_swallowed_deposition_comes_again_at_the_end(store: Store) -> None:
     with losing(store, DeposedError) as transaction:
         transaction.save([a_slot()])
         with pytest.raises(DeposedError):
-            transaction.check_term(LeaderTerm(7, "a"))
+            transaction.note_tick(LeaderTerm(7, "a"), NOW)
     assert store.find_slots() == []
 
 
@@ -59,8 +56,7 @@ def test_the_time_of_a_tick_does_not_change_the_leader(store: Store) -> None:
     leader_term = take_term(store, "a")
     with store.transaction() as transaction:
         transaction.note_tick(leader_term, NOW)
-    with store.transaction() as transaction:
-        transaction.check_term(leader_term)
+    assert store.load_leader_term() == LeaderTerm(leader_term.term, "a", NOW)
 
 
 def test_of_two_writers_with_one_picture_one_wins(reopen: Opener) -> None:
@@ -92,7 +88,7 @@ def test_of_two_leaders_the_later_one_stays(reopen: Opener) -> None:
         meeting.wait()
         try:
             with rivals[holder].transaction() as transaction:
-                transaction.check_term(leader_term)
+                transaction.note_tick(leader_term, NOW)
                 transaction.insert_reservations([a_reservation(holder)])
         except DeposedError:
             return "deposed"

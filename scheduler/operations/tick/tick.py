@@ -20,7 +20,7 @@ from scheduler.operations.tick.leader import Leader, take_leader_term
 from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh, repair_keys
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
-from scheduler.ports import LeaderTerm, ViewUnavailableError
+from scheduler.ports import ClusterRow, LeaderTerm, ViewUnavailableError
 
 LOAD_PAUSES = (0.1, 0.3, 1.0)
 """Seconds of the pauses between tries to load the view from Redis. If the try after the last pause fails, the tick
@@ -94,11 +94,15 @@ def _tick_while_asked(
 
 def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     started = leader.clock()
-    cluster = check_membership(ports)
+    # In this order: changes that come with later requests for a tick may be missing in the view, and the time and the
+    # rules are not older than the view.
     ports.notifier.hear()
+    view = _catch_up(ports)
+    cluster = check_membership(ports)
     leader_term = take_leader_term(ports, leader, cluster.leader_term)
-    keep_record(ports, cluster)
-    ticked = decide(ports, leader, leader_term)
+    if view is None:
+        keep_record(ports, cluster)
+    ticked = decide(ports, leader, leader_term, None if view is None else (view, cluster))
     if not leader.trusts(ports.lock):
         raise PlanTooLateError(  # promise: late-plan-dropped
             f"the plan of term {leader_term.term} took so long that the leader lock may have run out; it was discarded"
@@ -106,6 +110,9 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     with PausedGC():
         carry_out(ports, leader, leader_term, ticked)
     ticked.seconds = leader.clock() - started
+    if view is not None:
+        # A view that this process could follow is that of its own cluster, so no lease has to wait for this.
+        keep_record(ports, cluster)
     with PausedGC():
         leader.plan_cache.prepare()
     _audit_in_time(ports, leader, ticked)
@@ -113,14 +120,16 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     return ticked
 
 
-def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
-    """Bring the view (the copy of the rows in Redis) up to date and plan on it, outside any transaction.
+def decide(
+    ports: Ports, leader: Leader, leader_term: LeaderTerm, known: tuple[View, ClusterRow] | None = None
+) -> Ticked:
+    """Bring the view (the copy of the rows in Redis) up to date and plan on it, outside any transaction. `known`: the
+    view, if the caller has brought it up to date, and the row about the cluster, read after that.
 
     If there was no tick for longer than `leader.patience`, the scheduler had an outage: ttls and offline timeouts that
     ran out during the outage start again, once.
     """
-    view = load_view(ports, leader)
-    cluster = ports.store.read_cluster()
+    view, cluster = known or (load_view(ports, leader), ports.store.read_cluster())
     now = cluster.now
     mended = _look_in_time(ports, leader, view, now)
     rules = ports.rules(cluster.rules_version)
@@ -148,6 +157,14 @@ def load_view(ports: Ports, leader: Leader) -> View:
                 raise
             leader.pause(pause)
     return _load_once(ports)
+
+
+def _catch_up(ports: Ports) -> View | None:
+    """Return this process's own copy of the view, brought up to date; None if it has none or Redis cannot be read."""
+    try:
+        return ports.view_cache.catch_up()
+    except ViewUnavailableError:
+        return None
 
 
 def _load_once(ports: Ports) -> View:
