@@ -14,6 +14,7 @@ from scheduler.model.expiry_queue import ExpiryQueue
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.ordered_slots import OrderedSlots
 from scheduler.model.pending_queue import PendingQueue
+from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
@@ -95,6 +96,7 @@ class View:
         self._slots_of: dict[str, OrderedSlots] = {}
         """Pool name -> slots of the pool."""
         self.waiters = PendingQueue()
+        self.recent_writes = RecentWrites()
         for row in rows:
             self.apply(row)
 
@@ -112,11 +114,11 @@ class View:
             case Hold():
                 if is_newer(change, self.holds.get(change.id)):
                     self.holds[change.id] = change
-                    self.revision += 1
+                    self._count("holds", change)
             case Account():
                 if is_newer(change, self.accounts.get(change.id)):
                     self.accounts[change.id] = change
-                    self.revision += 1
+                    self._count("accounts", change)
             case Reservation():
                 known = self.reservations.get(change.id)
                 if is_newer(change, known):
@@ -149,13 +151,17 @@ class View:
         slots = self._slots_of.get(pool)
         return [] if slots is None else slots.list()
 
+    def _count(self, kind: Kind, row: Slot | Hold | Account) -> None:
+        self.revision += 1
+        self.recent_writes.note(kind, row.id, row.version, row.marked_at)
+
     def _touch(self, slot_id: str) -> None:
         self.touched.pop(slot_id, None)
         self.touched[slot_id] = self.revision
 
     def _place(self, slot: Slot, known: Slot | None) -> None:
         self.slots[slot.id] = slot
-        self.revision += 1
+        self._count("slots", slot)
         self._touch(slot.id)
         if known is None or known.pool != slot.pool:
             self._displace(known)
@@ -173,6 +179,7 @@ class View:
 
     def _take(self, reservation: Reservation, known: Reservation | None) -> None:
         self.revision += 1
+        self.recent_writes.note("reservations", reservation.sequence, reservation.version, reservation.marked_at)
         self._forget(known)
         if is_over(reservation):
             return
@@ -236,6 +243,8 @@ class View:
         if known is None or known.version >= gone.version:
             return
         self.revision += 1
+        key = known.sequence if isinstance(known, Reservation) else known.id
+        self.recent_writes.forget(gone.kind, key, known.marked_at)
         if isinstance(known, Reservation):
             self._forget(known)
             return
