@@ -19,6 +19,7 @@ from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
 
+_ENCODE = msgspec.msgpack.Encoder().encode
 Row = Slot | Reservation | Hold | Account
 Kind = str
 
@@ -93,6 +94,8 @@ class View:
         self.touched: dict[str, int] = {}
         """Slot id -> revision of the last change of the slot's row or of a lease on it, in order of revision."""
         self._interned: dict[Hashable, Shape] = {}
+        self._encoded: dict[bytes, Shape] = {}
+        """The shape of each encoded request. Two requests with the same shape may be encoded differently."""
         self._slots_of: dict[str, OrderedSlots] = {}
         """Pool name -> slots of the pool."""
         self.waiters = PendingQueue()
@@ -105,8 +108,10 @@ class View:
         have ended.
         """
         match change:
-            case Gone():
-                self._drop(change)
+            case Reservation():
+                known = self.reservations.get(change.id)
+                if known is None or is_newer(change, known):
+                    self._take(change, known)
             case Slot():
                 stood = self.slots.get(change.id)
                 if is_newer(change, stood):
@@ -119,10 +124,8 @@ class View:
                 if is_newer(change, self.accounts.get(change.id)):
                     self.accounts[change.id] = change
                     self._count("accounts", change)
-            case Reservation():
-                known = self.reservations.get(change.id)
-                if is_newer(change, known):
-                    self._take(change, known)
+            case Gone():
+                self._drop(change)
 
     def account_of(self, reservation: Reservation) -> Account | None:
         """Return the account that pays for a reservation, or None if there is none."""
@@ -180,7 +183,8 @@ class View:
     def _take(self, reservation: Reservation, known: Reservation | None) -> None:
         self.revision += 1
         self.recent_writes.note("reservations", reservation.sequence, reservation.version, reservation.marked_at)
-        self._forget(known)
+        if known is not None:
+            self._forget(known)
         if is_over(reservation):
             return
         self.reservations[reservation.id] = reservation
@@ -212,15 +216,18 @@ class View:
             self.timed[reservation.id] = reservation
 
     def _intern(self, request: Request) -> Shape:
-        key = shape_key(request)
-        shape = self._interned.get(key)
+        # To encode a request takes a sixth of the time of its shape key.
+        encoded = _ENCODE((request.system, request.pool, request.components, request.labels, request.prefers))
+        shape = self._encoded.get(encoded)
         if shape is None:
-            shape = self._interned[key] = make_shape(request)
+            key = shape_key(request)
+            shape = self._interned.get(key)
+            if shape is None:
+                shape = self._interned[key] = make_shape(request)
+            self._encoded[encoded] = shape
         return shape
 
-    def _forget(self, reservation: Reservation | None) -> None:
-        if reservation is None:
-            return
+    def _forget(self, reservation: Reservation) -> None:
         shape = self.shapes.pop(reservation.id)
         del self.reservations[reservation.id], self.by_phase[reservation.phase][reservation.id]
         if reservation.phase == "pending":
