@@ -14,10 +14,12 @@ from scheduler.model.expiry_queue import ExpiryQueue
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.ordered_slots import OrderedSlots
 from scheduler.model.pending_queue import PendingQueue
+from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
 
+_ENCODE = msgspec.msgpack.Encoder().encode
 Row = Slot | Reservation | Hold | Account
 Kind = str
 
@@ -92,9 +94,12 @@ class View:
         self.touched: dict[str, int] = {}
         """Slot id -> revision of the last change of the slot's row or of a lease on it, in order of revision."""
         self._interned: dict[Hashable, Shape] = {}
+        self._encoded: dict[bytes, Shape] = {}
+        """The shape of each encoded request. Two requests with the same shape may be encoded differently."""
         self._slots_of: dict[str, OrderedSlots] = {}
         """Pool name -> slots of the pool."""
         self.waiters = PendingQueue()
+        self.recent_writes = RecentWrites()
         for row in rows:
             self.apply(row)
 
@@ -105,10 +110,8 @@ class View:
         match change:
             case Reservation():
                 known = self.reservations.get(change.id)
-                if is_newer(change, known):
+                if known is None or is_newer(change, known):
                     self._take(change, known)
-            case Gone():
-                self._drop(change)
             case Slot():
                 stood = self.slots.get(change.id)
                 if is_newer(change, stood):
@@ -116,11 +119,13 @@ class View:
             case Hold():
                 if is_newer(change, self.holds.get(change.id)):
                     self.holds[change.id] = change
-                    self.revision += 1
+                    self._count("holds", change)
             case Account():
                 if is_newer(change, self.accounts.get(change.id)):
                     self.accounts[change.id] = change
-                    self.revision += 1
+                    self._count("accounts", change)
+            case Gone():
+                self._drop(change)
 
     def account_of(self, reservation: Reservation) -> Account | None:
         """Return the account that pays for a reservation, or None if there is none."""
@@ -149,13 +154,17 @@ class View:
         slots = self._slots_of.get(pool)
         return [] if slots is None else slots.list()
 
+    def _count(self, kind: Kind, row: Slot | Hold | Account) -> None:
+        self.revision += 1
+        self.recent_writes.note(kind, row.id, row.version, row.marked_at)
+
     def _touch(self, slot_id: str) -> None:
         self.touched.pop(slot_id, None)
         self.touched[slot_id] = self.revision
 
     def _place(self, slot: Slot, known: Slot | None) -> None:
         self.slots[slot.id] = slot
-        self.revision += 1
+        self._count("slots", slot)
         self._touch(slot.id)
         if known is None or known.pool != slot.pool:
             self._displace(known)
@@ -173,7 +182,9 @@ class View:
 
     def _take(self, reservation: Reservation, known: Reservation | None) -> None:
         self.revision += 1
-        self._forget(known)
+        self.recent_writes.note("reservations", reservation.sequence, reservation.version, reservation.marked_at)
+        if known is not None:
+            self._forget(known)
         if is_over(reservation):
             return
         self.reservations[reservation.id] = reservation
@@ -205,15 +216,18 @@ class View:
             self.timed[reservation.id] = reservation
 
     def _intern(self, request: Request) -> Shape:
-        key = shape_key(request)
-        shape = self._interned.get(key)
+        # To encode a request takes a sixth of the time of its shape key.
+        encoded = _ENCODE((request.system, request.pool, request.components, request.labels, request.prefers))
+        shape = self._encoded.get(encoded)
         if shape is None:
-            shape = self._interned[key] = make_shape(request)
+            key = shape_key(request)
+            shape = self._interned.get(key)
+            if shape is None:
+                shape = self._interned[key] = make_shape(request)
+            self._encoded[encoded] = shape
         return shape
 
-    def _forget(self, reservation: Reservation | None) -> None:
-        if reservation is None:
-            return
+    def _forget(self, reservation: Reservation) -> None:
         shape = self.shapes.pop(reservation.id)
         del self.reservations[reservation.id], self.by_phase[reservation.phase][reservation.id]
         if reservation.phase == "pending":
@@ -236,6 +250,8 @@ class View:
         if known is None or known.version >= gone.version:
             return
         self.revision += 1
+        key = known.sequence if isinstance(known, Reservation) else known.id
+        self.recent_writes.forget(gone.kind, key, known.marked_at)
         if isinstance(known, Reservation):
             self._forget(known)
             return

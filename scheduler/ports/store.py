@@ -12,6 +12,7 @@ from scheduler.model.accounts import Account, BalanceSample, Levels
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import Principal, Role
+from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Callback, Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -94,9 +95,7 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowVersion(msgspec.Struct, frozen=True, gc=False):
-    """The version of a row in the database and the time of its last write. It shows whether a copy of the row is
-    outdated.
-    """
+    """The version of a row in the database and the time of its last write, by which outdated copies are found."""
 
     kind: Kind
     id: str
@@ -339,9 +338,7 @@ class Store(Protocol):
         """Return the scheduling rules in force."""
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` entries in the history of the rules, oldest first, or only the one with this
-        `version`. Entries are never deleted.
-        """
+        """Return the newest `limit` rules that were applied, oldest first, or only those with this `version`."""
 
     def find_principals(self) -> list[StoredPrincipal]:
         """Return every principal, sorted by name, without locking."""
@@ -361,8 +358,10 @@ class Store(Protocol):
         All versions are of one moment, which is not before the first one is requested. Locks nothing.
         """
 
-    def read_versions_since(self, since: float) -> list[RowVersion]:
-        """Return the versions of all rows that were written at or after `since`, also of ended reservations."""
+    def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
+        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows that
+        `known` (of a view that is not newer than the database) has in this version may be missing. Locks nothing.
+        """
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-from sqlalchemy import Column, Connection, Engine, Executable, FromClause, Insert, Select, Table
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Executable, FromClause, Insert, Select, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from scheduler.ports import ClusterRow
@@ -58,6 +58,9 @@ class Dialect(Protocol):
 
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
         """Return the bind parameters that pass `ids` to a statement that was built with `ids()`."""
+
+    def gather(self, column: Column[Any]) -> ColumnElement[str]:
+        """Return an SQL aggregate: the JSON text of an array of all values of `column`, in any order."""
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
         """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
+from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
@@ -121,9 +122,9 @@ class MemoryStore:
             if not (isinstance(row, Reservation) and is_over(row))
         )
 
-    def read_versions_since(self, since: float) -> list[RowVersion]:
-        """Return the versions of all rows that were written at or after `since`, also of ended
-        reservations. See Store.
+    def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
+        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows that
+        are in `known` are missing in the result. See Store.
         """
         found: list[RowVersion] = []
         # The rows that were written last come first, so no older rows are read.
@@ -131,9 +132,13 @@ class MemoryStore:
             if stamp < since:
                 break
             row = self._world.rows[kind].get(row_id)
-            if row is not None and row.marked_at >= since:
+            if row is None or row.marked_at < since:
+                continue
+            name = KINDS[kind]
+            key = row.sequence if isinstance(row, Reservation) else row.id
+            if known is None or not known.has_all(name, row.marked_at, (key,), row.version):
                 is_ended = isinstance(row, Reservation) and is_over(row)
-                found.append(RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at, is_ended))
+                found.append(RowVersion(name, row.id, row.version, row.marked_at, is_ended))
         return found
 
     def find_reservations(

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Boolean,
     Cast,
     Column,
+    ColumnElement,
     Connection,
     Double,
     Engine,
@@ -156,6 +157,10 @@ class PostgresDialect:
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
         """Return the bind parameters that pass `ids` to a statement that was built with `ids()`. See Dialect."""
         return {"ids": _write_array(ids, _quote)}
+
+    def gather(self, column: Column[Any]) -> ColumnElement[str]:
+        """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
+        return cast(func.json_agg(column), Text)
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
         """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the

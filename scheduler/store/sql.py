@@ -1,37 +1,32 @@
 """The Store port on SQL databases: reads without locks, and the begin and end of transactions."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from heapq import merge
 from operator import attrgetter
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from sqlalchemy import (
-    Boolean,
     Engine,
-    Float,
-    Select,
     Table,
-    and_,
     bindparam,
     delete,
     func,
-    not_,
     or_,
     select,
     tuple_,
-    type_coerce,
 )
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
+from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import ENDED, PHASES
-from scheduler.model.view import Kind, Row
+from scheduler.model.transitions import PHASES
+from scheduler.model.view import Row
 from scheduler.ports import (
     AppliedRules,
     ClusterRow,
@@ -52,6 +47,7 @@ from scheduler.store.reading import (
     read_reservations,
     read_rules_version,
 )
+from scheduler.store.row_versions import NOT_OVER, RowVersions
 from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
@@ -75,28 +71,7 @@ _BALANCES = (
     .where(tables.balances.c.account == bindparam("of_account"), tables.balances.c.at >= bindparam("since"))
     .order_by(tables.balances.c.at)
 )
-_NOT_OVER = or_(
-    _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
-    # The same condition as is_over(): a failed reservation may be restarted.
-    and_(_RESERVATION.phase == "failed", _RESERVATION.restart_policy == "on_failure"),
-)
-_RECENT = select(*RESERVATIONS.columns).where(or_(_NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
-_WITHOUT_END: Final[Mapping[Kind, Table]] = {
-    "slots": tables.slots,
-    "holds": tables.holds,
-    "accounts": tables.accounts,
-}
-_STAMPS: Final[Mapping[Kind, Select[Any]]] = {
-    **{kind: select(table.c.id, table.c.version, table.c.marked_at) for kind, table in _WITHOUT_END.items()},
-    "reservations": select(_RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at).where(_NOT_OVER),
-}
-_SINCE: Final = bindparam("since", type_=Float)
-_STAMPS_SINCE: Final[Mapping[Kind, Select[Any]]] = {
-    **{kind: _STAMPS[kind].where(table.c.marked_at >= _SINCE) for kind, table in _WITHOUT_END.items()},
-    "reservations": select(
-        _RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at, type_coerce(not_(_NOT_OVER), Boolean)
-    ).where(_RESERVATION.marked_at >= _SINCE),
-}
+_RECENT = select(*RESERVATIONS.columns).where(or_(NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
 BITE_ROWS: Final = 10 * CHUNK_ROWS
 """The most rows that one transaction of `prune` deletes from a table with small rows. Other transactions never wait
 long for it.
@@ -123,6 +98,7 @@ class SqlStore:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._statements = Statements(dialect)
+        self._versions = RowVersions(dialect)
         self._rules = RulesReader()
         self._seen = HighestSeen()
         self._engines: dict[int, Engine] = {}
@@ -221,21 +197,14 @@ class SqlStore:
     def read_stamps(self) -> Iterator[RowVersion]:
         """Yield the version of every slot, hold and account, and of every reservation that has not ended. See Store."""
         with self._reading() as session:
-            for kind, statement in _STAMPS.items():
-                for chunk in session.stream(statement):
-                    for row in chunk:
-                        yield RowVersion(kind, *row)
+            yield from self._versions.read_live(session)
 
-    def read_versions_since(self, since: float) -> list[RowVersion]:
-        """Return the versions of all rows that were written at or after `since`, also of ended
-        reservations. See Store.
+    def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
+        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows that
+        are in `known` may be missing. See Store.
         """
         with self._reading() as session:
-            return [
-                RowVersion(kind, *row)
-                for kind, statement in _STAMPS_SINCE.items()
-                for row in session.fetch(statement, since=since)
-            ]
+            return list(self._versions.read_since(session, since, known))
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Engine,
@@ -130,6 +131,10 @@ class SqliteDialect:
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
         """Return the bind parameters that pass `ids` to a statement that was built with `ids()`. See Dialect."""
         return {"ids": msgspec.json.encode(ids).decode()}
+
+    def gather(self, column: Column[Any]) -> ColumnElement[str]:
+        """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
+        return func.json_group_array(column, type_=Text)
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
         """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the

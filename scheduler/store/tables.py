@@ -103,7 +103,7 @@ reservations: Final = Table(
     Column("instances", BigInteger, nullable=True, info={"fixed": True}),
 )
 Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
-Index("reservations_by_mark", reservations.c.marked_at)
+Index("reservations_by_mark", reservations.c.marked_at, reservations.c.version)
 Index(
     "reservations_ended",
     reservations.c.ended_at,
@@ -202,7 +202,7 @@ slots: Final = Table(
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)
-Index("slots_by_mark", slots.c.marked_at)
+Index("slots_by_mark", slots.c.marked_at, slots.c.version)
 
 holds: Final = Table(
     "holds",
@@ -220,7 +220,7 @@ holds: Final = Table(
     _real("decided_at"),
     _whole("streak"),
 )
-Index("holds_by_mark", holds.c.marked_at)
+Index("holds_by_mark", holds.c.marked_at, holds.c.version)
 
 accounts: Final = Table(
     "accounts",
@@ -240,7 +240,7 @@ accounts: Final = Table(
     _flag("forgotten"),
     _whole("forgotten_upto"),
 )
-Index("accounts_by_mark", accounts.c.marked_at)
+Index("accounts_by_mark", accounts.c.marked_at, accounts.c.version)
 
 balances: Final = Table(
     "balances",

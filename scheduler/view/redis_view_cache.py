@@ -22,7 +22,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
-from scheduler.view.codec import decode_deltas, decode_row, pack_changes
+from scheduler.view.codec import decode_deltas, pack_changes
 from scheduler.view.connection import load_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 from scheduler.view.wait_blocks import WaitBlocks
@@ -68,6 +68,7 @@ class RedisViewCache:
         self._catch_up = load_script(client, "validity", "catch_up")
         self._position = load_script(client, "validity", "position")
         self._read_rows = load_script(client, "validity", "read_rows")
+        self._scan_rows = load_script(client, "scan_rows")
         self._begin = load_script(client, "begin_rebuild")
         self._finish = load_script(client, "validity", "finish_rebuild")
         self._count = load_script(client, "validity", "count_rows")
@@ -250,11 +251,24 @@ class RedisViewCache:
         view = View()
         try:
             for kind in ROW_TYPES:
-                for _, body in self._client.hscan_iter(self._keys.rows(kind), count=ROWS_A_CALL):
-                    view.apply(decode_row(kind, cast("bytes", body)))
+                for body in self._scan_kind(kind):
+                    for row in decode_deltas(kind, body):
+                        view.apply(row)
         except msgspec.DecodeError:
             return None
         return view
+
+    def _scan_kind(self, kind: Kind) -> Iterator[bytes]:
+        """Yield JSON arrays of the stored rows of one kind. A row may be in two of them; a row that is added or deleted
+        meanwhile may be in none.
+        """
+        cursor = b"0"
+        while True:
+            arguments: list[bytes | int] = [cursor, ROWS_A_CALL]
+            cursor, body = cast("list[bytes]", self._scan_rows([self._keys.rows(kind)], arguments))
+            yield body
+            if cursor == b"0":
+                return
 
     @redis_errors()
     def _read(self, kind: Kind, type_: type[T], ids: Iterable[str]) -> dict[str, T]:

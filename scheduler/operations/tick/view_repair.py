@@ -44,10 +44,13 @@ class RepairResult:
 
 
 def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
-    """Publish the rows that were written in SQL at or after `since` and that the view lacks. Return what was found."""
+    """Publish the rows that were written in SQL at or after `since` and that the view lacks. Return what was found.
+
+    Rows that one transaction wrote are compared together, and only the rows of transactions that differ are read.
+    """
     names: Names = {kind: set() for kind in ROW_TYPES}
     ages: list[float] = []
-    for stamp in ports.store.read_versions_since(since):
+    for stamp in ports.store.read_versions_since(since, view.recent_writes):
         copy = view.rows(stamp.kind).get(stamp.id)
         # Reservations that ended are not kept in the view, so they are not missing there.
         is_missing = (
