@@ -25,7 +25,9 @@ SLOTS_A_STEP = 100
 CHANGES_A_STEP = 3
 """How many changes of slots a search reads for one step of the work budget."""
 MOST_QUEUES = 8
-"""The most queues that a search compares; if more slot classes are equally good, they share queues."""
+"""The most candidate queues that a search compares. If more slot classes have equally good labels, they
+share queues.
+"""
 NO_RANK: Final[Rank] = 1 << 96
 """A rank behind the ranks of all slots."""
 

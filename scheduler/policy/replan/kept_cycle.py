@@ -396,7 +396,7 @@ def _check_plain(demand: Demand) -> None:
 
 
 def _fits(demand: Demand, slot_class: SlotClass, remaining: RemainingCapacity) -> bool:
-    """Return whether a slot of this class with this remaining capacity could take the one instance of a demand."""
+    """Return whether a slot of this class with this remaining capacity could take the only instance of a demand."""
     [need] = demand.needs
     step = need.steps.get(slot_class.pool)
     return step is not None and remaining.after[step] is not None and need.rank_labels(slot_class.labels) is not None
