@@ -146,7 +146,7 @@ class CycleState:
         slot_info.state = _STATE_AFTER[type(decision)]
 
     def assign(self, reservation: Reservation, leases: Iterable[Lease], level: int | None = None) -> None:
-        """Decide that a reservation gets these leases. `level`: the quota level that pays for them; None: no quota."""
+        """Assign the given leases to a reservation. `level`: the quota level that pays for them; None without quota."""
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=name_placements(leases), level=level))

@@ -40,7 +40,7 @@ class Protected:
     """The slots and launches that the starvation guard keeps for reservations that have waited for too long."""
 
     gangs: Container[str]
-    """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind it."""
+    """Ids of protected gangs: launches that could serve them are withheld from reservations behind them."""
     kept: Mapping[str, SlotIndex]
     """Ready slots, by the gang that they are kept for; under "" the slots for all protected single instances."""
 

@@ -170,7 +170,7 @@ class GroupTable:
 
 
 def _group_by_name(cycle: CycleState, waiters: Queue) -> Iterable[tuple[Key, Sequence[Reservation]]] | None:
-    """Return the groups of the view by account name and shape; None if the queue has other groups."""
+    """Return the groups of the view by name of the account and shape; None if they are not the groups of the queue."""
     groups, shapes = cycle.group_waiters(), cycle.view.shapes
     if groups is None or len(groups[1]) != len(waiters.ids):
         return None
@@ -183,7 +183,7 @@ def _group_all(cycle: CycleState, left_out: Collection[Shape]) -> Iterable[tuple
 
 
 def _group_each(cycle: CycleState, waiters: Queue) -> dict[Key, tuple[int, Sequence[Reservation]]]:
-    """Return the groups of a queue in which account and shape alone do not decide how reservations are placed."""
+    """Return the groups of a queue in which account and shape alone do not determine how reservations are placed."""
     account_of, found = cycle.balances.account_of, dict[Key, list[Reservation]]()
     for reservation, demand in waiters:
         payer = account_of(reservation)

@@ -100,7 +100,7 @@ class _Scratch:
         return slot_infos
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Subtract one instance from the free capacity of a slot in the copy."""
+        """Subtract one instance from the free capacity of a slot in this trial, which is a copy."""
         self._taken.setdefault(slot_info, []).append(need)
 
     def _has_room(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
