@@ -1,11 +1,10 @@
-"""A cycle whose state is kept and goes on in later ticks: they examine only changed slots, new demands and changes of
-the queue.
+"""A cycle whose state is kept and goes on in later ticks, which examine only changed slots, new demands and the queue.
 
 After a plan, no waiting reservation fits on a slot, and nothing can be launched for it. This remains true for slots
 that do not change, whatever happens to other slots. So a later tick searches the changed slots for the waiting
 reservations, and all slots only for demands (kinds of requests) that did not wait before. The result is that of a full
-cycle, which plans from the beginning. Whenever the results could differ, the kept cycle raises `_LeftWayError`, and a
-full cycle follows.
+cycle, which plans from the beginning. If the results could differ, the kept cycle raises `_LeftWayError`, and a full
+cycle follows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -40,8 +39,8 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""The slot index is made again after MOST_CHANGES changes plus CHANGES_A_SLOT for each slot, because each change adds
-entries.
+"""After MOST_CHANGES changes, and CHANGES_A_SLOT for each slot, the slot index is made again: each change
+adds entries.
 """
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
