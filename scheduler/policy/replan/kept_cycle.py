@@ -67,8 +67,7 @@ def keep_cycle(
     """Return a finished cycle in the form in which a later tick goes on with it; None if only a full cycle can plan
     again.
 
-    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waiting reservations of the plan
-    before.
+    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waits of the plan before.
     """
     if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
@@ -173,7 +172,7 @@ class KeptCycle:
     def _find_refusal(self, demand: Demand) -> _Refusal:
         """Return why reservations with this demand wait if they fit on no slot.
 
-        The answer is valid for the whole kept cycle, because the slots on which it depends do not change.
+        The answer stays valid, because the slots on which it depends do not change.
         """
         known = self._refusals.get(demand)
         if known is None:
