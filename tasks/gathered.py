@@ -131,7 +131,7 @@ class _Case:
         elif isinstance(unwritable, ViewUnavailableError):
             raise unwritable
         elif self.address in unwritable:
-            raise ViewUnavailableError(f"Redis: {self.address} is no list of answers")
+            raise ViewUnavailableError(f"Redis: {self.address} is not the list for the answers to a request")
         return describe_answer(self.outcome)
 
     def end_with(self, error: Exception) -> None:

@@ -45,7 +45,9 @@ def _log(ticked: Ticked) -> None:
                 lag=round(mended.lag, 1),
             )
     if ticked.cut:
-        log.warning("A tick took too long and was cut; the next one goes on.", action="tick.cut", left=ticked.cut)
+        log.warning(
+            "A tick took too long and was cut; the next tick does the rest.", action="tick.cut", left=ticked.cut
+        )
     if ticked.plan.decisions:
         log.info(
             "A tick is done.",

@@ -48,7 +48,7 @@ class Cgroups:
         """
         self.name, self._root = f"cgroup {root}", root
         if "cpu" not in (root / "cgroup.controllers").read_text(encoding="utf-8").split():
-            raise OSError(f"{root} has no cpu controller")
+            raise OSError(f"the cgroup {root} has no cpu controller")
         _write(root / "cgroup.subtree_control", "+cpu")
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - as in Limits

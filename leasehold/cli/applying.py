@@ -137,7 +137,7 @@ def _write(preview: Preview) -> list[str]:
     lines = [f"changes to rules version {preview.version}:"]
     lines += [f"  {change}" for change in preview.changes] or ["  none: only defaults are written differently"]
     found = list(_list_consequences(preview))
-    lines.append("consequences:" if found else "consequences: none that the next tick decides")
+    lines.append("consequences:" if found else "consequences: none in the next tick")
     return [*lines, *(f"  {line}" for line in found)]
 
 

@@ -22,8 +22,8 @@ _MAKER: Final = "build_runtime_param"
 
 
 class QuickParameter:
-    """Converts the values of one parameter; `make` makes typer's own converter, for a value that this one leaves to
-    typer.
+    """Converts the values of one parameter. If it cannot convert a value, the converter that `make` makes (typer's own)
+    does.
     """
 
     def __init__(self, make: Callable[[], Any], convert: Convert) -> None:

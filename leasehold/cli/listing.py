@@ -87,9 +87,9 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     ] = None,
     account: Account = None,
     pool: Annotated[
-        str | None, typer.Option(help="Select requests for this pool.", autocompletion=complete_pools)
+        str | None, typer.Option(help="Select reservations that request this pool.", autocompletion=complete_pools)
     ] = None,
-    system: Annotated[str | None, typer.Option(help="Select requests for this system.")] = None,
+    system: Annotated[str | None, typer.Option(help="Select reservations that request this system.")] = None,
     tag: Tags = None,
     label: Labels = None,
     older_than: Older = None,

@@ -55,21 +55,27 @@ AsOf = Annotated[
 def describe_request(  # noqa: PLR0913, PLR0917 - an option each
     system: Annotated[str | None, typer.Option(help="Any pool of this system, like x86_64-linux.")] = None,
     pool: Annotated[str | None, typer.Option(help="This pool only.", autocompletion=complete_pools)] = None,
-    name: Annotated[str | None, typer.Option("--id", help="The id; default: a new one.")] = None,
+    name: Annotated[str | None, typer.Option("--id", help="Id of the reservation; default: a new one.")] = None,
     cpus: Annotated[str | None, typer.Option(help="Cpus.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory in MiB.")] = None,
-    resource: Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Any other resource.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that is required.")] = None,
-    prefer: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that is better.")] = None,
+    resource: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Amount of another resource.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that a slot must have.")
+    ] = None,
+    prefer: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that a slot should have.")
+    ] = None,
     tag: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A text kept with the reservation.")
     ] = None,
     account: Annotated[
-        str | None, typer.Option(help="The account that it counts for.", autocompletion=complete_accounts)
+        str | None, typer.Option(help="The account that pays for the reservation.", autocompletion=complete_accounts)
     ] = None,
-    priority: Annotated[float | None, typer.Option(help="Higher is served first; 0: on hold.")] = None,
+    priority: Annotated[float | None, typer.Option(help="Priority: higher is served first; 0: on hold.")] = None,
     ttl: Annotated[str | None, typer.Option(help="Time to expiry without renewal, like 90 or 15m; 0: never.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Start it again if it fails.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Restart the reservation if it fails.")] = False,
     file: Annotated[
         Path | None,
         typer.Option(help="A JSON file with a reservation or a list of them; - reads standard input."),
@@ -226,7 +232,7 @@ def release(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_
 def surrender(
     reservation: HeldId,
     component: Annotated[
-        str | None, typer.Option(help="One elastic instance, even if not revoked; default: all revoked instances.")
+        str | None, typer.Option(help="Elastic instance to give back, even if not revoked; default: all revoked ones.")
     ] = None,
     token: Token = None,
     timeout: Timeout = 30,
@@ -253,7 +259,11 @@ def renew(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_js
 def confirm(
     reservation: LiveId,
     slot: Annotated[
-        str | None, typer.Option(help="The slot on which it runs; default: its slot.", autocompletion=complete_slots)
+        str | None,
+        typer.Option(
+            help="The slot on which the reservation runs; default: the slot of its lease.",
+            autocompletion=complete_slots,
+        ),
     ] = None,
     as_of: AsOf = None,
     token: Token = None,
@@ -338,7 +348,7 @@ def cancel(
 @app.command(epilog=example("leasehold priority build-7 10", "leasehold priority build-7 0   # on hold"))
 def priority(
     reservation: LiveId,
-    value: Annotated[float, typer.Argument(metavar="PRIORITY", help="Higher is served first; 0: on hold.")],
+    value: Annotated[float, typer.Argument(metavar="PRIORITY", help="Priority: higher is served first; 0: on hold.")],
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:

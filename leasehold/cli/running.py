@@ -183,7 +183,7 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
         float | None, typer.Option(help="Seconds for which a new instance is pending; default: 0.")
     ] = None,
     status_seconds: Annotated[
-        float | None, typer.Option(help="Seconds until its status checks pass; default: 0.")
+        float | None, typer.Option(help="Seconds until the status checks of a new instance pass; default: 0.")
     ] = None,
     terminate_seconds: Annotated[
         float | None, typer.Option(help="Seconds for which a terminated instance shuts down; default: 0.")

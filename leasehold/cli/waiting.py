@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 Wait = Annotated[
     float | None,
-    typer.Option(metavar="[SECONDS]", help="Wait until it is done: at most SECONDS, else without a limit.", min=0),
+    typer.Option(
+        metavar="[SECONDS]", help="Wait until the slots are done: at most SECONDS, else without a limit.", min=0
+    ),
 ]
 Timeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Longest wait, in seconds; implies --wait.", min=0)

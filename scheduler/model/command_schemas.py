@@ -96,7 +96,7 @@ class ReservationDocument(Document):
         if (self.system is None) == (self.pool is None):
             raise expected("a system or a pool (one of them)", key="system", got=self.system)
         if self.components and self.resources:
-            raise expected("nothing beside components, which have their own", key="resources", got=self.resources)
+            raise expected("no resources beside components, which have their own", key="resources", got=self.resources)
         names = [component.name for component in self.components]
         if self.components and not any(component.kind == "essential" for component in self.components):
             raise expected("at least one essential component", key="components", got=names)

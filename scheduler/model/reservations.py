@@ -250,7 +250,7 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
 
 
 def shape_key(request: Request) -> Hashable:
-    """Return a key for a dict of shapes: it is equal for requests that can run at the same places."""
+    """Return a key for a dict of shapes. It is equal for requests that can be placed on the same slots."""
     components = tuple(
         (each.name, each.count, each.kind, shape_of_resources(each.resources), shape_of_labels(each.labels))
         for each in request.components

@@ -118,7 +118,7 @@ class UnitOfWork:
         self.slots.update(self.transaction.load_slots(wanted))
         self._read_leases(near)
         if holders and any(owner not in self.reservations for owner, _ in self._list_leases(slots)):
-            raise ConflictError("another transaction gave a lease on a slot while the rows of the slot were read")
+            raise ConflictError("another transaction granted a lease on a slot while its rows were read")
         paying = [
             row
             for row in self.reservations.values()

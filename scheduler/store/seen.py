@@ -36,7 +36,7 @@ class HighestSeen:
             accepted = self._restores = row.restores if self._restores is None else self._restores
         if accepted != row.restores:  # promise: no-write-across-a-restore
             raise DatabaseWentBackError(
-                f"a backup of cluster {row.identity} was restored while this was under way: nothing was written"
+                f"a backup of cluster {row.identity} was restored during this transaction: nothing was written"
             )
         return row
 
@@ -52,7 +52,8 @@ class HighestSeen:
         row = session.read_cluster()
         if identity not in {None, row.identity}:
             raise ForeignClusterError(
-                f"the database belongs to cluster {row.identity} now, this process to cluster {identity}: restart it"
+                f"the database belongs to cluster {row.identity} now, this process to cluster {identity}: "
+                "restart this process"
             )
         row.refuse_older(term, token, "this process")  # promise: no-older-state
         with self._guard:

@@ -140,7 +140,7 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_heartbeats_refused_total",
-        "Heartbeats of hosts that did not count, at each reading, by reason: unsigned, signature, copy",
+        "Heartbeats of hosts that were ignored, counted at each reading, by reason: unsigned, signature, copy",
         "reason",
         zeros=(("unsigned",), ("signature",), ("copy",)),
     ),

@@ -87,7 +87,7 @@ class RedisNotifier:
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """Write an answer to a request under its reply address, where it is kept for a minute. See Notifier."""
         if self.reply_to_all([(address, answer)]):
-            raise ViewUnavailableError(f"Redis: {address} is no list of answers")
+            raise ViewUnavailableError(f"Redis: {address} is not the list for the answers to a request")
 
     @redis_errors()
     def reply_to_all(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:

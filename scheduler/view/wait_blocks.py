@@ -33,7 +33,7 @@ class WaitBlocks:
         self._fields = None
 
     def follow(self, waits: Waits) -> BlockChange:
-        """Return the change of the blocks that makes them contain exactly these waiting reservations."""
+        """Return the change to the stored blocks after which they contain exactly these waiting reservations."""
         is_whole, before = self._fields is None, self._fields or {}
         blocks = waits.cut(tuple(before))
         added = {block: f"{self._name}-{next(self._numbers)}" for block in blocks if block not in before}

@@ -214,7 +214,10 @@ def test_unknown_machines_count_towards_max_slots() -> None:
     assert waiting(harness) == [
         (
             "at_max_slots",
-            "a launch would serve it, but no slot is left within max_slots; machines of ours that no slot knows: 1",
+            (
+                "a launch would serve the reservation, but no slot is left within max_slots; "
+                "machines of ours that no slot knows: 1"
+            ),
         )
     ]
     harness.restart()

@@ -249,7 +249,7 @@ def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[t
         text = f"{row.id} exists already and its priority stays {row.priority:g}; the verb `priority` changes it"
         yield "priority", text
     if row.key_hash is not None and item.key_hash != row.key_hash:
-        yield "key_hash", f"{row.id} exists already and the key of its first request stands"
+        yield "key_hash", f"{row.id} exists already and keeps the key of its first request"
 
 
 def _is_plain(components: tuple[Component, ...]) -> bool:

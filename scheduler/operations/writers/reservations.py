@@ -140,8 +140,8 @@ class ReservationWriter:
         return not is_leaving and not is_silent(slot, self.rules.pools.get(slot.pool), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return as text why a leased reservation need not be requeued as `decision` wants, by the current rows. Return
-        None if it must be.
+        """Return why a leased reservation is not to be requeued by `decision`, because its current rows no longer give
+        the reason for it. Return None if it is to be requeued.
         """
         if decision.reason != "unconfirmed":
             return None if self._has_lost(current, decision.reason) else "the slots of the reservation are not lost"

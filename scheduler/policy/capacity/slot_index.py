@@ -25,7 +25,7 @@ SLOTS_A_STEP = 100
 CHANGES_A_STEP = 3
 """How many changes of slots a search reads for one step of the work budget."""
 MOST_QUEUES = 8
-"""The most queues that a search compares; if more slot classes are equally good, they share queues."""
+"""The most candidate queues that a search compares. More slot classes with equally good labels share queues."""
 NO_RANK: Final[Rank] = 1 << 96
 """A rank behind the ranks of all slots."""
 
@@ -42,8 +42,8 @@ class SlotClass:
     has_removed: bool = False
     """Whether `slot_infos` still contains a slot that was removed from the index."""
     changed: list[SlotInfo] = field(default_factory=list)
-    """Slots whose capacity changed in another way than by one new lease, one entry for each change. Queues read it
-    before a search.
+    """Slots whose capacity changed other than by one new lease, one entry for each change. Queues read it before a
+    search.
     """
 
 

@@ -1,5 +1,5 @@
-"""The state of one scheduling cycle: a scratch copy of the view, from which all steps take capacity, and the decisions
-so far.
+"""The state of one scheduling cycle: a scratch copy of the view, whose capacity all steps share, and
+decisions so far.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -267,9 +267,7 @@ class CycleState:
         return self.rules.settings_of(reservation.request.pool, reservation.request.system)
 
     def find_revoke_by(self, settings: SchedulerKeys) -> float | None:
-        """Return the end of the grace period of a lease that is preempted now under these settings; None: no grace, the
-        lease ends at once.
-        """
+        """Return when the grace of a lease that is preempted now ends under these settings; None: no grace."""
         return self.now + settings.preemption_grace if settings.preemption_grace else None
 
     def wait(self, name: str, code: str, detail: str) -> None:
@@ -311,9 +309,7 @@ class CycleState:
         return self.now - start > limit
 
     def open_indexes(self) -> None:
-        """Make the indexes of slots in service, one of ready slots and one of slots in flight. The placing begins with
-        this.
-        """
+        """Make the index of ready slots and that of slots in flight. The placing begins with this."""
         slot_infos = [
             slot_info for slot_info in self.slot_infos.values() if not slot_info.slot.cordoned and not slot_info.stuck
         ]

@@ -21,7 +21,7 @@ CORES_STEPS: Final = 2
 PAUSE_SECONDS: Final = 1.0
 """Seconds until the next cycle if this cycle made no decision and the work budget made reservations wait."""
 NEXT_TURN: Final = (
-    "the work that its principal may take in one tick is spent (limits.work_per_tick); its turn comes in a later tick"
+    "the work that its principal may take in one tick is spent (limits.work_per_tick); it is tried in a later tick"
 )
 
 

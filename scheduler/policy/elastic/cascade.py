@@ -224,8 +224,9 @@ class Cascade:
     def _add_lifted(self, left: list[tuple[Rank, ElasticGroup]], done: set[RequestClass], start: Rank) -> None:
         """Add groups with lifted instances to `left`, the groups that are still to be served.
 
-        The capacity that a lift freed may suffice together with the capacity that revoking leases free. So request
-        classes for which no slot was found (`done`) are tried again from the rank `start` on, if there are such leases.
+        The capacity that a lift freed may suffice together with the capacity that revoking leases will free. So if
+        there are revoking leases, classes of requests for which no slot was found (`done`) are tried again, from the
+        rank `start` on.
         """
         if self._lifted and self._assignment.is_awaiting:
             found = (self._assignment.missing.find_next(likeness, start) for likeness in done)

@@ -149,7 +149,7 @@ class ElasticGroup:
 
 
 class MissingInstances:
-    """By request class: the groups that have missing instances, in rank order."""
+    """The elastic groups that have missing instances, by class of their requests and in rank order."""
 
     def __init__(self) -> None:
         self._groups: dict[RequestClass, list[ElasticGroup]] = {}

@@ -69,7 +69,7 @@ def report_no_quota(cycle: CycleState, reservation: Reservation) -> bool:
 
 def _describe_no_quota(account: Account | None) -> CodeAndSentence:
     name = account.id if account else ""
-    return "no_quota", f"account {name} has nothing left at any level, and runs nothing for free"
+    return "no_quota", f"account {name} has nothing left at any level, and may not run at the free level"
 
 
 class BlockReasons:
@@ -99,7 +99,8 @@ class BlockReasons:
             return _describe_no_quota(account)
         if account.disable_free_tasks and self._run.limits.is_fanned_out(group):
             sentence = (
-                f"account {account.id} pays for {account.max_fanout} leases of its like, and runs nothing for free"
+                f"account {account.id} pays for {account.max_fanout} leases of equal reservations, "
+                "and may not run at the free level"
             )
             return "account_limit", sentence
         slot = self._find_refused(account, group) if account.per_label_task_limits else None

@@ -82,7 +82,7 @@ class _Tally:
         """The number of leases that began to use something after `since`."""
 
     def count(self, part: _Part, change: int) -> None:
-        """Add `change` leases with equal use; a negative number removes leases."""
+        """Add `change` leases that each use what `part` describes; a negative number removes leases."""
         _, level, start, weight = part
         if start > self.since:
             _change(self._young, part, change)

@@ -1,11 +1,10 @@
-"""A cycle whose state is kept and goes on in later ticks: they examine only changed slots, new demands and changes of
-the queue.
+"""A cycle whose state is kept and goes on in later ticks, which examine only changed slots, new demands and the queue.
 
 After a plan, no waiting reservation fits on a slot, and nothing can be launched for it. This remains true for slots
 that do not change, whatever happens to other slots. So a later tick searches the changed slots for the waiting
 reservations, and all slots only for demands (kinds of requests) that did not wait before. The result is that of a full
-cycle, which plans from the beginning. Whenever the results could differ, the kept cycle raises `_LeftWayError`, and a
-full cycle follows.
+cycle, which plans from the beginning. If the results could differ, the kept cycle raises `_LeftWayError`, and a full
+cycle follows.
 """
 
 from collections import defaultdict
@@ -41,8 +40,8 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""The slot index is made again after MOST_CHANGES changes plus CHANGES_A_SLOT for each slot, because each change adds
-entries.
+"""After MOST_CHANGES changes, and CHANGES_A_SLOT for each slot, the slot index is made again: each change
+adds entries.
 """
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
@@ -69,8 +68,7 @@ def keep_cycle(
     """Return a finished cycle in the form in which a later tick goes on with it; None if only a full cycle can plan
     again.
 
-    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waiting reservations of the plan
-    before.
+    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waits of the plan before.
     """
     if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
@@ -174,7 +172,7 @@ class KeptCycle:
     def _find_refusal(self, demand: Demand) -> _Refusal:
         """Return why reservations with this demand wait if they fit on no slot.
 
-        The answer is valid for the whole kept cycle, because the slots on which it depends do not change.
+        The answer stays valid, because the slots on which it depends do not change.
         """
         known = self._refusals.get(demand)
         if known is None:
@@ -396,7 +394,7 @@ def _check_plain(demand: Demand) -> None:
 
 
 def _fits(demand: Demand, slot_class: SlotClass, remaining: RemainingCapacity) -> bool:
-    """Return whether a slot of this class with this remaining capacity could take the one instance of a demand."""
+    """Return whether a slot of this class with this remaining capacity could take the only instance of a demand."""
     [need] = demand.needs
     step = need.steps.get(slot_class.pool)
     return step is not None and remaining.after[step] is not None and need.rank_labels(slot_class.labels) is not None

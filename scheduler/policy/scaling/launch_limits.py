@@ -72,15 +72,15 @@ def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
 
 DETAILS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "behind_queue": "one before it has waited for so long that it is not overtaken",
-        "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
-        "at_quota": "a launch would serve it, but EC2's quota is reached",
-        "capacity": "every offering that could serve it is short of capacity",
-        "throttled": "EC2 asked us to slow down; launches of this pool are held",
-        "misconfigured": "the last launch was refused as misconfigured, or for lack of permission",
-        "gang_incomplete": "some of its instances have room, not all of them; it holds none",
-        "cordoned": "only cordoned slots have room for it",
-        "no_capacity": "no slot has room for it, and none can be launched",
+        "behind_queue": "an earlier reservation has waited for so long that no later one may overtake it",
+        "at_max_slots": "a launch would serve the reservation, but no slot is left within max_slots",
+        "at_quota": "a launch would serve the reservation, but EC2's quota is reached",
+        "capacity": "EC2 is short of capacity in every offering that could serve the reservation",
+        "throttled": "EC2 asked us to slow down; launches of this pool are paused",
+        "misconfigured": "EC2 refused the last launch as misconfigured, or for lack of permission",
+        "gang_incomplete": "some of its instances would fit, but not all; none has a lease",
+        "cordoned": "only cordoned slots have room for the reservation",
+        "no_capacity": "no slot has room for the reservation, and none can be launched",
     }
 )
 """By waiting code: the sentence for a reservation that no launch serves."""

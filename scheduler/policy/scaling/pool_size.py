@@ -210,7 +210,7 @@ class _ImaginedLaunches:
     """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 
     def begin(self, demand: Demand) -> None:
-        """Start with the launches that this demand would cause."""
+        """Start the computation for this demand: which launches would it cause?"""
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:

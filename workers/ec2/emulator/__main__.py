@@ -53,9 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.ec2.emulator", description="An emulated EC2.")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0: any free one")
-    parser.add_argument("--region", default="us-east-1", help="prepared at the start; others at their first use")
-    parser.add_argument("--state-file", type=Path, help="TOML or JSON, read again when it changes")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="Port to listen on; 0: any free one")
+    parser.add_argument(
+        "--region", default="us-east-1", help="region to prepare at the start; others are prepared at their first use"
+    )
+    parser.add_argument("--state-file", type=Path, help="file of settings, TOML or JSON; read again when it changes")
     parser.add_argument("--call-log", type=Path, help="write each EC2 call to this file, as a line of JSON")
     for name, kind in SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)

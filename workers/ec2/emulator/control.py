@@ -37,7 +37,7 @@ class Control:
         self.apply(load_settings(file) if file else settings)
 
     def apply(self, settings: EmulatorSettings) -> None:
-        """Replace all settings of the emulator and all injected faults. The time of the new faults starts now."""
+        """Replace all settings of the emulator and all injected faults. The times of the new faults count from now."""
         self.settings = settings
         self.lives.change(settings, restart=True)
         self.faults.replace(settings.faults, self.clock())
