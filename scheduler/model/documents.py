@@ -111,7 +111,7 @@ class Document:
 
     def __init__(self, **values: Any) -> None:
         try:
-            self.__dict__.update(_read_or_raise(type(self), values).__dict__)
+            self.__dict__.update(read_document(type(self), values).__dict__)
         except InvalidInputError as error:
             # Only code calls this. The message omits the values, because they may be secrets.
             faults = "; ".join(f"{each.path}: expected {each.expected}" for each in error.faults)
@@ -191,26 +191,6 @@ def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, 
     """Return `value`, a table from outside, as a document of the class `model`. Raises InvalidInputError with at most
     `most` faults, one for each path. `prefix`: the path of the table, with which the faults' paths begin.
     """
-    return _read_or_raise(model, value, prefix, most)
-
-
-def copy_checked(document: AnyDocument, changes: dict[str, Any]) -> AnyDocument | None:
-    """Return a copy of a document in which fields that its input contained have these values from outside, each of them
-    checked by itself. Return None if one of the values is invalid. `check_fields` is not called: the caller only
-    changes fields that it does not use. Values that were computed from other fields are shared.
-    """
-    readers = document._readers
-    copy = document.__new__(type(document))
-    copy.__dict__.update(document.__dict__)
-    try:
-        for name, value in changes.items():
-            copy.__dict__[name] = readers[name](value)
-    except (ExpectedError, _Refused):
-        return None
-    return copy
-
-
-def _read_or_raise(model: type[AnyDocument], value: object, prefix: str = "", most: int = MOST_FAULTS) -> AnyDocument:
     try:
         return _read_table(model, value)
     except ExpectedError as error:
@@ -220,6 +200,21 @@ def _read_or_raise(model: type[AnyDocument], value: object, prefix: str = "", mo
     faults = [fault for one in found[:most] for fault in _describe(one, prefix)]
     # A wrong key with a wrong value gives two faults of one path. The first one is reported.
     raise InvalidInputError(list({each.path: each for each in reversed(faults)}.values())[::-1])
+
+
+def copy_checked(document: AnyDocument, changes: dict[str, Any]) -> AnyDocument | None:
+    """Return a copy of a document in which fields that its input contained have these values from outside, each of them
+    checked by itself. Return None if one of the values is invalid. `check_fields` is not called: the caller only
+    changes fields that it does not use. Values that were computed from other fields are shared.
+    """
+    copy = document.__new__(type(document))
+    copy.__dict__.update(document.__dict__)
+    try:
+        for name, value in changes.items():
+            copy.__dict__[name] = document._readers[name](value)
+    except (ExpectedError, _Refused):
+        return None
+    return copy
 
 
 def _describe(found: _Found, prefix: str) -> Iterator[Fault]:
@@ -403,14 +398,3 @@ def _dump(value: Any, mode: Literal["python", "json"], chosen: dict[str, Any]) -
         items = [_dump(each, mode, chosen) for each in value]
         return tuple(items) if isinstance(value, tuple) and mode == "python" else items
     return value if mode == "python" or isinstance(value, str | int | float | NoneType) else str(value)
-
-
-def inner_model(annotation: object) -> object:
-    """Return the document class M inside `dict[str, M]`, `list[M]` or `M | None`. Return other
-    annotations unchanged.
-    """
-    for argument in get_args(annotation):
-        inner = inner_model(argument)
-        if isinstance(inner, type) and issubclass(inner, Document):
-            return inner
-    return annotation

@@ -157,9 +157,7 @@ class Transaction(Protocol):
         """
 
     def rules_version(self) -> int:
-        """Return the version of the scheduling rules that was in force when the transaction began. Needs no
-        statement.
-        """
+        """Return the version of the scheduling rules in force when the transaction began. Needs no statement."""
 
     def take_term(self, holder: str) -> LeaderTerm:
         """Make the process `holder` the leader: increase the stored term by one. Return the new term with the old
@@ -324,11 +322,11 @@ class Store(Protocol):
         """
 
     def accept_restores(self, restores: int) -> None:
-        """Permit this process to write into a database into which `restores` backups were restored. The check of the
+        """Permit this process to write into a database with this number of restores (see ClusterRow). The check of the
         membership calls this when it succeeds, and a restore after it has counted itself.
 
-        A transaction in a database with another number raises DatabaseWentBackError: a backup was restored after the
-        check, and the restore may not be complete. Without a call, the number of the first transaction holds.
+        A transaction in a database with another number raises DatabaseWentBackError, because a restore may not be
+        complete. Without a call, the number of the first transaction holds.
         """
 
     def rules_version(self) -> int:
