@@ -20,6 +20,7 @@ from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
 from scheduler.model.rules import AccountRules, LimitRules, Pool, Scheduler
 from scheduler.model.validation import Document, fault
 from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
+from workers.environment import inner_model
 from workers.setting_types import SecretText
 from workers.settings import Settings
 
@@ -281,14 +282,3 @@ def _describe(field: Field, docstring: str) -> str:
     if all(choice in meaning for choice in choices):
         return meaning
     return f"{meaning} One of {', '.join(choices)}.".strip()
-
-
-def inner_model(annotation: object) -> object:
-    """Return the document class M inside `dict[str, M]`, `list[M]` or `M | None`. Return other
-    annotations unchanged.
-    """
-    for argument in get_args(annotation):
-        inner = inner_model(argument)
-        if isinstance(inner, type) and issubclass(inner, Document):
-            return inner
-    return annotation

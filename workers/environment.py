@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final, get_args
 
 from scheduler.model.json_text import parse_json
-from scheduler.model.validation import Document, Fault, inner_model
+from scheduler.model.validation import Document, Fault
 
 PREFIX: Final = "LEASEHOLD_"
 DELIMITER: Final = "__"
@@ -77,3 +77,14 @@ def _decode(text: str, annotation: object) -> object:
         with suppress(ValueError, RecursionError):
             return parse_json(text)
     return text
+
+
+def inner_model(annotation: object) -> object:
+    """Return the document class M inside `dict[str, M]`, `list[M]` or `M | None`. Return other
+    annotations unchanged.
+    """
+    for argument in get_args(annotation):
+        inner = inner_model(argument)
+        if isinstance(inner, type) and issubclass(inner, Document):
+            return inner
+    return annotation

@@ -19,9 +19,8 @@ from leasehold.liveness import PROCESSES
 from leasehold.stack.procfile import read_procfile
 from scheduler.model.validation import Document, parse_duration
 from tests.ops.test_metrics_page import read_table
-from workers.config_template import inner_model
 from workers.configuration import PATH_VARIABLE, read_configuration
-from workers.environment import DELIMITER, PREFIX
+from workers.environment import DELIMITER, PREFIX, inner_model
 from workers.settings import Settings, read_settings
 
 ROOT: Final = Path(__file__).parents[2]
