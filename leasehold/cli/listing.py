@@ -98,7 +98,7 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
         str | None,
         typer.Option(
             metavar="FIELD",
-            help=f"{', '.join(RESERVATION_KEYS)}; -FIELD reverses. Default: order of submission.",
+            help=f"Sort by {', '.join(RESERVATION_KEYS)}; -FIELD reverses. Default: order of submission.",
             autocompletion=lambda incomplete: starting(RESERVATION_KEYS, incomplete),
         ),
     ] = None,
@@ -184,7 +184,7 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
         str | None,
         typer.Option(
             metavar="FIELD",
-            help=f"{', '.join(SLOT_KEYS)}; -FIELD reverses. Default: pool, then id.",
+            help=f"Sort by {', '.join(SLOT_KEYS)}; -FIELD reverses. Default: pool, then id.",
             autocompletion=lambda incomplete: starting(SLOT_KEYS, incomplete),
         ),
     ] = None,

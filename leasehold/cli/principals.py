@@ -50,7 +50,7 @@ group = add_group(
 )
 def add(
     name: Name,
-    role: Annotated[str, typer.Option(metavar="ROLE", help=f"One of {', '.join(ROLES)}.")],
+    role: Annotated[str, typer.Option(metavar="ROLE", help=f"Role of the principal: {', '.join(ROLES)}.")],
     account: Annotated[
         list[str] | None,
         typer.Option(metavar="ACCOUNT", help="Quota account that a producer may submit for. May be repeated."),

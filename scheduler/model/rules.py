@@ -75,7 +75,9 @@ class Pool(Document):
     capacity_hold: Seconds = 60.0
     """Time for which an offering is not launched after EC2 had no capacity for it."""
     quota_hold: Seconds = 60.0
-    """Time for which a market is not launched after EC2 refused a launch because of its quota."""
+    """Time in which nothing is launched in a market (`spot` or `on-demand`) after EC2 refused a launch because of its
+    quota.
+    """
     self_end_after: Seconds = 1800.0
     """Time after which the boot script's watchdog powers the machine off if its file was not touched; 0 = off."""
     max_uses: Count = 0

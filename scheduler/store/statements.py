@@ -128,7 +128,7 @@ class RowStatements:
 
     @cached_property
     def mark(self) -> Bulk:
-        """The statement that overwrites the time marks of each given row's stored row, if it has the same version."""
+        """The statement that writes new time marks of rows. It changes a stored row only if the version is the same."""
         return self._update(self._marks, raised=0)
 
     @cached_property
