@@ -1,5 +1,6 @@
 """The queue of one cycle: pending reservations in order, and the demand of each."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
@@ -95,7 +96,38 @@ class Queue:
             self.oldest,
         )
 
+    def merge(self, added: "Queue", key: Callable[[Reservation], Any]) -> "Queue":
+        """Return a queue with the reservations of another one added. Both queues are in order of `key`.
+
+        Of two reservations with equal keys, the one of this queue is first.
+        """
+        rows, at = self.reservations, 0
+        merged = Queue(oldest=min(self.oldest, added.oldest))
+        for number, row in enumerate(added.reservations):
+            begin, at = at, _find_place(rows, key(row), at, key)
+            merged._extend(self, begin, at)
+            merged._extend(added, number, number + 1)
+        merged._extend(self, at, len(rows))
+        return merged
+
+    def _extend(self, other: "Queue", begin: int, end: int) -> None:
+        if begin < end:
+            self._rows += other.reservations[begin:end]
+            self.ids += other.ids[begin:end]
+            self.demands += other.demands[begin:end]
+
     def filter(self, stays: Sequence[object]) -> "Queue":
         """Return a queue of those reservations for which the function `stays` returns true, in the same order."""
         ids, demands = list(compress(self.ids, stays)), list(compress(self.demands, stays))
         return Queue(self.reservations, ids, demands, self.oldest, stays)
+
+
+def _find_place(rows: Sequence[Reservation], value: Any, begin: int, key: Callable[[Reservation], Any]) -> int:
+    """Return the first position from `begin` on whose row has a greater key than `value`.
+
+    The search looks at the rows near `begin` first, with growing steps: a position that is near costs few keys.
+    """
+    end, step = begin, 1
+    while end < len(rows) and key(rows[end]) <= value:
+        begin, end, step = end + 1, end + step, 2 * step
+    return bisect_right(rows, value, begin, min(end, len(rows)), key=key)

@@ -20,7 +20,7 @@ from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.feasibility import Feasibility
-from scheduler.policy.queueing.order import sort_queue
+from scheduler.policy.queueing.order import insert, sort_queue
 from scheduler.policy.queueing.starvation_guard import StarvationGuard
 from scheduler.policy.quota.step import lacks_quota, place_by_quota, split_by_queue
 from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits
@@ -154,10 +154,10 @@ def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demand
     """
     late = demanding
     if late.ids and (cycle.preempted or any(slot_info.is_coming for slot_info in cycle.slot_infos.values())):
-        late = late.filter([not search.cover(*each) for each in late])
+        late = late.filter([demand in search.uncovered or not search.cover(row, demand) for row, demand in late])
     returning = _cover_returning(cycle, search)
     if returning or (late.ids and unplaced.ids):
-        return sort_queue(cycle, unplaced.reservations + late.reservations + returning)
+        return insert(cycle, unplaced, late.reservations + returning)
     return late if late.ids else unplaced
 
 
@@ -187,14 +187,14 @@ class _Search:
         self.deferred: set[str] = set()
         """Ids of reservations behind a gang in a queue without backfill, as in `Unplaced.deferred`."""
         self._without_room: set[Demand] = set()
-        self._without_cover: set[Demand] = set()
+        self.uncovered: set[Demand] = set()
         """Demands that are known to fit on no ready slot (`_without_room`), and on no slot that is ready or in flight.
         """
         self.hopeless: set[Demand] = set()
         """Demands for which no search is left to try. Speed: the many that wait cost no function call."""
         self._few_ready, self._few = Shortage(), Shortage()
         """What did not fit on ready slots, and what did not fit on slots that are ready or in flight."""
-        self._known = (self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few, few_kept)
+        self._known = (self._without_room, self.uncovered, self.hopeless, self._few_ready, self._few, few_kept)
 
     def stretch(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
@@ -223,11 +223,11 @@ class _Search:
 
         Ready slots come before slots in flight. Source: Arvados.
         """
-        if demand in self._without_cover:
+        if demand in self.uncovered:
             return False
         slot_infos = fill(demand, (self._cycle.ready, self._cycle.coming), shortage=self._few)
         if slot_infos is None:
-            self._without_cover.add(demand)
+            self.uncovered.add(demand)
             return False
         self._cycle.wait_for(reservation.id, slot_infos)
         if self._elastic.is_active:
@@ -241,7 +241,7 @@ class _Search:
         """
         if guard.keeps_any:
             self.hopeless.clear()
-        elif demand in self._without_cover and guard.is_done_with(demand):
+        elif demand in self.uncovered and guard.is_done_with(demand):
             self.hopeless.add(demand)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from math import nextafter
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from scheduler.model.labels import shape_of
 from scheduler.model.reservations import Reservation, Shape
@@ -154,15 +154,30 @@ def sort_queue(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
     return _rank(cycle, cycle.sort_queue(reservations))
 
 
+def insert(cycle: CycleState, queue: Queue, reservations: Iterable[Reservation]) -> Queue:
+    """Return a queue that is in queue order with these reservations added, each at its position.
+
+    Cost: the number of added reservations, with a few ranks for each, and not the length of the queue.
+    """
+    added, rank = sort_queue(cycle, reservations), _find_rank(cycle) or _equal
+    return queue.merge(added, lambda each: (rank(each), each.created_at, each.sequence))
+
+
 def _rank(cycle: CycleState, queue: Queue) -> Queue:
     """Return a queue sorted by the setting `queue` (`priority`, `size`, …). The given queue is in order of age, and
     reservations of equal rank keep that order.
     """
+    rank = _find_rank(cycle)
+    return queue if rank is None else queue.sort(rank)
+
+
+def _find_rank(cycle: CycleState) -> Callable[[Reservation], Any] | None:
+    """Return the rank function of the pending reservations; None if their age alone decides."""
     if cycle.rules.scheduler.system:
-        return queue.sort(_find_rank_by_system(cycle))
+        return _find_rank_by_system(cycle)
     if cycle.rules.scheduler.queue != "fifo":
-        return queue.sort(_find_ranks(cycle)[cycle.rules.scheduler.queue])
-    return queue
+        return _find_ranks(cycle)[cycle.rules.scheduler.queue]
+    return None
 
 
 def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tuple[float, float]] | None:

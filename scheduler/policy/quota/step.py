@@ -17,7 +17,7 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
-from scheduler.policy.queueing.order import sort_queue
+from scheduler.policy.queueing.order import insert
 from scheduler.policy.quota.match_idle import match_idle
 from scheduler.policy.quota.memory import QuotaMemory
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
@@ -193,4 +193,4 @@ def _list_unplaced(quota_run: QuotaRun, waiters: Queue) -> Queue:
     done = quota_run.served | blocked
     unplaced = waiters.filter([name not in done for name in waiters.ids]) if done else waiters
     preempted = [each for each in cycle.preempted if not report_no_quota(cycle, each)]
-    return sort_queue(cycle, unplaced.reservations + preempted) if preempted else unplaced
+    return insert(cycle, unplaced, preempted) if preempted else unplaced
