@@ -6,6 +6,7 @@ Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
+from operator import itemgetter
 from typing import Final
 
 from scheduler.policy.capacity.gang import fill, has_room, has_room_for_some
@@ -119,10 +120,10 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
     launched: the queue may have a million rows.
     """
     refused: dict[Demand | str, _Refusal] = {}
-    withheld: list[Demand] = []
     queue, kept = unplaced.queue, unplaced.protected.kept
     ids, demands, different = queue.ids, queue.demands, queue.different
-    open_demands, tried = set(different), 0
+    withheld, tried = _refuse_demands(cycle, unplaced, limits, refused)
+    open_demands = different.difference(refused)
     while tried < len(ids) and (open_demands or kept):
         name, demand = ids[tried], demands[tried]
         tried += 1
@@ -140,9 +141,7 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
                 continue
             if refusal is not None:
                 cycle.wait_all(refusal.ids, repeat(refusal.reason))
-            reason = (code, limits.describe(code, demand.pools))
-            own_launches = limits.count_launches(demand.pools)
-            refusal = refused[kind] = _Refusal(demand, held, reason, limits.launches, own_launches)
+            refusal = refused[kind] = _refuse(demand, held, code, limits)
         if name in unplaced.protected.gangs:
             limits.reserve(demand)
         open_demands.discard(demand)
@@ -158,6 +157,34 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
     for_room = {demand for demand, refusal in refused.items() if refusal.held in WITHHELD}
     withheld += filter(for_room.__contains__, left)
     return withheld
+
+
+def _refuse_demands(
+    cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits, refused: dict["Demand | str", "_Refusal"]
+) -> tuple[list[Demand], int]:
+    """Try the first reservation of each demand, in queue order, until one has a launch or is a gang.
+
+    Return the demands of the reservations before that one whose launches are withheld, and how many reservations are
+    done. Their reasons are noted, and the refusals are added to `refused`. Speed: the other reservations of a refused
+    demand need no step each.
+    """
+    if unplaced.protected.kept or unplaced.protected.gangs or unplaced.deferred:
+        return [], 0
+    ids, demands = unplaced.queue.ids, unplaced.queue.demands
+    refusals: dict[Demand, _Refusal] = {}
+    first_of = dict(zip(reversed(demands), range(len(demands) - 1, -1, -1), strict=True))
+    count, is_launched = len(demands), False
+    for demand, at in sorted(first_of.items(), key=itemgetter(1)):
+        held, code = _launch_for_one(cycle, ids[at], demand, limits) if len(demand.needs) == 1 else ("", "")
+        if not code:
+            count, is_launched = at, len(demand.needs) == 1
+            break
+        refusals[demand] = _refuse(demand, held, code, limits)
+    reasons = {demand: refusal.reason for demand, refusal in refusals.items()}
+    cycle.wait_all(ids[:count], map(reasons.__getitem__, demands[:count]))
+    for_room = {demand for demand, refusal in refusals.items() if refusal.held in WITHHELD}
+    refused.update(refusals)
+    return list(filter(for_room.__contains__, demands[:count])) if for_room else [], count + is_launched
 
 
 def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
@@ -205,6 +232,11 @@ class _Refusal:
             return False
         self.launches = limits.launches
         return True
+
+
+def _refuse(demand: Demand, held: str, code: str, limits: LaunchLimits) -> _Refusal:
+    reason = (code, limits.describe(code, demand.pools))
+    return _Refusal(demand, held, reason, limits.launches, limits.count_launches(demand.pools))
 
 
 def _launch_for(
