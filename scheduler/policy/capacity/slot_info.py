@@ -152,7 +152,11 @@ class SlotInfo(msgspec.Struct, eq=False):
         (`overlap`) from its leases, after these have changed.
         """
         self.overlap, self.free = 0, self.capacity
-        if self.leases:
+        if len(self.leases) == 1:  # speed: a lease alone is no pair, and uses its own amounts
+            if self.capacity is not None:
+                [lease] = self.leases.values()
+                self.free = subtract(self.capacity, lease.resources)
+        elif self.leases:
             usage = measure(self.leases.values())
             self.overlap = len(self.leases) - usage.count
             self.free = None if self.capacity is None else subtract(self.capacity, usage.amounts)

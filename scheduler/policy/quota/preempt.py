@@ -237,7 +237,7 @@ class _Preemption:
         if all(self._left[name] <= self._least for name in self._payers):
             return False
         # Work on several slots that was preempted on another slot has ended, or has revoking leases on this one now.
-        runs = [run for run in runs if self._run.running.runs.get(run.reservation.id) is run]
+        runs = list(filter(self._run.running.goes_on, runs))
         met = self._run.requirements_index.list_met(slot_info, slot_info.capacity)
         if runs and met:
             found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))
@@ -257,7 +257,8 @@ class _Preemption:
         demand = group.demand
         if group.account is None or slot_info.slot.id in demand.declined:
             return None
-        if not all(has_labels(slot_info.labels, need.component.labels) for need in demand.needs):
+        # The slot meets the requirements of the first instance.
+        if not all(has_labels(slot_info.labels, need.component.labels) for need in demand.needs[1:]):
             return None
         if self._run.limits.refuses(group.account, [slot_info] * len(demand.needs)):
             return None
@@ -284,8 +285,9 @@ def _carry_out(
     for victim in victims:
         if group.account is not None:
             cycle.balances.move(victim.cost, group.account, victim.account)
-    first, *others = make_leases(cycle, group.demand, [slot_info] * len(group.demand.needs), level)
-    leases = (msgspec.structs.replace(first, cost=cost), *others)
+    leases = make_leases(cycle, group.demand, [slot_info] * len(group.demand.needs), level)
+    if cost != NOTHING:
+        leases = (msgspec.structs.replace(leases[0], cost=cost), *leases[1:])
     decision = Preempt(
         reservation=reservation.id,
         slot=slot_info.slot.id,

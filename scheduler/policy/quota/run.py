@@ -9,7 +9,7 @@ from functools import cached_property
 from scheduler.model.accounts import FREE, PAID, Levels
 from scheduler.model.reservations import Lease, Reservation, Shape
 from scheduler.model.resources import Resources, subtract, total
-from scheduler.policy.capacity.fits import find_obstacle, measure
+from scheduler.policy.capacity.fits import Usage, find_obstacle, measure
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
@@ -103,7 +103,10 @@ class QuotaRun:
             self.recount(slot_info)
             if slot_info.pool.max_uses:
                 self.idle = [each for each in self.idle if each is not slot_info]
-        self.running.add(reservation, leases)
+        if reservation.leases or leases[0].state == "claimed":
+            self.running.add(reservation, leases)
+        else:
+            self.running.begin_work(reservation, leases)
 
     def end(self, run: RunningWork) -> None:
         """End preempted work: its reservation is pending again and gets no slot in this cycle.
@@ -114,11 +117,12 @@ class QuotaRun:
         self.cycle.preempted.append(run.reservation)
         self.running.end(run.reservation.id)
         for slot_info in self._list_slot_infos(run.leases):
-            self.recount(slot_info)
+            if slot_info in self.given:  # the end of its leases has set its free amounts without these
+                self.recount(slot_info)
 
     def _list_slot_infos(self, leases: Iterable[Lease]) -> list[SlotInfo]:
-        names = dict.fromkeys(lease.slot for lease in leases)
-        return [self.cycle.slot_infos[name] for name in names if name in self.cycle.slot_infos]
+        found = [self.cycle.slot_infos[each.slot] for each in leases if each.slot in self.cycle.slot_infos]
+        return list(dict.fromkeys(found)) if len(found) > 1 else found
 
     def recount(self, slot_info: SlotInfo) -> None:
         """Work out the free amounts of a slot again after its leases have changed."""
@@ -158,9 +162,11 @@ def fits_beside(
     `given`: the amounts that this cycle has assigned there. Not `at_once`: the new leases begin as claims, when the
     revoking leases have ended.
     """
-    usage = measure(staying, "always" if at_once else "later")
+    usage = measure(staying, "always" if at_once else "later") if staying else Usage()
     capacity, leases = slot_info.capacity, slot_info.pool.lease_limit - usage.count - slot_info.given
-    free = None if capacity is None else subtract(capacity, total([usage.amounts, *given]))
+    if capacity is None:  # the slot counts leases only
+        return find_obstacle({}, None, leases, slot_info.uses_left, count=len(wanted)) is None
+    free = subtract(capacity, total([usage.amounts, *given]))
     return find_obstacle(total(wanted), free, leases, slot_info.uses_left, count=len(wanted)) is None
 
 

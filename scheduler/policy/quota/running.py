@@ -143,6 +143,10 @@ class RunningIndex:
         self._look_at_begun()
         return self._runs
 
+    def goes_on(self, run: RunningWork) -> bool:
+        """Return whether running work that was found in this cycle is still as it was found."""
+        return self._runs.get(run.reservation.id) is run
+
     def _look_at_begun(self) -> None:
         for reservation, leases in self._drop_begun():
             self.add(reservation, leases)
