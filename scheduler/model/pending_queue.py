@@ -27,7 +27,7 @@ LEAST_LOG: Final = 10_000
 _age = attrgetter("created_at", "sequence")
 
 
-class _AgedRows:
+class AgedRows:
     """Rows in order of age: by time of creation, then in order of submission.
 
     The first column contains the rows, and all columns have the same length. A row that is younger than all others is
@@ -43,6 +43,15 @@ class _AgedRows:
         """Columns of rows that belong between others."""
         self._gone: list[Reservation] = []
         """Rows that have left and are still in the columns, once for each time that they left."""
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) + len(self._came[0]) - len(self._gone)
+
+    @property
+    def rows(self) -> Sequence[Reservation]:
+        """The rows, oldest first. Callers must not change the list."""
+        rows: Sequence[Reservation] = self.read()[0]
+        return rows
 
     def add(self, *values: Any) -> None:
         """Add a row, with its values for the other columns."""
@@ -122,9 +131,11 @@ class PendingQueue:
     """The pending reservations of a view, oldest first, and a log of those that came and left."""
 
     def __init__(self) -> None:
-        self._rows = _AgedRows([], [], [])
-        self._groups: dict[GroupKey, _AgedRows] | None = None
+        self._rows = AgedRows([], [], [])
+        self._groups: dict[GroupKey, AgedRows] | None = None
         """The reservations by group; None until groups are read for the first time."""
+        self._changed: dict[GroupKey, AgedRows] = {}
+        """The groups that changed since empty groups were last removed."""
         self._numbered: Groups | None = None
         self._is_followed = False
         """Whether a reader follows the queue, so that changes are logged."""
@@ -141,7 +152,7 @@ class PendingQueue:
         self._count += 1
         self._note(reservation, shape, has_come=True)
         if self._groups is not None:
-            self._find_group(self._groups, reservation, shape).add(reservation)
+            self._find_group(reservation, shape).add(reservation)
 
     def remove(self, reservation: Reservation, shape: Shape) -> None:
         """Remove a reservation: it has left the queue or has a new row. `reservation` is the row that was added."""
@@ -149,7 +160,7 @@ class PendingQueue:
         self._count -= 1
         self._note(reservation, shape, has_come=False)
         if self._groups is not None:
-            self._find_group(self._groups, reservation, shape).remove(reservation)
+            self._find_group(reservation, shape).remove(reservation)
 
     def list(self) -> tuple[list[Reservation], list[str], list[Shape]]:
         """Return three lists of equal length: the pending reservations, their ids and their shapes. Callers must not
@@ -171,19 +182,19 @@ class PendingQueue:
         """Return the changes after a position, oldest first; None if the log does not reach back so far."""
         return self._log[position - self._log_start :] if position >= self._log_start else None
 
-    def groups(self) -> Mapping[GroupKey, Sequence[Reservation]]:
-        """Return the reservations of each group, oldest first; a group without reservations is missing.
+    def groups(self) -> Mapping[GroupKey, AgedRows]:
+        """Return the groups that have reservations. The result changes with the queue; callers must not change it.
 
-        Cost: the number of groups, and of the changes since the last call.
+        Cost: the number of groups that changed since the last call. The rows of a group are put in order when they are
+        read.
         """
-        found = {}
-        for key, group in list(self._read_groups().items()):
-            (rows,) = group.read()
-            if rows:
-                found[key] = rows
-            else:
-                del self._read_groups()[key]
-        return found
+        if self._groups is None:
+            self._groups = self._make_groups(self._list_keys())
+        for key, group in self._changed.items():
+            if not group:
+                del self._groups[key]
+        self._changed.clear()
+        return self._groups
 
     def group(self) -> Groups:
         """Return the pending reservations grouped by account name and shape, and the group number of each reservation.
@@ -192,30 +203,33 @@ class PendingQueue:
         order of `list`. The result is made again only after a change of the queue; callers must not change it.
         """
         if self._numbered is None:
+            keys = self._list_keys()
+            if self._groups is None:
+                self._groups = self._make_groups(keys)
             found = self.groups()
-            keys = sorted(found, key=lambda key: _age(found[key][0]))
-            number_of = {key: number for number, key in enumerate(keys)}
-            rows, _, shapes = self.list()
-            accounts = [row.request.account for row in rows]
-            numbers = list(map(number_of.__getitem__, zip(accounts, shapes, strict=True)))
-            self._numbered = [list(found[key]) for key in keys], numbers
+            # The queue is in order of age, so the first reservation of each group that comes up is its oldest one.
+            number_of = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+            self._numbered = [list(found[key].rows) for key in number_of], list(map(number_of.__getitem__, keys))
         return self._numbered
 
-    def _read_groups(self) -> dict[GroupKey, _AgedRows]:
-        if self._groups is None:
-            rows, _, shapes = self.list()
-            found = defaultdict[GroupKey, list[Reservation]](list)
-            for row, shape in zip(rows, shapes, strict=True):
-                found[row.request.account, shape].append(row)
-            self._groups = {key: _AgedRows(members) for key, members in found.items()}
-        return self._groups
+    def _list_keys(self) -> Sequence[GroupKey]:
+        rows, _, shapes = self.list()
+        return tuple(zip([row.request.account for row in rows], shapes, strict=True))
 
-    @staticmethod
-    def _find_group(groups: dict[GroupKey, _AgedRows], reservation: Reservation, shape: Shape) -> _AgedRows:
+    def _make_groups(self, keys: Sequence[GroupKey]) -> dict[GroupKey, AgedRows]:
+        found = defaultdict[GroupKey, Any](list)
+        for row, key in zip(self.list()[0], keys, strict=True):
+            found[key].append(row)
+        return {key: AgedRows(members) for key, members in found.items()}
+
+    def _find_group(self, reservation: Reservation, shape: Shape) -> AgedRows:
+        """Return the group of a reservation, which changes now."""
+        assert self._groups is not None, "groups exist once they were read"  # noqa: S101
         key = (reservation.request.account, shape)
-        group = groups.get(key)
+        group = self._groups.get(key)
         if group is None:
-            group = groups[key] = _AgedRows([])
+            group = self._groups[key] = AgedRows([])
+        self._changed[key] = group
         return group
 
     def _note(self, reservation: Reservation, shape: Shape, *, has_come: bool) -> None:

@@ -70,7 +70,7 @@ def _compare(view: View) -> None:
         expected.setdefault((row.request.account, shape), []).append(row)
     assert groups == list(expected.values())
     assert [groups[number][0].request.account for number in numbers] == [row.request.account for row in rows]
-    assert {key: list(group) for key, group in view.waiters.groups().items()} == expected
+    assert {key: list(group.rows) for key, group in view.waiters.groups().items()} == expected
 
 
 def _follow(waiters: PendingQueue, position: int, followed: dict[str, Reservation]) -> int:

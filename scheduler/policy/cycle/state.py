@@ -143,9 +143,13 @@ class CycleState:
 
     def assign(self, reservation: Reservation, leases: Iterable[Lease], level: int | None = None) -> None:
         """Assign the given leases to a reservation. `level`: the quota level that pays for them; None without quota."""
+        self.place(reservation, name_placements(leases), level)
+
+    def place(self, reservation: Reservation, placements: tuple[Placement, ...], level: int | None) -> None:
+        """Assign leases to a reservation, as `assign` does, in the form in which decisions name them."""
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
-        self.decide(Assign(reservation=reservation.id, leases=name_placements(leases), level=level))
+        self.decide(Assign(reservation=reservation.id, leases=placements, level=level))
 
     def end(self, reservation: Reservation) -> None:
         """End all leases of a reservation. It is not pending either: the rest of the cycle ignores it."""

@@ -3,7 +3,7 @@
 A stage is the cycle's state after a step. Each step takes the stage that it needs and returns the next one.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
@@ -39,7 +39,7 @@ FailedBoots = Mapping[str, Sequence[str]]
 class Protected:
     """What the starvation guard keeps for reservations that have waited for too long."""
 
-    gangs: Container[str]
+    gangs: Collection[str]
     """Ids of protected gangs: launches that could serve them are withheld from reservations behind them."""
     kept: Mapping[str, SlotIndex]
     """Ready slots, by the gang that they are kept for; under "" the slots for all protected single instances."""
@@ -63,7 +63,7 @@ class Unplaced:
 
     queue: Queue
     """Reservations for which no slot is ready or in flight, in queue order."""
-    deferred: Container[str]
+    deferred: Collection[str]
     """Ids of reservations behind a gang in a queue without backfill.
 
     Ready slots are searched for them after the gang had its launches.

@@ -20,7 +20,8 @@ from scheduler.model.decisions import (
     Revoke,
     Terminate,
 )
-from scheduler.policy.cycle.deadlines import expiry_of_lease, expiry_of_pending
+from scheduler.model.reservations import Request
+from scheduler.policy.cycle.deadlines import Terms, expiry_of_lease, expiry_of_pending
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
 from scheduler.policy.lifecycle.heal import may_restart_again, wake_for_restart
@@ -62,6 +63,9 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
     for decision in others:
         if type(decision) is not Launch:
             _wake_after(cycle, decision)
+    victims = {victim for each in others if isinstance(each, Preempt) for victim in each.victims}
+    for terms in {_find_terms(cycle.view.reservations[victim].request) for victim in victims}:
+        cycle.timers.add(expiry_of_pending(terms, cycle.rules, cycle.now))
     for terms in cycle.timers.lease_terms:
         cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now))
         _wake_after_timeout(cycle, cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout)
@@ -80,8 +84,6 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
             cycle.timers.add(expiry_of_pending(request, cycle.rules, cycle.now))
         case Preempt():
             cycle.timers.add(cycle.now if decision.revoke_by is None else decision.revoke_by)
-            for victim in decision.victims:
-                cycle.timers.add(expiry_of_pending(cycle.view.reservations[victim].request, cycle.rules, cycle.now))
         case Revoke(revoke_by=float() as deadline):
             cycle.timers.add(deadline)
         case Fail():
@@ -94,6 +96,10 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
             _wake_after_timeout(cycle, cycle.slot_infos[decision.slot].pool.terminating_timeout)
         case _:
             pass
+
+
+def _find_terms(request: Request) -> Terms:
+    return Terms(request.ttl, request.pool, request.system)
 
 
 def _wake_after_timeout(cycle: CycleState, timeout: float) -> None:

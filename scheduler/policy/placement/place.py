@@ -152,8 +152,8 @@ def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demand
     """Return the unplaced reservations together with those of quota and interrupted ones that fit on nothing ready or
     in flight.
     """
-    late = demanding
-    if late.ids and (cycle.preempted or any(slot_info.is_coming for slot_info in cycle.slot_infos.values())):
+    late, has_capacity = demanding, len(cycle.ready) or len(cycle.coming)
+    if late.ids and has_capacity and (cycle.preempted or any(each.is_coming for each in cycle.slot_infos.values())):
         late = late.filter([demand in search.uncovered or not search.cover(row, demand) for row, demand in late])
     returning = _cover_returning(cycle, search)
     if returning or (late.ids and unplaced.ids):

@@ -5,10 +5,12 @@ account may preempt work there, or if its account has a rule of its own.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 from scheduler.model.accounts import FREE, level_of
+from scheduler.model.pending_queue import AgedRows
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.cycle.queue import Queue
@@ -109,16 +111,11 @@ class GroupTable:
         """
         self._cycle, self._known = cycle, known
         self._opened: dict[Key, PendingGroup] = {}
-        found = _group_by_name(cycle, waiters) if isinstance(waiters, Queue) else _group_all(cycle, waiters)
-        self._rows: dict[Key, tuple[int, Sequence[Reservation]]]
-        """By key: the number of the group, and its reservations in queue order."""
-        if found is None and isinstance(waiters, Queue):
-            self._rows, self._keys = _group_each(cycle, waiters), _Keys()
-            known.trim(len(self._rows))
-        else:
-            self._rows = {key: (number, rows) for number, (key, rows) in enumerate(found or ())}
-            known.trim(len(self._rows))
-            self._keys = known.keys
+        found = _list_groups(cycle, waiters)
+        self._rows = _group_each(cycle, cast("Queue", waiters)) if found is None else found
+        """By key: the reservations of the group in queue order."""
+        known.trim(len(self._rows))
+        self._keys = _Keys() if found is None else known.keys
         for key in self._rows.keys() - self._keys.all:
             self._keys.add(key, self._find_facts(key))
         self.payers: dict[int, set[Payer]] = {level: set() for level in range(FREE + 1)}
@@ -131,17 +128,17 @@ class GroupTable:
     def _find_facts(self, key: Key) -> _Facts:
         if isinstance(key[1], Demand):
             return self._known.find(key[1].shape) or self._known.note(key[1])
-        return self._known.find(key[1]) or self._known.note(self._cycle.demand_of(self._rows[key][1][0]))
+        return self._known.find(key[1]) or self._known.note(self._cycle.demand_of(self._rows[key].rows[0]))
 
     def _open(self, key: Key) -> PendingGroup:
         group = self._opened.get(key)
         if group is None:
-            (number, rows), facts = self._rows[key], self._find_facts(key)
+            rows, facts = self._rows[key].rows, self._find_facts(key)
             account, level = self._cycle.balances.account_of(rows[0]), self._cycle.balances.level_of(rows[0])
             demand = key[1] if isinstance(key[1], Demand) else facts.demand
             likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
             group = self._opened[key] = PendingGroup(
-                number, account, demand, level, likeness, facts.labels, facts.required, facts.preferred, rows
+                len(self._opened), account, demand, level, likeness, facts.labels, facts.required, facts.preferred, rows
             )
         return group
 
@@ -161,26 +158,25 @@ class GroupTable:
                     yield self._open(key)
 
 
-def _group_by_name(cycle: CycleState, waiters: Queue) -> Iterable[tuple[Key, Sequence[Reservation]]] | None:
+def _list_groups(cycle: CycleState, waiters: Queue | Collection[Shape]) -> Mapping[Key, AgedRows] | None:
     """Return the groups of the view by name of the account and shape; None if they are not the groups of the queue."""
-    groups, shapes = cycle.group_waiters(), cycle.view.shapes
-    if groups is None or len(groups[1]) != len(waiters.ids):
-        return None
-    return (((rows[0].request.account, shapes[rows[0].id]), rows) for rows in groups[0])
+    if isinstance(waiters, Queue):
+        groups = cycle.group_waiters()
+        if groups is None or len(groups[1]) != len(waiters.ids):
+            return None
+    found = cast("Mapping[Key, AgedRows]", cycle.view.waiters.groups())
+    if isinstance(waiters, Queue) or not waiters:
+        return found
+    return {key: group for key, group in found.items() if key[1] not in waiters}
 
 
-def _group_all(cycle: CycleState, left_out: Collection[Shape]) -> Iterable[tuple[Key, Sequence[Reservation]]]:
-    groups = cycle.view.waiters.groups()
-    return ((key, rows) for key, rows in groups.items() if key[1] not in left_out) if left_out else groups.items()
-
-
-def _group_each(cycle: CycleState, waiters: Queue) -> dict[Key, tuple[int, Sequence[Reservation]]]:
+def _group_each(cycle: CycleState, waiters: Queue) -> Mapping[Key, AgedRows]:
     """Return the groups of a queue in which account and shape alone do not determine how reservations are placed."""
     account_of, found = cycle.balances.account_of, dict[Key, list[Reservation]]()
     for reservation, demand in waiters:
         payer = account_of(reservation)
         found.setdefault((payer.id if payer else None, demand), []).append(reservation)
-    return {key: (number, rows) for number, (key, rows) in enumerate(found.items())}
+    return {key: AgedRows(rows) for key, rows in found.items()}
 
 
 @dataclass(frozen=True)

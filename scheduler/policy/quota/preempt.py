@@ -121,13 +121,16 @@ def choose_victims(
             while len(chosen) > 1 and makes_room(chosen[:-1]):
                 chosen.pop()
             return chosen
-        if sets := [each for each in combinations(runs, size) if makes_room(each)]:
-            return list(min(sets, key=sum_costs))
+        sets = [list(each) for each in combinations(runs, size) if makes_room(each)]
+        if sets:
+            return min(sets, key=sum_costs)
     return list(runs)
 
 
-def sum_costs(runs: Iterable[RunningWork]) -> Levels:
+def sum_costs(runs: Sequence[RunningWork]) -> Levels:
     """Return the cost of several pieces of running work together."""
+    if len(runs) == 1:
+        return runs[0].cost
     cost = NOTHING
     for run in runs:
         cost = add(cost, run.cost)
@@ -201,7 +204,8 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
             if slot_info is not None and _may_be_taken(quota_run, slot_info):
                 found.setdefault(slot_info, []).append(run)
     for runs in found.values():
-        runs.sort(key=lambda run: run.rank)
+        if len(runs) > 1:  # speed: most slots have one lease, or few
+            runs.sort(key=lambda run: run.rank)
     return sorted(
         ((runs, slot_info) for slot_info, runs in found.items()), key=lambda each: (each[0][0].cost, each[1].order)
     )
@@ -311,4 +315,4 @@ def _carry_out(
         for victim in victims:
             quota_run.end(victim)
         quota_run.hold(reservation, leases)
-        cycle.assign(reservation, leases, level)
+        cycle.place(reservation, decision.leases, level)

@@ -119,11 +119,11 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
     A refusal holds for all reservations with the same demand, so each demand is tried once as long as nothing is
     launched: the queue may have a million rows.
     """
-    refused: dict[Demand | str, _Refusal] = {}
     queue, kept = unplaced.queue, unplaced.protected.kept
     ids, demands, different = queue.ids, queue.demands, queue.different
-    withheld, tried = _refuse_demands(cycle, unplaced, limits, refused)
-    open_demands = different.difference(refused)
+    refusals, withheld, tried = _refuse_demands(cycle, unplaced, limits)
+    refused = dict[Demand | str, _Refusal](refusals.items())
+    open_demands = different - refusals.keys()
     while tried < len(ids) and (open_demands or kept):
         name, demand = ids[tried], demands[tried]
         tried += 1
@@ -160,16 +160,15 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
 
 
 def _refuse_demands(
-    cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits, refused: dict["Demand | str", "_Refusal"]
-) -> tuple[list[Demand], int]:
+    cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits
+) -> tuple[dict[Demand, "_Refusal"], list[Demand], int]:
     """Try the first reservation of each demand, in queue order, until one has a launch or is a gang.
 
-    Return the demands of the reservations before that one whose launches are withheld, and how many reservations are
-    done. Their reasons are noted, and the refusals are added to `refused`. Speed: the other reservations of a refused
-    demand need no step each.
+    Return the refusals, the demands of the reservations before that one whose launches are withheld, and how many
+    reservations are done. Their reasons are noted. Speed: the other reservations of a refused demand need no step each.
     """
     if unplaced.protected.kept or unplaced.protected.gangs or unplaced.deferred:
-        return [], 0
+        return {}, [], 0
     ids, demands = unplaced.queue.ids, unplaced.queue.demands
     refusals: dict[Demand, _Refusal] = {}
     first_of = dict(zip(reversed(demands), range(len(demands) - 1, -1, -1), strict=True))
@@ -180,11 +179,12 @@ def _refuse_demands(
             count, is_launched = at, len(demand.needs) == 1
             break
         refusals[demand] = _refuse(demand, held, code, limits)
+    done = demands[:count]
     reasons = {demand: refusal.reason for demand, refusal in refusals.items()}
-    cycle.wait_all(ids[:count], map(reasons.__getitem__, demands[:count]))
+    cycle.wait_all(ids[:count], map(reasons.__getitem__, done))
     for_room = {demand for demand, refusal in refusals.items() if refusal.held in WITHHELD}
-    refused.update(refusals)
-    return list(filter(for_room.__contains__, demands[:count])) if for_room else [], count + is_launched
+    withheld = list(filter(for_room.__contains__, done)) if for_room else []
+    return refusals, withheld, count + is_launched
 
 
 def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
