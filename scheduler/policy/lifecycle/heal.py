@@ -132,14 +132,15 @@ def _find_silent(cycle: CycleState) -> set[str]:
     silent = set()
     for name, slot_infos in cycle.pools.items():
         pool = cycle.rules.pools[name]
-        for slot_info in () if pool.is_elastic else slot_infos:
-            if slot_info.slot.last_seen is None or slot_info.state not in HOLDING:
-                continue
-            if is_silent(slot_info.slot, pool, cycle.now):
+        heard = [] if pool.is_elastic else [each for each in slot_infos if each.state in HOLDING]
+        seen = [each.slot.last_seen for each in heard if each.slot.last_seen is not None]
+        if seen and cycle.is_past(min(seen), pool.offline_timeout):  # else the others are not silent either
+            for slot_info in [each for each in heard if is_silent(each.slot, pool, cycle.now)]:
                 slot_info.stuck = True
                 silent.add(slot_info.slot.id)
-            else:
-                cycle.timers.add_after(slot_info.slot.last_seen, pool.offline_timeout)
+            seen = [instant for instant in seen if not cycle.is_past(instant, pool.offline_timeout)]
+        if seen:
+            cycle.timers.add_after(min(seen), pool.offline_timeout)
     return silent
 
 

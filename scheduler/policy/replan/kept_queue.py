@@ -18,14 +18,16 @@ MOST_STALE: Final = 1000
 class _Section:
     """The reservations of one block, in queue order. The block is made when it is read after a change."""
 
-    __slots__ = ("block", "keys", "reasons")
+    __slots__ = ("block", "keys", "names", "reasons")
 
-    def __init__(self, keys: list[Key], reasons: list[Reason], block: WaitBlock | None = None) -> None:
-        self.keys, self.reasons, self.block = keys, reasons, block
+    def __init__(
+        self, keys: list[Key], names: list[str], reasons: list[Reason], block: WaitBlock | None = None
+    ) -> None:
+        self.keys, self.names, self.reasons, self.block = keys, names, reasons, block
 
     def make_block(self) -> WaitBlock:
         if self.block is None:
-            self.block = WaitBlock([key[3] for key in self.keys], self.reasons)
+            self.block = WaitBlock(self.names, self.reasons)
         return self.block
 
 
@@ -38,7 +40,7 @@ class KeptQueue:
         start = 0
         for block in blocks:
             end = start + len(block.names)
-            self._sections.append(_Section(list(keys[start:end]), list(block.reasons), block))
+            self._sections.append(_Section(list(keys[start:end]), list(block.names), list(block.reasons), block))
             start = end
         self._lasts = [each.keys[-1] for each in self._sections]
         """The last key of each section."""
@@ -53,12 +55,13 @@ class KeptQueue:
         if at == len(self._sections) and at and len(self._sections[-1].keys) < MOST_NAMES:
             at -= 1
         if at == len(self._sections):
-            self._sections.append(_Section([key], [reason]))
+            self._sections.append(_Section([key], [key[3]], [reason]))
             self._lasts.append(key)
             return
         section = self._sections[at]
         place = bisect_left(section.keys, key)
         section.keys.insert(place, key)
+        section.names.insert(place, key[3])
         section.reasons.insert(place, reason)
         section.block = None
         if len(section.keys) > MOST_NAMES:
@@ -86,7 +89,7 @@ class KeptQueue:
         """Remove the reservation at this position."""
         at = bisect_left(self._lasts, key)
         section, place = self._find(key)
-        del section.keys[place], section.reasons[place]
+        del section.keys[place], section.names[place], section.reasons[place]
         section.block = None
         if not section.keys:
             del self._sections[at], self._lasts[at]
@@ -97,8 +100,9 @@ class KeptQueue:
 
     def _split(self, at: int) -> None:
         section, middle = self._sections[at], MOST_NAMES // 2
-        first = _Section(section.keys[:middle], section.reasons[:middle])
-        section.keys, section.reasons = section.keys[middle:], section.reasons[middle:]
+        first = _Section(section.keys[:middle], section.names[:middle], section.reasons[:middle])
+        section.keys, section.names = section.keys[middle:], section.names[middle:]
+        section.reasons = section.reasons[middle:]
         self._sections.insert(at, first)
         self._lasts[at : at + 1] = [first.keys[-1], section.keys[-1]]
 
@@ -106,6 +110,7 @@ class KeptQueue:
         section, following = self._sections[at : at + 2]
         if len(following.keys) < MOST_NAMES // 2:
             section.keys += following.keys
+            section.names += following.names
             section.reasons += following.reasons
             del self._sections[at + 1], self._lasts[at]
 
