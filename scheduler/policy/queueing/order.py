@@ -52,13 +52,20 @@ def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
     """
     level_of, shapes = cycle.balances.level_of, cycle.view.shapes
     counts: dict[Shape, int] = {}
+    known: dict[tuple[str | None, Shape], float] = {}
+    """By name of the account and shape, if these determine the level."""
+    is_by_name = cycle.balances.are_by_name
 
     def rank(reservation: Reservation) -> float:
         shape = shapes[reservation.id]
+        key = (reservation.request.account, shape)
+        if is_by_name and key in known:
+            return known[key]
         count = counts.get(shape)
         if count is None:
             count = counts[shape] = count_required(shape)
-        return level_of(reservation) * _MOST_LABELS - count
+        found = known[key] = level_of(reservation) * _MOST_LABELS - count
+        return found
 
     return rank
 

@@ -6,7 +6,8 @@ reservations, and all slots only for demands (kinds of requests) that did not wa
 cycle; whatever could make it different ends this way, and a full cycle follows (`_LeftWayError`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, NamedTuple
@@ -119,32 +120,30 @@ class KeptCycle:
         if keys != sorted(keys):
             raise _LeftWayError
         self._keys.update(zip(waits.names, keys, strict=True))
-        for demand, found in self._list_by_demand(rows, keys, waits.reasons).items():
-            self._lines[demand] = KeyHeap(self._keys)
-            self._lines[demand].extend(found)
+        demands = self._list_demands(rows, waits.names)
+        expected: dict[Demand | None, Reason] = {}
+        for demand in set(demands):
+            if demand is not None:
+                _check_plain(demand)
+                self._lines[demand] = KeyHeap(self._keys)
+            expected[demand] = self._find_reason(demand)
+        if list(map(expected.__getitem__, demands)) != list(waits.reasons):
+            raise _LeftWayError
+        found = defaultdict[Demand | None, list[Key]](list)
+        for demand, key in zip(demands, keys, strict=True):
+            found[demand].append(key)
+        for demand, line in self._lines.items():
+            line.extend(found[demand])
         return KeptQueue(keys, waits.cut(known))
 
-    def _list_by_demand(
-        self, rows: Iterable[Reservation], keys: Iterable[Key], reasons: Iterable[Reason]
-    ) -> dict[Demand, list[Key]]:
-        """Return the positions of all waiting reservations except those on hold, by demand."""
-        found: dict[Demand, list[Key]] = {}
-        special, demand_of_shape, shapes = (
-            self._cycle.view.special,
-            self._cycle.demand_of_shape,
-            self._cycle.view.shapes,
-        )
-        expected: dict[Demand | None, Reason] = {None: ON_HOLD}
-        for row, key, reason in zip(rows, keys, reasons, strict=True):
-            # Speed: almost all reservations have the demand of their shape.
-            demand = self._find_demand(row) if key[3] in special else demand_of_shape(shapes[key[3]])
-            if demand is not None and demand not in expected:
-                _check_plain(demand)
-                expected[demand] = self._find_reason(demand)
-            if reason != expected[demand]:
-                raise _LeftWayError
-            if demand is not None:
-                found.setdefault(demand, []).append(key)
+    def _list_demands(self, rows: Sequence[Reservation], names: Sequence[str]) -> list[Demand | None]:
+        """Return the demand of each waiting reservation (None: it is on hold)."""
+        view = self._cycle.view
+        found: list[Demand | None] = list(map(self._cycle.demand_of_shape, map(view.shapes.__getitem__, names)))
+        if special := view.special:  # speed: almost all reservations have the demand of their shape
+            for at, name in enumerate(names):
+                if name in special:
+                    found[at] = self._find_demand(rows[at])
         return found
 
     def _classify(self, reservation: Reservation) -> tuple[Key, Demand | None]:

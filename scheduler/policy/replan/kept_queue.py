@@ -73,22 +73,22 @@ class KeptQueue:
         """Replace the key of a reservation by an equal one. Return False if position or reason are not the same."""
         if known != key:
             return False
-        section, place = self._find(key)
+        _, section, place = self._find(key)
         if section.reasons[place] != reason:
             return False
         section.keys[place] = key
         return True
 
-    def _find(self, key: Key) -> tuple[_Section, int]:
-        section = self._sections[bisect_left(self._lasts, key)]
+    def _find(self, key: Key) -> tuple[int, _Section, int]:
+        at = bisect_left(self._lasts, key)
+        section = self._sections[at]
         place = bisect_left(section.keys, key)
         assert section.keys[place] == key, "only reservations of the queue are looked up"  # noqa: S101
-        return section, place
+        return at, section, place
 
     def remove(self, key: Key) -> None:
         """Remove the reservation at this position."""
-        at = bisect_left(self._lasts, key)
-        section, place = self._find(key)
+        at, section, place = self._find(key)
         del section.keys[place], section.names[place], section.reasons[place]
         section.block = None
         if not section.keys:
@@ -128,9 +128,8 @@ class KeyHeap:
         self._present = present
 
     def extend(self, keys: Iterable[Key]) -> None:
-        """Add many keys."""
-        self._keys += keys
-        heapify(self._keys)
+        """Add many keys, smallest first, to an empty heap."""
+        self._keys += keys  # a sorted list is a heap
 
     def push(self, key: Key) -> None:
         """Add a key."""
