@@ -79,8 +79,8 @@ OF_PLACEMENT: Final[Changes] = {
         "_Search.__init__": [
             Change(
                 "the guard forgets a shortage that elastic instances have ended",
-                "(self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few, few_kept)",
-                "(self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few)",
+                "(self._without_room, self.uncovered, self.hopeless, self._few_ready, self._few, few_kept)",
+                "(self._without_room, self.uncovered, self.hopeless, self._few_ready, self._few)",
             ),
         ],
         "_serve": [

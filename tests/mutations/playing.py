@@ -71,6 +71,7 @@ MODULES: Final = (
     "tests.rules.quota.test_quota_rules",
     "tests.rules.quota.test_quota_claims",
     "tests.rules.quota.test_quota_shared",
+    "tests.rules.test_kept_cycle",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (

@@ -1,9 +1,10 @@
 """Whether a cycle can go on under `queue: quota`: the order of the queue and the reasons to wait have to stay."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from scheduler.model.accounts import Account, level_of
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.queueing.order import rank_by_level
 
@@ -24,6 +25,18 @@ class PlacementByQuota:
         if not is_plain or any(map(_may_block, accounts.values())) or _find_levels(cycle) != self._levels:
             return None
         return rank_by_level(cycle)
+
+
+def rank_by_group(
+    rank: Callable[[Reservation], Any], rows: Sequence[Reservation], shapes: Sequence[Shape]
+) -> Iterator[Any]:
+    """Return the rank of each row, with one call for each account name and shape: these two determine it.
+
+    `shapes`: the shape of each row.
+    """
+    marks = list(zip([row.request.account for row in rows], shapes, strict=True))
+    rank_of = {mark: rank(row) for mark, row in dict(zip(marks, rows, strict=True)).items()}
+    return map(rank_of.__getitem__, marks)
 
 
 def _find_levels(cycle: CycleState) -> dict[str, int]:

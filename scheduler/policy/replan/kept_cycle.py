@@ -13,7 +13,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from scheduler.model.decisions import Assign, Placement, Plan
-from scheduler.model.reservations import Reservation, is_on_hold
+from scheduler.model.reservations import Reservation, Shape, is_on_hold
 from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand
@@ -30,7 +30,7 @@ from scheduler.policy.queueing.order import find_lasting_rank
 from scheduler.policy.queueing.starvation_guard import has_waited_too_long
 from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.step import charge, place_all_by_quota
-from scheduler.policy.replan.by_quota import PlacementByQuota
+from scheduler.policy.replan.by_quota import PlacementByQuota, rank_by_group
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
 from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
@@ -115,12 +115,14 @@ class KeptCycle:
 
     def _open_queue(self, waits: Waits, known: tuple[WaitBlock, ...]) -> KeptQueue:
         rows = list(map(self._cycle.view.reservations.__getitem__, waits.names))
+        shapes = list(map(self._cycle.view.shapes.__getitem__, waits.names))
         ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
-        keys: list[Key] = list(zip(map(self._rank, rows), ages, numbers, waits.names, strict=True))
+        ranks = map(self._rank, rows) if self._by_quota is None else rank_by_group(self._rank, rows, shapes)
+        keys: list[Key] = list(zip(ranks, ages, numbers, waits.names, strict=True))
         if keys != sorted(keys):
             raise _LeftWayError
         self._keys.update(zip(waits.names, keys, strict=True))
-        demands = self._list_demands(rows, waits.names)
+        demands = self._list_demands(rows, shapes)
         expected: dict[Demand | None, Reason] = {}
         for demand in set(demands):
             if demand is not None:
@@ -136,14 +138,13 @@ class KeptCycle:
             line.extend(found[demand])
         return KeptQueue(keys, waits.cut(known))
 
-    def _list_demands(self, rows: Sequence[Reservation], names: Sequence[str]) -> list[Demand | None]:
+    def _list_demands(self, rows: Sequence[Reservation], shapes: Iterable[Shape]) -> list[Demand | None]:
         """Return the demand of each waiting reservation (None: it is on hold)."""
-        view = self._cycle.view
-        found: list[Demand | None] = list(map(self._cycle.demand_of_shape, map(view.shapes.__getitem__, names)))
-        if special := view.special:  # speed: almost all reservations have the demand of their shape
-            for at, name in enumerate(names):
-                if name in special:
-                    found[at] = self._find_demand(rows[at])
+        found: list[Demand | None] = list(map(self._cycle.demand_of_shape, shapes))
+        if special := self._cycle.view.special:  # speed: almost all reservations have the demand of their shape
+            for at, row in enumerate(rows):
+                if row.id in special:
+                    found[at] = self._find_demand(row)
         return found
 
     def _classify(self, reservation: Reservation) -> tuple[Key, Demand | None]:

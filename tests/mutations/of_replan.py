@@ -1,0 +1,93 @@
+"""Changes of the rules by which the last cycle goes on in a later tick."""
+
+from typing import Final
+
+from tests.mutations.mutant import Change, Changes
+
+OF_REPLAN: Final[Changes] = {
+    "scheduler.policy.replan.kept_cycle": {
+        "KeptCycle._list_changed": [
+            Change("a slot whose new lease was not written is read again", "dict.fromkeys(sorted(self._spent))", "{}"),
+        ],
+        "KeptCycle._follow_queue": [
+            Change(
+                "a reservation whose lease was not written waits again",
+                "dict.fromkeys(sorted(self._given)) | dict.fromkeys(row.id for row, _, _ in changes)",
+                "dict.fromkeys(row.id for row, _, _ in changes)",
+            ),
+            Change(
+                "a reservation that left is not reported any more",
+                "if known is not None:\n    self._queue.remove(known)",
+                "pass",
+            ),
+        ],
+        "KeptCycle._reopen": [
+            Change(
+                "a slot that takes no leases any more needs a full cycle",
+                "old.takes_leases and new.takes_leases and new.capacity == old.capacity and new.labels == old.labels",
+                "old.takes_leases and new.capacity == old.capacity and new.labels == old.labels",
+            ),
+        ],
+        "KeptCycle._list_open": [
+            Change(
+                "a request of a new kind is searched on all slots",
+                "demand in self._fresh or any(_fits(demand, *each) for each in found)",
+                "any(_fits(demand, *each) for each in found)",
+            ),
+        ],
+        "KeptCycle._plan": [
+            Change(
+                "an expiry needs a full cycle",
+                "cycle.decisions or cycle.returning or failed_boots or any(each.stuck for each in changed)",
+                "cycle.returning or failed_boots or any(each.stuck for each in changed)",
+            ),
+        ],
+        "_check_plain": [
+            Change(
+                "a queue without backfill needs a full cycle",
+                "len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill",
+                "len(demand.needs) != 1 or demand.elastic or not demand.is_shared",
+            ),
+        ],
+    },
+    "scheduler.policy.replan.kept_queue": {
+        "KeptQueue.insert": [
+            Change(
+                "a reservation is reported at its position in the queue",
+                "bisect_left(section.keys, key)",
+                "len(section.keys)",
+            ),
+        ],
+        "KeyHeap.push": [
+            Change(
+                "of the reservations with equal requests the first in queue order is placed",
+                "heappush(self._keys, key)",
+                "self._keys.append(key)",
+            ),
+        ],
+    },
+    "scheduler.policy.replan.idle_slots": {
+        "IdleSlots._stays": [
+            Change(
+                "an idle slot makes room for a withheld launch",
+                "(lacks and self._limits.count_left(name)) or (idle and name in withheld)",
+                "lacks and self._limits.count_left(name)",
+            ),
+            Change(
+                "a slot that is idle for too long needs a full cycle",
+                "not self._cycle.is_past(self._oldest[name], pool.idle_scale_down)",
+                "True",
+            ),
+            Change(
+                "the next cycle is due when an idle slot is to be drained",
+                "self._cycle.timers.add_after(self._oldest[name], pool.idle_scale_down)",
+                "pass",
+            ),
+        ],
+    },
+    "scheduler.policy.replan.by_quota": {
+        "PlacementByQuota.find_rank": [
+            Change("another level of an account needs a full cycle", "_find_levels(cycle) != self._levels", "False"),
+        ],
+    },
+}

@@ -1,0 +1,179 @@
+"""What a cycle that goes on in a later tick must see: each case is a change after which it plans as a new cycle."""
+
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from scheduler.model.accounts import Account
+from scheduler.model.decisions import Assign, Decision, Drain, Expire, Plan
+from scheduler.model.reservations import Reservation
+from scheduler.model.view import ROW_TYPES, Gone, Row, View
+from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
+from scheduler.policy.replan.kept_cycle import KeptCycle
+from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
+
+
+class Ticks:
+    """A view, and plans on it with a kept cycle. The first plan is that of a full cycle, which is kept."""
+
+    def __init__(self, *rows: Row, **document: Any) -> None:
+        self.rules = some_rules(document)
+        self.view, self.cache, self.now = View(rows), PlanCache(least_kept=0), NOW
+        self.has_gone_on = False
+        self.first = self.tick()
+        assert not self.has_gone_on
+
+    def tick(self, *changes: Row | Gone) -> Plan:
+        """Apply the changes, plan, and compare the plan with that of a new view of the same rows."""
+        for change in changes:
+            self.view.apply(change)
+        rows = [row for kind in ROW_TYPES for row in self.view.rows(kind).values()]
+        go_on, outcomes = KeptCycle.go_on, list[Plan | None]()
+
+        def note(cycle: KeptCycle, now: float) -> Plan | None:
+            outcomes.append(go_on(cycle, now))
+            return outcomes[-1]
+
+        with patch.object(KeptCycle, "go_on", note):
+            found = plan(self.view, self.rules, self.now, self.cache)
+        self.has_gone_on = any(outcome is not None for outcome in outcomes)
+        fresh = plan(View(rows), self.rules, self.now)
+        assert found.decisions == fresh.decisions
+        assert list(found.waiting) == list(fresh.waiting)
+        assert found.wake_at == fresh.wake_at
+        self.cache.prepare()
+        return found
+
+
+def _hold(name: str, slot: str = "linux-1", **changes: Any) -> Reservation:
+    resources = changes.get("resources", {})
+    return a_reservation(
+        name,
+        phase="leased",
+        leased_at=NOW,
+        confirmed_at=NOW,
+        leases=(a_lease(slot, resources=resources),),
+        **changes,
+    )
+
+
+def _wait(number: int, **changes: Any) -> Reservation:
+    return a_reservation(f"r{number}", **{"sequence": number, "created_at": NOW - 100 + number, **changes})
+
+
+def _assign(name: str, slot: str = "linux-1") -> list[tuple[str, str]]:
+    return [(name, slot)]
+
+
+def _list_assigned(decisions: tuple[Decision, ...]) -> list[tuple[str, str]]:
+    return [(each.reservation, each.leases[0].slot) for each in decisions if isinstance(each, Assign)]
+
+
+def test_a_lease_that_the_commit_did_not_write_is_given_again() -> None:
+    ticks = Ticks(a_slot(), _wait(1), _wait(2))
+    assert _list_assigned(ticks.first.decisions) == _assign("r1")
+    assert _list_assigned(ticks.tick(_wait(3)).decisions) == _assign("r1")
+    assert ticks.has_gone_on
+
+
+def test_a_slot_that_was_cordoned_as_its_lease_ended_takes_no_lease() -> None:
+    slot = a_slot()
+    ticks = Ticks(slot, a_slot("linux-2"), _hold("a"), _hold("b", "linux-2"), _wait(1))
+    found = ticks.tick(Gone("reservations", "a", 1), replace(slot, version=1, cordoned=True))
+    assert found.decisions == ()
+    assert ticks.tick(_wait(2)).decisions == ()
+
+
+def test_a_reservation_that_no_slot_could_hold_waits_for_capacity_once_a_slot_has_its_labels() -> None:
+    slot = a_slot(labels={"zone": "a"})
+    pools = {"linux": {"provider": "static", "offline_timeout": 1e9}}
+    ticks = Ticks(slot, _hold("a"), _wait(1, labels={"zone": "b"}), _wait(2), pools=pools)
+    assert [each.code for each in ticks.first.waiting] == ["never_fits", "no_capacity"]
+    found = ticks.tick(replace(slot, version=1, labels={"zone": "b"}))
+    assert [each.code for each in found.waiting] == ["no_capacity", "no_capacity"]
+
+
+def test_a_request_of_a_new_kind_is_searched_on_slots_that_did_not_change() -> None:
+    pools = {"linux": {"max_slots": 1, "resources": {"memory_mib": 4}}}
+    rows = [a_slot(), _hold("a", resources={"memory_mib": 2}), _wait(1, resources={"memory_mib": 3})]
+    ticks = Ticks(*rows, pools=pools)
+    assert ticks.first.decisions == ()
+    found = ticks.tick(_wait(2, resources={"memory_mib": 1}))
+    assert ticks.has_gone_on
+    assert _list_assigned(found.decisions) == _assign("r2")
+
+
+def test_an_arrival_of_a_higher_priority_is_reported_and_placed_first() -> None:
+    pools = {"linux": {"max_slots": 1}}
+    ticks = Ticks(a_slot(), _hold("a"), _wait(1), _wait(2), scheduler={"queue": "priority"}, pools=pools)
+    found = ticks.tick(_wait(3, priority=5))
+    assert [each.reservation for each in found.waiting] == ["r3", "r1", "r2"]
+    found = ticks.tick(Gone("reservations", "a", 1))
+    assert ticks.has_gone_on
+    assert _list_assigned(found.decisions) == _assign("r3")
+
+
+def test_a_reservation_that_left_is_neither_reported_nor_placed() -> None:
+    pools = {"linux": {"max_slots": 1}}
+    ticks = Ticks(a_slot(), _hold("a"), _wait(1), _wait(2), pools=pools)
+    found = ticks.tick(Gone("reservations", "r1", 1), Gone("reservations", "a", 1))
+    assert ticks.has_gone_on
+    assert _list_assigned(found.decisions) == _assign("r2")
+
+
+def test_without_backfill_a_reservation_behind_one_that_waits_gets_no_slot() -> None:
+    pools = {"linux": {"max_slots": 1, "resources": {"memory_mib": 4}}}
+    rows = [a_slot(), _hold("a", resources={"memory_mib": 2}), _wait(1, resources={"memory_mib": 3})]
+    ticks = Ticks(*rows, pools=pools, scheduler={"backfill": False})
+    assert ticks.tick(_wait(2, resources={"memory_mib": 1})).decisions == ()
+
+
+def test_a_slot_that_becomes_idle_makes_room_for_a_launch_that_max_slots_withholds() -> None:
+    pools = {"linux": {"max_slots": 1, "resources": {"memory_mib": 8}}}
+    slot = a_slot(resources={"memory_mib": 2})
+    ticks = Ticks(slot, _hold("a", resources={"memory_mib": 1}), _wait(1, resources={"memory_mib": 4}), pools=pools)
+    assert [each.code for each in ticks.first.waiting] == ["at_max_slots"]
+    found = ticks.tick(Gone("reservations", "a", 1))
+    assert found.decisions == (Drain(slot="linux-1", reason="at_quota"),)
+
+
+def test_a_slot_that_was_idle_for_too_long_is_drained_as_soon_as_its_last_lease_is_gone() -> None:
+    pools = {"linux": {"max_slots": 2, "idle_scale_down": 60}}
+    slot = a_slot(idle_since=NOW - 100)
+    ticks = Ticks(slot, a_slot("linux-2"), _hold("a"), _hold("b", "linux-2"), pools=pools)
+    assert ticks.first.decisions == ()
+    assert ticks.tick(Gone("reservations", "a", 1)).decisions == (Drain(slot="linux-1", reason="idle"),)
+
+
+def test_the_next_cycle_is_due_when_the_slot_that_became_idle_is_to_be_drained() -> None:
+    pools = {"linux": {"max_slots": 2, "idle_scale_down": 60}}
+    ticks = Ticks(a_slot(), a_slot("linux-2"), _hold("a"), _hold("b", "linux-2"), pools=pools)
+    found = ticks.tick(Gone("reservations", "a", 1))
+    assert ticks.has_gone_on
+    assert found.wake_at is not None
+    assert found.wake_at > NOW + 60
+
+
+def test_a_reservation_that_arrives_after_its_expiry_ends_and_does_not_wait() -> None:
+    ticks = Ticks(a_slot(), _hold("a"), _wait(1), pools={"linux": {"max_slots": 1}})
+    found = ticks.tick(_wait(2, expires_at=NOW - 1))
+    assert found.decisions == (Expire(reservation="r2"),)
+    assert [each.reservation for each in found.waiting] == ["r1"]
+
+
+def test_under_quota_an_account_that_comes_to_another_level_changes_the_order() -> None:
+    accounts = [
+        Account(id=name, charge_rate=(0.0,) * 5, balance=balance, charged_at=NOW)
+        for name, balance in (("A", (9.0, 0.0, 0.0, 0.0, 0.0)), ("B", (0.0, 9.0, 0.0, 0.0, 0.0)))
+    ]
+    settings = {"queue": "quota", "preemption": False}
+    rows = [a_slot(), _hold("a"), _wait(1, account="B"), _wait(2, account="A"), *accounts]
+    ticks = Ticks(*rows, scheduler=settings, pools={"linux": {"max_slots": 1}})
+    assert [each.reservation for each in ticks.first.waiting] == ["r2", "r1"]
+    found = ticks.tick(_wait(3, account="A"))
+    assert ticks.has_gone_on
+    assert [each.reservation for each in found.waiting] == ["r2", "r3", "r1"]
+    found = ticks.tick(replace(accounts[0], version=1, balance=(0.0, 0.0, 9.0, 0.0, 0.0)))
+    assert [each.reservation for each in found.waiting] == ["r1", "r2", "r3"]
