@@ -97,7 +97,7 @@ def test_a_reservation_that_no_slot_could_hold_waits_for_capacity_once_a_slot_ha
 
 def test_a_request_of_a_new_kind_is_searched_on_slots_that_did_not_change() -> None:
     pools = {"linux": {"max_slots": 1, "resources": {"memory_mib": 4}}}
-    rows = [a_slot(), _hold("a", resources={"memory_mib": 2}), _wait(1, resources={"memory_mib": 3})]
+    rows: list[Row] = [a_slot(), _hold("a", resources={"memory_mib": 2}), _wait(1, resources={"memory_mib": 3})]
     ticks = Ticks(*rows, pools=pools)
     assert ticks.first.decisions == ()
     found = ticks.tick(_wait(2, resources={"memory_mib": 1}))
@@ -125,7 +125,7 @@ def test_a_reservation_that_left_is_neither_reported_nor_placed() -> None:
 
 def test_without_backfill_a_reservation_behind_one_that_waits_gets_no_slot() -> None:
     pools = {"linux": {"max_slots": 1, "resources": {"memory_mib": 4}}}
-    rows = [a_slot(), _hold("a", resources={"memory_mib": 2}), _wait(1, resources={"memory_mib": 3})]
+    rows: list[Row] = [a_slot(), _hold("a", resources={"memory_mib": 2}), _wait(1, resources={"memory_mib": 3})]
     ticks = Ticks(*rows, pools=pools, scheduler={"backfill": False})
     assert ticks.tick(_wait(2, resources={"memory_mib": 1})).decisions == ()
 
@@ -169,7 +169,7 @@ def test_under_quota_an_account_that_comes_to_another_level_changes_the_order() 
         for name, balance in (("A", (9.0, 0.0, 0.0, 0.0, 0.0)), ("B", (0.0, 9.0, 0.0, 0.0, 0.0)))
     ]
     settings = {"queue": "quota", "preemption": False}
-    rows = [a_slot(), _hold("a"), _wait(1, account="B"), _wait(2, account="A"), *accounts]
+    rows: list[Row] = [a_slot(), _hold("a"), _wait(1, account="B"), _wait(2, account="A"), *accounts]
     ticks = Ticks(*rows, scheduler=settings, pools={"linux": {"max_slots": 1}})
     assert [each.reservation for each in ticks.first.waiting] == ["r2", "r1"]
     found = ticks.tick(_wait(3, account="A"))

@@ -7,10 +7,10 @@ placed. Its other instances take the first slots in slot order on which they fit
 instances fit. If not, the slot goes to the next one in order, and later slots are tried for the reservation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from scheduler.model.labels import has_labels
+from scheduler.model.labels import has_labels, shape_of
 from scheduler.model.resources import Resources, subtract
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
@@ -43,6 +43,8 @@ class _Matching:
         self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
+        self._able: dict[tuple[object, object], _AbleSlots] = {}
+        """By what matters for it: the idle slots that can take a request."""
         self._hopeless: set[PendingGroup] = set()
         """Groups with several instances for each reservation that do not fit even without the first instance."""
 
@@ -70,49 +72,103 @@ class _Matching:
 
     def _find_all(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
         needs = group.demand.needs
-        scratch = _Scratch(self._run.idle, group.demand, preferring=self._preferring)
+        scratch = _Scratch(self._list_able, group.demand)
         scratch.take(slot_info, needs[0])
         rest = scratch.take_all(needs[1:])
         if rest is not None:
             return [slot_info, *rest]
-        without_first = _Scratch(self._run.idle, group.demand, preferring=self._preferring)
-        if without_first.take_all(needs[1:]) is None:
+        if _Scratch(self._list_able, group.demand).take_all(needs[1:]) is None:
             self._hopeless.add(group)
         return None
+
+    def _list_able(self, need: InstanceRequest) -> "_AbleSlots":
+        """Return the idle slots that can take an instance; requests that the same slots can take share them."""
+        mark = (need.likeness, shape_of(need.prefers) if self._preferring else ())
+        able = self._able.get(mark)
+        if able is None:
+            able = self._able[mark] = _AbleSlots(self._run.idle, need, preferring=self._preferring)
+        return able
+
+
+class _AbleSlots:
+    """The idle slots that can take one instance of a request, in slot order.
+
+    In this step slots only lose capacity. So a slot that was found unable is never examined again, and a search passes
+    over many such slots in few steps.
+    """
+
+    def __init__(self, idle: Sequence[SlotInfo], need: InstanceRequest, *, preferring: bool) -> None:
+        self._idle, self._need, self._preferring = idle, need, preferring
+        self._next = list(range(len(idle) + 1))
+        """By position: the position itself, or a later one if the slots from this position up to that one are unable.
+        """
+
+    def find(self, position: int) -> tuple[int, SlotInfo] | None:
+        """Return the first slot from a position on that can take an instance, and its position."""
+        while (position := self._skip(position)) < len(self._idle):
+            slot_info = self._idle[position]
+            if self._is_able(slot_info):
+                return position, slot_info
+            self._next[position] = position + 1
+        return None
+
+    def _skip(self, position: int) -> int:
+        following = self._next
+        while following[position] != position:
+            following[position] = position = following[following[position]]
+        return position
+
+    def _is_able(self, slot_info: SlotInfo) -> bool:
+        need, pool = self._need, slot_info.slot.pool
+        if pool not in need.given or need.rank_labels(slot_info.labels) is None:
+            return False
+        if self._preferring and not has_labels(slot_info.labels, need.prefers):
+            return False
+        return _has_room(slot_info, need.given[pool], slot_info.free, 0)
+
+
+def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, taken: int) -> bool:
+    """Return whether a slot with these free amounts, of which a trial took `taken` leases, can take one more lease."""
+    leases = slot_info.pool.lease_limit - slot_info.load - taken
+    return find_obstacle(amounts, free, leases, slot_info.uses_left - taken) is None
 
 
 class _Scratch:
     """A trial for one reservation: slots for its instances, taken from the idle slots in a copy of their capacity."""
 
-    def __init__(self, idle: list[SlotInfo], demand: Demand, *, preferring: bool) -> None:
-        self._idle, self._demand, self._preferring = idle, demand, preferring
-        self._taken: dict[SlotInfo, list[InstanceRequest]] = {}
+    def __init__(self, list_able: Callable[[InstanceRequest], _AbleSlots], demand: Demand) -> None:
+        self._list_able, self._declined = list_able, demand.declined
+        self._taken: dict[SlotInfo, tuple[int, Resources | None]] = {}
+        """By slot: how many instances the trial took there, and the free amounts that they leave."""
+        self._positions: dict[InstanceRequest, int] = {}
+        """By request: the position of the slot that it found last. Slots before it have no room for it in this trial.
+        """
 
     def take_all(self, needs: Iterable[InstanceRequest]) -> list[SlotInfo] | None:
         """Return for each request the first slot in slot order on which it fits; None if some request finds none."""
         slot_infos = []
         for need in needs:
-            slot_info = next((each for each in self._idle if self._has_room(each, need)), None)
+            slot_info = self._find(need)
             if slot_info is None:
                 return None
             self.take(slot_info, need)
             slot_infos.append(slot_info)
         return slot_infos
 
+    def _find(self, need: InstanceRequest) -> SlotInfo | None:
+        able, position = self._list_able(need), self._positions.get(need, 0)
+        while (found := able.find(position)) is not None:
+            position, slot_info = found
+            count, free = self._taken.get(slot_info, (0, slot_info.free))
+            is_declined = slot_info.slot.id in self._declined
+            if not is_declined and _has_room(slot_info, need.given[slot_info.slot.pool], free, count):
+                self._positions[need] = position
+                return slot_info
+            position += 1
+        return None
+
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
         """Subtract one instance from the free capacity of a slot in this trial, which is a copy."""
-        self._taken.setdefault(slot_info, []).append(need)
-
-    def _has_room(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
-        taken, pool = self._taken.get(slot_info, ()), slot_info.slot.pool
-        if pool not in need.given or slot_info.slot.id in self._demand.declined:
-            return False
-        if self._preferring and not has_labels(slot_info.labels, need.prefers):
-            return False
-        free: Resources | None = slot_info.free
-        for each in taken:
-            free = None if free is None else subtract(free, each.given[pool])
-        leases = slot_info.pool.lease_limit - slot_info.load - len(taken)
-        if find_obstacle(need.given[pool], free, leases, slot_info.uses_left - len(taken)) is not None:
-            return False
-        return need.rank_labels(slot_info.labels) is not None
+        count, free = self._taken.get(slot_info, (0, slot_info.free))
+        after = None if free is None else subtract(free, need.given[slot_info.slot.pool])
+        self._taken[slot_info] = count + 1, after
