@@ -3,6 +3,7 @@
 Source: the autoscaler's tick.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -20,7 +21,6 @@ from scheduler.model.decisions import (
     Revoke,
     Terminate,
 )
-from scheduler.model.reservations import Request
 from scheduler.policy.cycle.deadlines import Terms, expiry_of_lease, expiry_of_pending
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
@@ -47,6 +47,10 @@ cores has no deadline.
 """
 
 
+_TOGETHER: Final = frozenset({Launch, Preempt})
+"""Kinds of decisions that are examined together, because a cycle may have many of them."""
+
+
 def wake(cycle: Shared, back_offs_end: float) -> float | None:
     """Return when the next cycle is due; None: at no time.
 
@@ -61,11 +65,9 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
     for name in {each.pool for each in others if isinstance(each, Launch)}:
         _wake_after_timeout(cycle, cycle.rules.pools[name].launch_timeout)
     for decision in others:
-        if type(decision) is not Launch:
+        if type(decision) not in _TOGETHER:
             _wake_after(cycle, decision)
-    victims = {victim for each in others if isinstance(each, Preempt) for victim in each.victims}
-    for terms in {_find_terms(cycle.view.reservations[victim].request) for victim in victims}:
-        cycle.timers.add(expiry_of_pending(terms, cycle.rules, cycle.now))
+    _wake_after_preemptions(cycle, [each for each in others if isinstance(each, Preempt)])
     for terms in cycle.timers.lease_terms:
         cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now))
         _wake_after_timeout(cycle, cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout)
@@ -82,8 +84,6 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
         case Requeue(revoke_by=None) | Restart():
             request = cycle.view.reservations[decision.reservation].request
             cycle.timers.add(expiry_of_pending(request, cycle.rules, cycle.now))
-        case Preempt():
-            cycle.timers.add(cycle.now if decision.revoke_by is None else decision.revoke_by)
         case Revoke(revoke_by=float() as deadline):
             cycle.timers.add(deadline)
         case Fail():
@@ -98,8 +98,12 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
             pass
 
 
-def _find_terms(request: Request) -> Terms:
-    return Terms(request.ttl, request.pool, request.system)
+def _wake_after_preemptions(cycle: CycleState, decisions: Sequence[Preempt]) -> None:
+    for deadline in {each.revoke_by for each in decisions}:
+        cycle.timers.add(cycle.now if deadline is None else deadline)
+    requests = (cycle.view.reservations[victim].request for each in decisions for victim in each.victims)
+    for terms in {Terms(each.ttl, each.pool, each.system) for each in requests}:
+        cycle.timers.add(expiry_of_pending(terms, cycle.rules, cycle.now))
 
 
 def _wake_after_timeout(cycle: CycleState, timeout: float) -> None:

@@ -170,9 +170,9 @@ class PendingIndex(Generic[Found]):
         aside, answer = [], None
         while heap and answer is None:
             rank, number, group = heap[0]
-            if group.is_served or self._is_out(group):
+            if group.served >= len(group.reservations) or self._is_out(group):
                 heappop(heap)
-            elif rank != group.rank:
+            elif rank[-1] != group.reservations[group.served].sequence:  # another reservation is the first one now
                 heapreplace(heap, (group.rank, number, group))
             elif (found := accept(group)) is not None:
                 answer = (group, found)

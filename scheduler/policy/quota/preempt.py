@@ -193,11 +193,11 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
     for run in quota_run.running.list_worse(level):
         if run.state != "held" or not run.reservation.request.preemptible:
             continue
-        least = cycle.settings_of(run.reservation).min_run_time
-        earliest = max(lease.assigned_at for lease in run.leases) + least if least else 0.0
-        if not cycle.is_due(earliest):
-            cycle.timers.add(earliest)
-            continue
+        if least := cycle.settings_of(run.reservation).min_run_time:
+            earliest = max(lease.assigned_at for lease in run.leases) + least
+            if not cycle.is_due(earliest):
+                cycle.timers.add(earliest)
+                continue
         for slot in {lease.slot: None for lease in run.leases}:
             slot_info = cycle.slot_infos.get(slot)
             if slot_info is not None and _may_be_taken(quota_run, slot_info):
@@ -237,7 +237,10 @@ class _Preemption:
         Return False if no account can pay for any later victim either.
         """
         self._least = runs[0].cost
-        if all(self._left[name] <= self._least for name in self._payers):
+        for name in self._payers:
+            if self._left[name] > self._least:
+                break
+        else:
             return False
         # Work on several slots that was preempted on another slot has ended, or has revoking leases on this one now.
         runs = list(filter(self._run.running.goes_on, runs))

@@ -94,8 +94,9 @@ class QuotaRun:
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         """Place these leases of a reservation (held, revoking or claimed) on their slots in the scratch copy."""
         for slot_info in self._list_slot_infos(leases):
-            own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
-            slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
+            name = slot_info.slot.id
+            own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == name}
+            slot_info.redeemed += [lease.state for lease in own.values()].count("held")
             slot_info.leases = {**slot_info.leases, **own}
             slot_info.wanted = self._has_filled = True
             self.recount(slot_info)

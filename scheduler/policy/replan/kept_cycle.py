@@ -104,7 +104,7 @@ class KeptCycle:
         self._queue = self._open_queue(outcome.waiting, known)
         if self._has_protected():
             raise _LeftWayError
-        cycle.open_indexes()
+        self._open_indexes()
         self._idle = IdleSlots(cycle, limits)
         self._note_plan(outcome)
         cycle.begin(cycle.now)  # searches of the cycle are over, so their results are not needed any more
@@ -216,7 +216,14 @@ class KeptCycle:
         """Make the index of slots again if its outdated entries take much memory after many changes."""
         if self._cycle.ready.changes > MOST_CHANGES + CHANGES_A_SLOT * len(self._cycle.slot_infos):
             self._cycle.close_indexes()
-            self._cycle.open_indexes()
+            self._open_indexes()
+
+    def _open_indexes(self) -> None:
+        """Index the slots, and make the queues of candidate slots that searches for the waiting demands read."""
+        self._cycle.open_indexes()
+        for demand in self._lines if self._by_quota is None else ():  # `quota` has an index of its own
+            if not self._find_refusal(demand).is_misfit:
+                self._cycle.ready.find(demand.needs[0])
 
     def close(self) -> None:
         """Drop references between objects, so that they are freed without the garbage collector."""

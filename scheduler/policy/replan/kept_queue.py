@@ -53,7 +53,9 @@ class KeptQueue:
 
     def insert(self, key: Key, reason: Reason) -> None:
         """Add a reservation at its position."""
-        at = bisect_left(self._lasts, key)
+        # Speed: most new reservations are the last ones.
+        is_last = not self._lasts or self._lasts[-1] < key
+        at = len(self._lasts) if is_last else bisect_left(self._lasts, key)
         if at == len(self._sections) and at and len(self._sections[-1].keys) < MOST_NAMES:
             at -= 1
         if at == len(self._sections):
@@ -61,7 +63,7 @@ class KeptQueue:
             self._lasts.append(key)
             return
         section = self._sections[at]
-        place = bisect_left(section.keys, key)
+        place = len(section.keys) if is_last else bisect_left(section.keys, key)
         section.keys.insert(place, key)
         section.names.insert(place, key[3])
         section.reasons.insert(place, reason)
