@@ -5,6 +5,7 @@ Fields have the names that scenarios use. The message around a request also has 
 have `reply_to` (the address for the answer).
 """
 
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 from leasehold.common.names import QUEUE_NAMES
@@ -25,7 +26,9 @@ from scheduler.model.validation import (
     Signed,
     SignedLevels,
     Text,
+    copy_checked,
     expected,
+    read_document,
 )
 
 MOST_INSTANCES = 10_000
@@ -102,9 +105,10 @@ class ReservationDocument(Document):
         if sum(component.count for component in self.components) > MOST_INSTANCES:
             raise expected(f"at most {MOST_INSTANCES} instances in all", key="components", got=names)
 
-    def to_request(self) -> Request:
-        """Return the request in the form that is stored. A reservation without components gets one component, `main`,
-        with the reservation's `resources`.
+    @cached_property
+    def request(self) -> Request:
+        """The request in the form that is stored. A reservation without components gets one component, `main`, with the
+        reservation's `resources`.
         """
         stored: dict[str, Any] = {
             "components": tuple(_copy(each, Component) for each in self.components)
@@ -115,6 +119,36 @@ class ReservationDocument(Document):
             stored[name] = callback and _copy(callback, Callback)
         return _copy(self, Request, **stored)
 
+
+class ReservationReader:
+    """Reads the documents of one list of submitted reservations. Speed: documents that differ only in the fields OWN
+    are checked once. They have the same objects as the values of all other fields, and one `request`.
+    """
+
+    OWN = ("id", "key_hash")
+
+    def __init__(self) -> None:
+        self._known: dict[str, ReservationDocument] = {}
+        """The input without the fields OWN, as text -> the document that was made of the first such input."""
+
+    def read(self, item: object, most: int) -> ReservationDocument:
+        """Return `item`, a table from outside, as a document. Raises InvalidInputError as `read_document` does."""
+        if type(item) is not dict or len(self._known) >= MOST_SHARED:
+            return read_document(ReservationDocument, item, most=most)
+        own = {name: item[name] for name in self.OWN if name in item}
+        # As text: 1, 1.0 and True are equal as values, but not all of them are valid.
+        key = f"{[*own]}{[each for each in item.items() if each[0] not in own]}"
+        known = self._known.get(key)
+        if known is not None and (alike := copy_checked(known, own)) is not None:
+            return alike
+        found = read_document(ReservationDocument, item, most=most)
+        _ = found.request  # computed here, so that all copies share it
+        self._known[key] = found
+        return found
+
+
+MOST_SHARED = 100
+"""The number of different contents after which a ReservationReader compares no more: the list gains nothing by it."""
 
 Row = TypeVar("Row", Component, Callback, Request)
 

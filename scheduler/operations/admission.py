@@ -95,15 +95,22 @@ class Admission:
         reservations. Reservations that are stored already are never refused. Call it before the transaction locks any
         row.
         """
-        asked: dict[Payer, list[Reservation]] = {}
-        for row in rows:
-            for payer in _payers_of(row):
+        asked: dict[Payer, Pending] = {}
+        smallest: dict[Payer, int] = {}
+        for own in _group(rows):
+            sizes = [_count_instances(row) for row in own]
+            for payer in _payers_of(own[0]):
                 if payer.limits(limits) != Pending():
-                    asked.setdefault(payer, []).append(row)
+                    asked[payer] = _add(asked.get(payer, Pending()), Pending(len(sizes), sum(sizes)))
+                    smallest[payer] = min(smallest.get(payer, MOST_INSTANCES), *sizes)
         if not asked:
             return {}
         sequence = transaction.last_sequence()
-        tight = [payer for payer, own in asked.items() if not self._allows(transaction, limits, payer, own, sequence)]
+        tight = [
+            payer
+            for payer, wanted in asked.items()
+            if not self._allows(transaction, limits, payer, wanted, smallest[payer], sequence)
+        ]
         if not tight:
             return {}
         known = transaction.load_reservations(row.id for row in rows)
@@ -113,17 +120,23 @@ class Admission:
         """Add the reservations among `rows`, which this process has inserted, to the kept counts. Call it after their
         commit.
         """
-        for row in (each for each in rows if isinstance(each, Reservation)):
-            for payer in _payers_of(row):
-                if (count := self._counts.get(payer)) is not None and row.sequence > count.sequence:
-                    count.own += 1
-                    count.own_instances += row.request.instances
+        for own in _group(row for row in rows if isinstance(row, Reservation)):
+            for payer in _payers_of(own[0]):
+                if (count := self._counts.get(payer)) is not None:
+                    later = [_count_instances(row) for row in own if row.sequence > count.sequence]
+                    count.own += len(later)
+                    count.own_instances += sum(later)
 
     def _allows(
-        self, transaction: Transaction, limits: LimitRules, payer: Payer, rows: Sequence[Reservation], sequence: int
+        self,
+        transaction: Transaction,
+        limits: LimitRules,
+        payer: Payer,
+        wanted: Pending,
+        least_instances: int,
+        sequence: int,
     ) -> bool:
-        wanted = Pending(len(rows), sum(row.request.instances for row in rows))
-        smallest = Pending(1, min(row.request.instances for row in rows))
+        smallest = Pending(1, least_instances)
         count = self._counts.get(payer)
         if count is not None:
             if _fits(payer.limits(limits), count.bound(sequence), wanted):
@@ -154,6 +167,18 @@ class Admission:
                 continue
             pending |= {payer: _add(pending[payer], one) for payer in payers}
         return refused
+
+
+def _group(rows: Iterable[Reservation]) -> Iterable[list[Reservation]]:
+    """Return the rows in groups that have the same principal and the same account."""
+    groups: dict[tuple[str | None, str | None], list[Reservation]] = {}
+    for row in rows:
+        groups.setdefault((row.principal, row.request.account), []).append(row)
+    return groups.values()
+
+
+def _count_instances(row: Reservation) -> int:
+    return row.request.instances if row.instances is None else row.instances
 
 
 def _payers_of(row: Reservation) -> Iterator[Payer]:

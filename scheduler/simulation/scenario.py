@@ -190,7 +190,7 @@ class StepReader:
     def _check_lease(self, lease: LeaseRecord, path: str) -> None:
         """Raise InvalidInputError unless a lease names a component of a reservation that was declared before."""
         self._check_reservation(lease.reservation, f"{path}.reservation")
-        request = self._reservations[lease.reservation].to_request()
+        request = self._reservations[lease.reservation].request
         names = [each.name for kind in ("essential", "elastic") for each in list_instances(request, kind)]
         if lease.component not in names:
             raise fault(f"{path}.component", f"one of {', '.join(names[:10])}", lease.component)

@@ -44,6 +44,9 @@ class LeaseRows:
         whole: list[Reservation] = []
         for row in rows:
             known, last = ((), -1) if are_new else self._stored.get(row.id, (None, -1))
+            if known is not None and not known and not row.leases:
+                self._stored[row.id] = (), last
+                continue
             kept = None if known is None else _find_kept(known, row.leases)
             if known is None or kept is None:
                 whole.append(row)

@@ -19,6 +19,7 @@ from scheduler.model.principals import Principal
 from scheduler.model.validation import Document
 from scheduler.operations.commands.intake import Request, check_request, count_results, execute
 from scheduler.operations.commands.submit import Answer
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
 from scheduler.ports import ConflictError, StaleWriteError
 
@@ -45,6 +46,11 @@ Outcome = Answer | Exception
 
 def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
     """Carry out these requests in as few transactions as possible. Return the outcome of each, in their order."""
+    with PausedGC():
+        return _accept_gathered(ports, messages)
+
+
+def _accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
     checked = [check_request(each.verb, each.document, principal=each.principal) for each in messages]
     outcomes: dict[int, Outcome] = {}
     for stage in _stages(checked):

@@ -7,6 +7,7 @@ changes nothing: its sender gets the stored answer, and the rows are published a
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, cast
 
 from scheduler.model.accounts import Account
@@ -19,6 +20,7 @@ from scheduler.model.command_schemas import (
     PriorityDocument,
     RegisterDocument,
     ReservationDocument,
+    ReservationReader,
 )
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation, usable_cores
@@ -154,8 +156,9 @@ def check_request(
     # In a long list, only some faults of each document are reported: finding faults takes time, and the answer is
     # stored.
     most = max(1, min(MOST_FAULTS, MOST_LIST_FAULTS // len(documents)))
-    items = [_read(verb, each, most, principal) for each in documents]
     is_single = "items" not in cast("Mapping[str, object]", document)
+    reader = ReservationReader().read if verb == "submit" and not is_single else partial(read_document, SCHEMAS[verb])
+    items = [_read(reader, each, most, principal) for each in documents]
     if not any(isinstance(item, Document) for item in items):
         # If every document is invalid, each repetition of the request gets the same answer, so it is not stored.
         return _join([refuse_item(item, index) for index, item in enumerate(items)], single=is_single)
@@ -173,7 +176,7 @@ def execute(ports: Ports, requests: Sequence[Request]) -> list[Answer]:
     rules = ports.rules()
     misfits: Mapping[str, Reason] = {}
     if is_submission := requests[0].verb == "submit":
-        requests = [replace(each, items=[refuse_unservable(item, rules) for item in each.items]) for each in requests]
+        requests = [replace(each, items=refuse_unservable(each.items, rules)) for each in requests]
         misfits = foresee(ports.store, ports.known_slots, rules, [item for each in requests for item in each.items])
     with ports.store.transaction() as transaction:
         known = transaction.find_answers([each.id for each in requests])  # promise: first-answer-again
@@ -272,14 +275,14 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
     return request, items
 
 
-def _read(verb: str, item: object, most: int, principal: Principal | None) -> Item:
-    """Check one document of a request against the schema of its verb. Return the document, or the error with its
-    faults.
+def _read(reader: Callable[..., Document], item: object, most: int, principal: Principal | None) -> Item:
+    """Check one document of a request with the `reader` of its verb. Return the document, or the error with at most
+    `most` faults.
 
     A producer may submit reservations for its own accounts only.
     """
     try:
-        document = read_document(SCHEMAS[verb], item, most=most)
+        document = reader(item, most=most)
     except InvalidInputError as error:
         return error
     found = find_account_fault(principal, document.account) if isinstance(document, ReservationDocument) else None
