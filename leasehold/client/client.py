@@ -169,6 +169,9 @@ class Client(Commands):
         """
         return self._keys.find(reservation)
 
+    def _find_keys(self, reservations: Iterable[str]) -> Mapping[str, str]:
+        return self._keys.find_all(reservations)
+
     # Reads. Each raises Unavailable while Redis is unreachable or the view is not valid.
 
     def get(self, reservation: str) -> Reservation | None:

@@ -40,6 +40,10 @@ class Commands(ABC):
         """Return the key of a reservation, or None if this client does not have it."""
 
     @abstractmethod
+    def _find_keys(self, reservations: Iterable[str]) -> Mapping[str, str]:
+        """Return reservation id -> key for those of these reservations whose keys this client has."""
+
+    @abstractmethod
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
         """Send a request with this verb to the workers, and return the answer."""
 
@@ -219,9 +223,8 @@ class Commands(ABC):
         return self._say(verb, {"reservation": reservation, "token": token, **more}, timeout)
 
     def _tell_many(self, verb: str, tokens: Mapping[str, int | None], timeout: float | None) -> Table[Answer]:
-        documents = (
-            {"reservation": name, "token": token, "key": self.find_key(name)} for name, token in tokens.items()
-        )
+        keys = self._find_keys(tokens)
+        documents = ({"reservation": name, "token": token, "key": keys.get(name)} for name, token in tokens.items())
         return self._ask_many(verb, split_documents(documents), timeout)
 
     def _say(self, verb: str, content: Mapping[str, Any], timeout: float | None) -> Answer:

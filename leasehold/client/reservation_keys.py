@@ -13,7 +13,7 @@ import secrets
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -86,12 +86,15 @@ class Keys:
 
     def find(self, name: str) -> str | None:
         """Return the key of this reservation, or None if no client of this user has stored one."""
-        if name in self._in_memory:
-            return self._in_memory[name]
+        return self.find_all([name]).get(name)
+
+    def find_all(self, names: Iterable[str]) -> dict[str, str]:
+        """Return reservation id -> key for those of these reservations whose keys a client of this user has stored."""
+        wanted = list(names)
+        found: dict[str, str] = {}
         with suppress(OSError, RuntimeError, sqlite3.Error), closing(self._open(create=False)) as database:
-            row = database.execute("SELECT key FROM keys WHERE reservation = ?", (name,)).fetchone()
-            return None if row is None else str(row[0])
-        return None
+            found = _read(database, wanted)
+        return found | {name: self._in_memory[name] for name in wanted if name in self._in_memory}
 
     def _keep(self, fresh: dict[str, str], *, replace: bool) -> dict[str, str]:
         try:
@@ -175,10 +178,15 @@ def _write(database: sqlite3.Connection, fresh: dict[str, str], *, replace: bool
         [(name, key, now) for name, key in fresh.items()],
     )
     database.execute("DELETE FROM keys WHERE used_at < ?", (now - KEPT_SECONDS,))
-    kept: dict[str, str] = {}
+    kept = _read(database, names)
+    database.execute("COMMIT")
+    return kept
+
+
+def _read(database: sqlite3.Connection, names: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for start in range(0, len(names), _MOST_NAMES):
         some = names[start : start + _MOST_NAMES]
         marks = ", ".join("?" * len(some))
-        kept |= database.execute(f"SELECT reservation, key FROM keys WHERE reservation IN ({marks})", some)  # noqa: S608
-    database.execute("COMMIT")
-    return kept
+        found |= database.execute(f"SELECT reservation, key FROM keys WHERE reservation IN ({marks})", some)  # noqa: S608
+    return found

@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -208,3 +209,26 @@ def test_threads_and_processes_agree_on_the_key_of_an_id(tmp_path: Path) -> None
 
 def make_keys(path: Path, names: list[str]) -> dict[str, str]:
     return Keys(path).make(names)
+
+
+def test_the_keys_of_many_reservations_are_found_in_one_look_at_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(tmp_path / "keys")
+    made = keys.make(f"r{number}" for number in range(1200))
+    opened, connect = [], sqlite3.connect
+
+    def count(*given: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(given)
+        return connect(*given, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", count)
+    assert keys.find_all([*made, "unknown"]) == made
+    assert len(opened) == 1
+
+
+def test_keys_without_a_usable_file_are_found_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "no-folder").write_text("a file")
+    keys = Keys(tmp_path / "no-folder" / "keys")
+    made = keys.make(["r1", "r2"])
+    assert keys.find_all(["r2", "r3", "r1"]) == made
