@@ -220,7 +220,8 @@ def test_the_keys_of_many_reservations_are_found_in_one_look_at_the_file(
 
     def count(*given: Any, **options: Any) -> sqlite3.Connection:
         opened.append(given)
-        return connect(*given, **options)
+        made: sqlite3.Connection = connect(*given, **options)
+        return made
 
     monkeypatch.setattr(sqlite3, "connect", count)
     assert keys.find_all([*made, "unknown"]) == made

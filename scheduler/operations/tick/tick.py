@@ -103,7 +103,8 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
         raise PlanTooLateError(  # promise: late-plan-dropped
             f"the plan of term {leader_term.term} took so long that the leader lock may have run out; it was discarded"
         )
-    carry_out(ports, leader, leader_term, ticked)
+    with PausedGC():
+        carry_out(ports, leader, leader_term, ticked)
     ticked.seconds = leader.clock() - started
     with PausedGC():
         leader.plan_cache.prepare()
