@@ -21,4 +21,4 @@ def count_preferred(offered: Labels, preferred: Labels) -> int:
 
 def shape_of(labels: Labels) -> tuple[tuple[str, str], ...]:
     """Return the labels as a sorted tuple of (name, value), for use as a key. Equal tables give equal tuples."""
-    return tuple(sorted(labels.items()))
+    return tuple(sorted(labels.items())) if labels else ()

@@ -55,4 +55,4 @@ def shape_of(resources: Resources) -> tuple[tuple[str, float], ...]:
     """Return the resources as a sorted tuple of (name, amount), for use as a key. Equal tables give equal tuples; {a:
     0} and {} do not.
     """
-    return tuple(sorted(resources.items()))
+    return tuple(sorted(resources.items())) if resources else ()

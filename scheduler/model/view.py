@@ -103,6 +103,10 @@ class View:
         have ended.
         """
         match change:
+            case Reservation():
+                known = self.reservations.get(change.id)
+                if is_newer(change, known):
+                    self._take(change, known)
             case Gone():
                 self._drop(change)
             case Slot():
@@ -117,10 +121,6 @@ class View:
                 if is_newer(change, self.accounts.get(change.id)):
                     self.accounts[change.id] = change
                     self.revision += 1
-            case Reservation():
-                known = self.reservations.get(change.id)
-                if is_newer(change, known):
-                    self._take(change, known)
 
     def account_of(self, reservation: Reservation) -> Account | None:
         """Return the account that pays for a reservation, or None if there is none."""

@@ -182,14 +182,14 @@ class UnitOfWork:
     def put(self, row: Row) -> None:
         """Stage a changed row. `flush` writes it with a higher version."""
         match row:
+            case Reservation():
+                self._put_reservation(row)
             case Slot():
                 self.slots[row.id] = row
             case Hold():
                 self.holds[row.id] = row
             case Account():
                 self.accounts[row.id] = row
-            case Reservation():
-                self._put_reservation(row)
         key = (type(row), row.id)
         self._changed[key] = row
         if self._marked:
@@ -277,7 +277,7 @@ class UnitOfWork:
         known = self.reservations.get(row.id)
         held = () if known is None else known.leases
         # Unchanged leases are the same objects in both rows. Comparing identities is quick even for 10,000 leases.
-        kept = {*map(id, held)} & {*map(id, row.leases)}
+        kept = {*map(id, held)} & {*map(id, row.leases)} if held and row.leases else ()
         gone = [lease for lease in held if id(lease) not in kept]
         come = {lease.component: lease for lease in row.leases if id(lease) not in kept}
         for lease in gone:

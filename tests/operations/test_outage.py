@@ -6,6 +6,7 @@ import pytest
 
 from scheduler.operations.tick import commit as committing
 from scheduler.operations.tick.tick import PlanTooLateError, tick
+from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.view.memory import MemoryLeaderLock
 from tests.operations.harness import Harness
 
@@ -94,15 +95,16 @@ def _lease_slowly(harness: Harness, monkeypatch: pytest.MonkeyPatch, seconds: fl
     `renews`: the leader lock is renewed after each chunk.
     """
     monkeypatch.setattr(committing, "CHUNK", 1)
-    publish = harness.ports.view_cache.publish
+    flush = UnitOfWork.flush
 
-    def publish_slowly(changes: Any) -> None:
-        publish(changes)
+    def flush_slowly(work: UnitOfWork) -> ChangeSet:
+        changed = flush(work)
         harness.now += seconds
         if renews:
             harness.ports.lock.renew()
+        return changed
 
-    monkeypatch.setattr(harness.ports.view_cache, "publish", publish_slowly)
+    monkeypatch.setattr(UnitOfWork, "flush", flush_slowly)
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,9 @@ class _Writer:
         only this unit is skipped, so that one row never stops the whole fleet.
         """
         try:
+            if len(unit) == 1 and isinstance(unit[0], Assign):
+                reason = self._reservations.write(unit[0])
+                return [] if reason is None else [(unit[0], reason)]
             if isinstance(unit[0], Grant):
                 return [*self._reservations.grant([each for each in unit if isinstance(each, Grant)])]
             if isinstance(unit[0], Cores):

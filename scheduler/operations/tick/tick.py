@@ -13,7 +13,8 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.paused_gc import PausedGC
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports
+from scheduler.operations.tick.announcer import Announcer
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
 from scheduler.operations.tick.leader import Leader, take_leader_term
@@ -184,7 +185,7 @@ def _audit_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
 
 def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Ticked) -> None:
     """Commit a tick's plan in chunks. After each chunk publish its changes to the view and send its slow work and
-    notices.
+    notices, while the next chunk is written.
 
     A commit that has lasted for the whole time of the leader lock, or whose lock may run out, stops after its present
     chunk and requests another tick. That tick plans the rest again, with what has come meanwhile: interruptions first.
@@ -193,16 +194,17 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
     """
     decisions, now, began = ticked.plan.decisions, ticked.now, leader.clock()
     charged, seen = ticked.plan.charged, ticked.view.slots
-    for skipped, change_set, left in commit(
-        ports.store, decisions, ticked.rules, leader_term, ports.new_id, now, charged, seen
-    ):
-        ticked.skipped += skipped
-        ticked.outcomes.append(change_set)
-        announce(ports, change_set, kick=False)
-        if left and (leader.clock() - began >= leader.lock_seconds or not leader.trusts(ports.lock)):
-            ticked.cut = left
-            ports.notifier.kick()  # promise: long-commit-cut
-            break
+    with Announcer(ports) as announcer:
+        for skipped, change_set, left in commit(
+            ports.store, decisions, ticked.rules, leader_term, ports.new_id, now, charged, seen
+        ):
+            ticked.skipped += skipped
+            ticked.outcomes.append(change_set)
+            announcer.announce(change_set, is_last=not left)
+            if left and (leader.clock() - began >= leader.lock_seconds or not leader.trusts(ports.lock)):
+                ticked.cut = left
+                ports.notifier.kick()  # promise: long-commit-cut
+                break
     if not decisions and not charged and now - leader_term.ticked_at >= leader.interval / 2:
         with ports.store.transaction() as transaction:
             transaction.note_tick(leader_term, now)

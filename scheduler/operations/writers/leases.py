@@ -87,7 +87,7 @@ class LeaseWriter:
     def object_to(
         self,
         current: Reservation,
-        placements: Iterable[Placement],
+        placements: Sequence[Placement],
         *,
         leaving: Collection[str] = (),
         parting: Collection[tuple[str, str]] = (),
@@ -126,11 +126,15 @@ class LeaseWriter:
             occupied[slot.id].add(run.given[-1])
         return None
 
-    def _list_runs(self, current: Reservation, placements: Iterable[Placement]) -> Iterator[_Run]:
+    def _list_runs(self, current: Reservation, placements: Sequence[Placement]) -> Iterator[_Run]:
         """Group the placements of equal instances on one slot that follow each other, so that a gang is tested slot by
         slot and not instance by instance.
         """
         instances = self._find_instances(current, "essential")
+        if len(placements) == 1:
+            instance, (only,) = instances.get(placements[0].component), placements
+            yield _Run(only.slot, only.epoch, None if instance is None else instance.component, [only.resources])
+            return
         run: _Run | None = None
         for each in placements:
             instance = instances.get(each.component)
@@ -290,7 +294,7 @@ class LeaseWriter:
         lease of the first placement starts with `cost`. `told`: additional details of the event.
         """
         token = self.work.transaction.next_tokens(1)[0]  # promise: new-token
-        claimed = {(lease.component, lease.slot, lease.epoch): lease for lease in current.leases}
+        claimed = {(each.component, each.slot, each.epoch): each for each in current.leases}
         leases = tuple(
             msgspec.structs.replace(claim, state="held", token=token, assigned_at=self.now)
             if (claim := claimed.get((each.component, each.slot, each.epoch))) is not None
@@ -327,7 +331,9 @@ class LeaseWriter:
 
     def _use_slots(self, leases: Iterable[Lease]) -> None:
         """Add new leases to the number of uses of their slots' machines. These slots are no longer idle."""
-        for slot_id, count in Counter([lease.slot for lease in leases]).items():
+        names = [lease.slot for lease in leases]
+        # Speed: most reservations have one lease, and a Counter takes as long as a tenth of its write.
+        for slot_id, count in Counter(names).items() if len(names) != 1 else [(names[0], 1)]:
             slot = self.work.slots[slot_id]
             self.work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
 
