@@ -27,6 +27,8 @@ class Sizes:
     idle_rounds: int = 300
     seconds: float = 10.0
     """Duration of a round with concurrent producers."""
+    renewal_seconds: float = 60.0
+    """Duration of the renewals without a pause."""
 
 
 FULL: Final = Sizes()
@@ -41,6 +43,7 @@ QUICK: Final = Sizes(
     rounds=1,
     idle_rounds=60,
     seconds=3.0,
+    renewal_seconds=3.0,
 )
 
 
@@ -95,6 +98,14 @@ def list_rows(sizes: Sizes) -> tuple[Row, ...]:
         *_list_bulk("sqlite", "SQLite", sizes, {"lease": (7_000, 15_000), "intake": (20_000, 30_000)}, (3, 6)),
         Row("sqlite", "sqlite.release", f"release of {sizes.count:,}, SQLite", RATE, 10_000, 20_000),
         Row("sqlite", "sqlite.renew", f"renewals of {sizes.count:,} leases, SQLite", RATE, 5_000, 10_000),
+        Row(
+            "sqlite",
+            "sqlite.renew_on",
+            f"the same, again and again for {sizes.renewal_seconds:g} s: the slowest call",
+            RATE,
+            5_000,
+            None,
+        ),
         *_list_bulk("postgresql", "PostgreSQL", sizes, {"lease": (5_000, 10_000), "intake": (12_000, 20_000)}, (2, 4)),
         *_list_singles(sizes),
         *_list_ticks(sizes, size),

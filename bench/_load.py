@@ -1,7 +1,7 @@
 """What `bench.targets` measures through Celery on a whole stack.
 
-`python -m bench._load bulk [--postgresql] [--count N] [--many N]` prints, as JSON, rates of intake, of leases, of
-releases and of renewals. `python -m bench._load idle [--rounds N]` prints the milliseconds of an idle lease.
+`python -m bench._load bulk [--postgresql] [--count N] [--many N] [--seconds N]` prints, as JSON, rates of intake, of
+leases, of releases and of renewals. `python -m bench._load idle [--rounds N]` prints the milliseconds of an idle lease.
 """
 
 import argparse
@@ -28,26 +28,42 @@ Held = dict[str, int | None]
 """Reservations with the fencing tokens of their leases."""
 
 
-def measure_bulk(count: int, many: int, rounds: int, database_url: str | None) -> dict[str, Any]:
+def measure_bulk(count: int, many: int, rounds: int, seconds: float, database_url: str | None) -> dict[str, Any]:
     """Return the rates of one database, in reservations a second: medians of the rounds."""
     most = -(-(WARM_UP_COUNT + count * rounds + many) // SLOTS)
     with open_stack(slots=SLOTS, leases_per_slot=most, database_url=database_url) as (stack, client):
-        return measure_leases(stack, client, count, many, rounds)
+        return measure_leases(stack, client, count, many, rounds, seconds)
 
 
-def measure_leases(stack: Stack, client: Client, count: int, many: int, rounds: int) -> dict[str, Any]:
-    """Return the rates of leases, renewals and releases."""
+def measure_leases(stack: Stack, client: Client, count: int, many: int, rounds: int, seconds: float) -> dict[str, Any]:
+    """Return the rates of leases, renewals and releases. The leases are renewed again and again for `seconds`."""
     store = stack.open_store()
     lease_many(client, store, WARM_UP_COUNT, 0)
     leased = [count / lease_many(client, store, count, number + 1)["leased"] for number in range(rounds)]
     _show(f"{count:,} leases: " + ", ".join(f"{rate:,.0f}/s" for rate in leased))
     held = list_held(store, count)
     renewed = [_rate(client.renew_many, held) for _ in range(rounds)]
+    renewed_on = renew_on(client, held, seconds)
     released = _rate(client.release_many, held)
-    _show(f"renewals {median(renewed):,.0f}/s, releases {released:,.0f}/s")
+    _show(f"renewals {median(renewed):,.0f}/s, slowest {min(renewed_on):,.0f}/s, releases {released:,.0f}/s")
     lease_rate = many / lease_many(client, store, many, rounds + 1)["leased"]
     store.close()
-    return {"lease": median(leased), "lease_many": lease_rate, "renew": median(renewed), "release": released}
+    return {
+        "lease": median(leased),
+        "lease_many": lease_rate,
+        "renew": median(renewed),
+        "renew_on": min(renewed_on),
+        "release": released,
+    }
+
+
+def renew_on(client: Client, held: Held, seconds: float) -> list[float]:
+    """Renew all these leases again and again for `seconds`. Return the renewals a second of each call."""
+    until, rates = perf_counter() + seconds, [_rate(client.renew_many, held)]
+    while perf_counter() < until:
+        rates.append(_rate(client.renew_many, held))
+    _show(f"{len(rates)} calls of {len(held):,} renewals: median {median(rates):,.0f}/s, slowest {min(rates):,.0f}/s")
+    return rates
 
 
 def list_held(store: Store, count: int) -> Held:
@@ -100,6 +116,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000, help="reservations in one call; default: %(default)s")
     parser.add_argument("--many", type=int, default=100_000, help="the same, for one large call; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, or single leases; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of renewals without a pause; default: %(default)s")
     options = parser.parse_args()
     if options.what == "idle":
         json.dump(measure_idle(options.rounds), sys.stdout)
@@ -107,7 +124,7 @@ def main() -> None:
     with open_postgresql() if options.postgresql else nullcontext() as url:
         found = {"intake": measure_intake(options.count, options.rounds, url)}
     with open_postgresql() if options.postgresql else nullcontext() as url:
-        found |= measure_bulk(options.count, options.many, options.rounds, url)
+        found |= measure_bulk(options.count, options.many, options.rounds, options.seconds, url)
     json.dump(found, sys.stdout)
 
 

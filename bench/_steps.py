@@ -25,7 +25,8 @@ class Step(NamedTuple):
 
 def list_steps(sizes: Sizes) -> tuple[Step, ...]:
     """Return all steps in the order in which they run."""
-    bulk = ("bulk", "--count", f"{sizes.count}", "--many", f"{sizes.many}", "--rounds", f"{sizes.rounds}")
+    counts_of_bulk = ("--count", f"{sizes.count}", "--many", f"{sizes.many}", "--rounds", f"{sizes.rounds}")
+    bulk = ("bulk", *counts_of_bulk, "--seconds", f"{sizes.renewal_seconds}")
     singles = ("--producers", f"{sizes.producers}", "--seconds", f"{sizes.seconds}", "--rounds", f"{sizes.rounds}")
     counts = [f"{count}" for count in sorted({1_000, sizes.count, sizes.many})]
     tick = ("--slots", f"{sizes.slots}", "--pending", f"{sizes.pending}", "--json")

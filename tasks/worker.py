@@ -5,6 +5,7 @@ It does the same as `celery -A tasks.app worker -Q QUEUE …`. In addition it ta
 does not import a `tasks.py` of the working folder, and prints faults of the configuration as lines.
 """
 
+import gc
 import sys
 import warnings
 from collections.abc import Sequence
@@ -67,6 +68,9 @@ def main(arguments: Sequence[str]) -> None:
             services.warm_up(fleet=True)
         # Not by Celery's command line, which imports all of its commands first, also those of Flower.
         worker = app.Worker(**worker_options(queue, settings.celery.concurrency))
+    # The objects of the imports stay. Collections here and in the processes of the pool leave them out, so a list of
+    # requests does not make the collector look at all of them.
+    gc.freeze()
     worker.start()
     leave(worker.exitcode, worker.pool)
 

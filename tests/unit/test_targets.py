@@ -50,7 +50,8 @@ def answer(step: Step) -> Any:
     sizes = FULL.large_slots if step.name == "quota_large" else FULL.slots
     answers: dict[str, Any] = {
         "bench._others": {"celery": others, "dask": others, "ray": {"skipped": "no wheel"}},
-        "bench._load": {"lease": 6_500.0, "lease_many": 2_000.0, "intake": 31_000.0, "renew": 1.0, "release": 2.0},
+        "bench._load": {"lease": 6_500.0, "lease_many": 2_000.0, "intake": 31_000.0, "renew": 1.0, "release": 2.0}
+        | {"renew_on": 1.0},
         "bench.producers": [{"rate": 900.0, "cpu_us": {"producers": 10.0}}, {"rate": 1_100.0, "cpu_us": {}}],
         "bench.tick": dict.fromkeys(STAGES, stage),
         "bench.plan": plans,
