@@ -14,7 +14,7 @@ import redis
 HOPS = (
     ("the client sent the request", "LPUSH reservations "),
     ("the intake's main process took it", "HSET unacked "),
-    ("the intake committed, and publishes", "EVALSHA "),
+    ("the intake committed, and publishes", "EVALSHA *{prefix}view:building "),
     ("the intake kicks", "SET {prefix}kick "),
     ("the message for a tick is sent", "LPUSH ticks "),
     ("the answer is sent", "RPUSH {prefix}reply:"),
@@ -24,8 +24,8 @@ HOPS = (
     ("the tick committed, and publishes", "XADD {prefix}view:deltas "),
     ("the notice is sent", "PUBLISH {prefix}notice:"),
 )
-"""What each hop ends with: a name, and the start of the command that Redis then receives. Each is searched after the
-one before it, but the answer, which is sent beside the tick.
+"""What each hop ends with: a name, and the start of the command that Redis then receives, or its start, `*`, and a text
+that it contains. Each is searched after the one before it, but the answer, which is sent beside the tick.
 """
 ASIDE = "the answer is sent"
 
@@ -49,10 +49,10 @@ class Monitor:
         place = 0
         seen = [each for each in self.seen if began <= each[0] <= ended]
         for name, start in HOPS:
-            wanted = start.format(prefix=prefix)
+            wanted, _, inner = start.format(prefix=prefix).partition("*")
             for number in range(place, len(seen)):
                 at, command = seen[number]
-                if command.startswith(wanted):
+                if command.startswith(wanted) and inner in command:
                     found[name] = at - began
                     place = place if name == ASIDE else number + 1
                     break

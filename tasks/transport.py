@@ -1,13 +1,10 @@
-"""Celery's Redis transport with a check of messages, cluster time instead of wall clocks, and fewer clients.
+"""Celery's Redis transport with a check of messages, cluster time instead of wall clocks, and one client.
 
 A message that is none of Leasehold's task messages is logged and dropped. In kombu and Celery an envelope that lacks a
 field ends the worker, even a single line that is not JSON.
 
 Expired messages are dropped here as well. Celery would store, discard and acknowledge each in several round trips; for
 a worker that finds a thousand old ticks after a pause that would take longer than the pause.
-
-One client of Redis serves each pool of connections. kombu makes one for every command, at a millisecond each, which was
-a third of the work of a worker's main process.
 """
 
 from functools import cache, partial
@@ -18,6 +15,7 @@ from kombu.transport import redis
 from kombu.utils.json import loads
 from redis.exceptions import ResponseError
 
+from leasehold.common.kept_client import KeptClient
 from leasehold.common.names import DEFAULT_PREFIX, QUEUE_NAMES, RESERVATIONS, TASK_PREFIX
 from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
@@ -50,26 +48,14 @@ def _known_tasks(queue: str) -> frozenset[str]:
     return frozenset(name for name in app.tasks if name.startswith(f"{TASK_PREFIX}.{queue}."))
 
 
-class Channel(redis.Channel):
+class Channel(KeptClient, redis.Channel):
     """A kombu channel that drops messages that cannot be decoded, keeps one Redis client, and reports its own closing
     as a lost connection.
     """
 
     QoS = QoS
     connection: Any
-    _kept: Any = None
     _take_messages: Any = None
-
-    def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
-        """Return the Redis client of this channel. kombu's asynchronous client has a connection of its own. For all
-        other uses one client serves, also from several threads: it takes a connection from the pool for each command.
-        """
-        if asynchronous:
-            return super()._create_client(asynchronous=True)  # type: ignore[misc] # the stubs leave it out
-        # After a lost connection the channel has a new pool.
-        if self._kept is None or self._kept.connection_pool is not self.pool:
-            self._kept = super()._create_client()  # type: ignore[misc] # as above
-        return self._kept
 
     def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         """Return the parameters of a connection to Redis. Raises ConnectionError if the channel is closed: the
@@ -79,7 +65,7 @@ class Channel(redis.Channel):
             # kombu's method fails with AttributeError. When a connection is lost during a declaration, kombu opens a
             # new channel for the declared object, but the publisher keeps the closed one.
             raise ConnectionError(_CLOSED)
-        return super()._connparams(asynchronous)  # type: ignore[misc] # as above
+        return super()._connparams(asynchronous)  # type: ignore[misc] # the stubs leave it out
 
     def set_aside_wrong_keys(self) -> set[str]:
         """Rename the broker's keys in Redis that have a wrong type, and return their names."""

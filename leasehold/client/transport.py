@@ -208,6 +208,7 @@ class _Sender:
                     args=[] if argument is None else [argument],
                     # The default exchange writes to the list directly and needs no binding, which a flush could remove.
                     queue=Queue(queue, routing_key=queue),  # type: ignore[arg-type]  # the stubs know names only
+                    declare=[],
                     producer=producer,
                     ignore_result=True,
                     argsrepr=shown,
@@ -261,6 +262,8 @@ def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
     from kombu.connection import Connection
     from kombu.pools import ProducerPool
 
+    from leasehold.client.broker import Transport
+
     options = {
         "socket_timeout": SOCKET_SECONDS,
         "socket_connect_timeout": CONNECT_SECONDS,
@@ -273,7 +276,9 @@ def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
     }
     # By default kombu does not verify certificates. Parameters of the URL have precedence.
     tls = {"ssl_cert_reqs": "required"} if url.startswith("rediss://") else False
-    connection = Connection(url, ssl=tls, transport_options=options, connect_timeout=CONNECT_SECONDS)
+    connection = Connection(
+        url, transport=Transport, ssl=tls, transport_options=options, connect_timeout=CONNECT_SECONDS
+    )
     producers = {} if signer is None else {"Producer": make_signing_producer(signer)}
     return ProducerPool(connections=connection.Pool(_CONNECTIONS), limit=_CONNECTIONS, **producers)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.operations.commands import intake, submit
+from scheduler.operations.commands import submit
 from scheduler.ports import StaleWriteError
 from tests.operations.harness import CONFIG, Harness
 
@@ -42,7 +42,7 @@ def test_a_request_is_not_carried_out_while_rules_change_again_and_again(
         change_rules(harness, SMALLER)
         return inner(*arguments)
 
-    monkeypatch.setattr(intake, "foresee", change_first)
+    monkeypatch.setattr("scheduler.operations.commands.intake.foresee", change_first)
     with pytest.raises(StaleWriteError, match="the rules changed"):
         harness.submit("r2")
     assert [row.id for row in harness.store.find_reservations()] == ["r1"]

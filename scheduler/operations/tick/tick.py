@@ -7,6 +7,7 @@ docs/reference/consistency.md, "Decisions" and "Belief", explains the failure th
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from scheduler.model.decisions import Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
@@ -28,6 +29,7 @@ LOAD_PAUSES = (0.1, 0.3, 1.0)
 fails.
 """
 LOAD_FAILURES = "leasehold_view_load_failures_total"
+T = TypeVar("T")
 
 
 class PlanTooLateError(Exception):
@@ -98,7 +100,7 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     # In this order: changes that come with later requests for a tick may be missing in the view, and the time and the
     # rules are not older than the view.
     ports.notifier.hear()
-    view = _catch_up(ports)
+    view = _keep_trying(ports, leader, ports.view_cache.catch_up)
     cluster = check_membership(ports)
     leader_term = take_leader_term(ports, leader, cluster.leader_term)
     if view is None:
@@ -143,29 +145,27 @@ def decide(
 
 
 def load_view(ports: Ports, leader: Leader) -> View:
-    """Return the current view. This is this process's own copy brought up to date, else the view loaded from Redis,
-    else one that is rebuilt from SQL.
+    """Return the current view: this process's own copy brought up to date, else the whole view loaded from Redis, else
+    one rebuilt from SQL. Raises ViewUnavailableError after the last try.
+    """
+    return _keep_trying(ports, leader, lambda: _load_once(ports))
 
-    If Redis cannot be read, the failure is counted and loading is tried again after growing pauses, while this process
-    certainly has the leader lock. Raises ViewUnavailableError after the last try.
+
+def _keep_trying(ports: Ports, leader: Leader, read: Callable[[], T]) -> T:
+    """Return the result of `read`, a read of the view.
+
+    If Redis cannot be read, the failure is counted and the read is tried again after growing pauses, as long as this
+    process certainly still has the leader lock. Raises ViewUnavailableError after the last try.
     """
     for pause in LOAD_PAUSES:
         try:
-            return _load_once(ports)
+            return read()
         except ViewUnavailableError:
             ports.meter.count(LOAD_FAILURES, {})
             if not leader.trusts(ports.lock):
                 raise
             leader.pause(pause)
-    return _load_once(ports)
-
-
-def _catch_up(ports: Ports) -> View | None:
-    """Return this process's own copy of the view, brought up to date; None if it has none or Redis cannot be read."""
-    try:
-        return ports.view_cache.catch_up()
-    except ViewUnavailableError:
-        return None
+    return read()
 
 
 def _load_once(ports: Ports) -> View:
