@@ -91,7 +91,7 @@ class PunctualScheduler(Scheduler):
         from tasks.app import services  # noqa: PLC0415 - the app names this module as its scheduler
 
         try:
-            services.ensure_membership()
+            services.ensure_membership_of_sender()
         except ForeignClusterError as error:
             type(self).refusal = str(error)
             raise SystemExit from None

@@ -37,6 +37,7 @@ from workers.settings import Settings
 if TYPE_CHECKING:
     from scheduler.operations.ports import Ports
     from scheduler.operations.tick.leader import Leader
+    from scheduler.ports import ClusterNumbers, ClusterSource
     from scheduler.view.redis_clock import RedisClock
     from scheduler.view.redis_ports import Renewal
     from workers.ec2.clients import Ec2Access
@@ -271,6 +272,20 @@ class Services:
         """
         self._membership.ensure(self.ports)
 
+    def ensure_membership_of_sender(self) -> None:
+        """Check the membership like `ensure_membership`, for a process that sends messages and writes nothing into the
+        database.
+        """
+        from scheduler.view.redis_ports import RedisRecord
+
+        self._membership.compare(self._cluster, RedisRecord(self.redis, self.settings.view.prefix))
+
+    @once_per_process
+    def _cluster(self) -> "ClusterSource[ClusterNumbers]":
+        from scheduler.store.cluster_file import open_cluster
+
+        return open_cluster(self.settings.database_url)
+
     def _open_fleet(self) -> Fleet:
         from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
         from workers.ec2.fleet import make_fleet
@@ -290,14 +305,14 @@ def find_foreign(settings: Settings) -> str | None:
     Return None if neither is the case, or if the database is unavailable. This function opens connections of its own
     and closes them.
     """
-    from scheduler.store.opening import open_store
+    from scheduler.store.cluster_file import open_cluster
     from scheduler.view.connection import make_redis
     from scheduler.view.redis_ports import RedisRecord
 
     client = make_redis(settings.view_url or "", socket_seconds=START_SECONDS, connect_seconds=START_SECONDS)
-    with closing(open_store(settings.database_url)) as store, client, suppress(StoreUnavailableError):
+    with closing(open_cluster(settings.database_url)) as source, client, suppress(StoreUnavailableError):
         try:
-            compare_membership(store, RedisRecord(client, settings.view.prefix))
+            compare_membership(source, RedisRecord(client, settings.view.prefix))
         except (ForeignClusterError, DatabaseWentBackError) as error:
             return str(error)
     return None

@@ -1,6 +1,5 @@
 """The formats of the option `--output`: tables for people; JSON, YAML and CSV for programs."""
 
-import csv
 import json
 import math
 import re
@@ -69,7 +68,9 @@ def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print comma-separated values with a header (RFC 4180). None becomes an empty value. Control characters in texts
     become escapes.
     """
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    from csv import writer as make_writer
+
+    writer = make_writer(sys.stdout, lineterminator="\n")
     writer.writerow(header)
     writer.writerows([[make_visible(each) if isinstance(each, str) else each for each in row] for row in rows])
 

@@ -3,7 +3,6 @@ phase of a reservation.
 """
 
 import contextlib
-import secrets
 import sys
 import threading
 import time
@@ -64,9 +63,11 @@ def run(
     """
     if isinstance(items, list):
         raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
+    from secrets import token_hex
+
     from leasehold.leased_command import OF_A_SIGNAL, CommandGroup, NotStarted, Signals, Stopped
 
-    fields = {"id": f"r-{secrets.token_hex(8)}", "ttl": DEFAULT_TTL, **items}
+    fields = {"id": f"r-{token_hex(8)}", "ttl": DEFAULT_TTL, **items}
     group = CommandGroup()
     with connect(timeout) as client:
         # This check comes before signals are handled, because a signal cancels the reservation, and another process may

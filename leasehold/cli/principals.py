@@ -3,7 +3,6 @@ their keys. They read and write the database themselves, without a worker.
 """
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,9 +141,11 @@ def _writing(path: Path | None, *, replaces: bool) -> Iterator[IO[str] | None]:
         return
     if path.exists() and not replaces:
         raise CommandError(f"{path}: expected no file there yet, got a file", BAD_INPUT)
+    from tempfile import mkstemp
+
     try:
         # mkstemp creates the file with mode 0600, so it is never readable by others.
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor, temporary = mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
         raise CommandError(f"{path}: expected a file that can be written, got {error.strerror}", BAD_INPUT) from None
     try:

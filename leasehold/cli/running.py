@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +58,8 @@ def up(
     if detach:
         _detach(config)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     from leasehold.stack import Stack
 
     stack = Stack(config=config, on_progress=_print_progress)

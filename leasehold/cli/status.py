@@ -5,10 +5,8 @@ health probes.
 import os
 from collections import Counter
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import msgspec
 import typer
 
 from leasehold.cli.connecting import adopt_stack
@@ -18,6 +16,7 @@ from leasehold.cli.root import app, example
 from leasehold.errors import LeaseholdError, UntrustedFolder
 
 if TYPE_CHECKING:
+    from leasehold.cli.health import Status
     from leasehold.client.client import Client
 
 OK: Final = 0
@@ -31,40 +30,6 @@ _CLOCK_SECONDS: Final = 1.0
 no problem.
 """
 _DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
-
-
-class Status(msgspec.Struct, kw_only=True):
-    """The output of `leasehold status --json`. `state` is `ok`, `degraded` or `down`; `problems` are the reasons if it
-    is not `ok`.
-    """
-
-    state: str
-    problems: list[str]
-    reservations: dict[str, int] = {}
-    slots: dict[str, int] = {}
-    queues: dict[str, int] = {}
-    term: int | None = None
-    leads_now: bool = False
-    tick_age_seconds: float | None = None
-    tick_seconds: float | None = None
-    accounts: dict[str, int] = {}
-    """Quota account -> the best level (class of service, 0 is best) that the account can pay for; 5: it can pay for
-    none.
-    """
-    waiting: list[str] = []
-    """The ids of the pending reservations, in the order in which they are served."""
-    leader: str | None = None
-    """The process that ran the last tick (run of the scheduler), as `host:pid`."""
-    view_lag_seconds: float | None = None
-    """By how many seconds the view (the copy of the state in Redis) was behind the database when the leader last
-    compared them: the age of the oldest change that the view lacked, or 0.
-    """
-    clocks: list[dict[str, Any]] = []
-    """The processes whose wall clock is more than a second off cluster time (the time of the database), with `process`,
-    `host` and `seconds` (positive if the clock is ahead). No scheduling decision depends on wall clocks.
-    """
-    urls: dict[str, str] = {}
-    """Addresses without passwords: of the broker, and of the web pages of a stack that runs in this folder or above."""
 
 
 @app.command(
@@ -102,7 +67,8 @@ def status(
     raise typer.Exit(code)
 
 
-def _read(probe: bool) -> tuple[Status, int]:
+def _read(probe: bool) -> "tuple[Status, int]":
+    from leasehold.cli.health import Status
     from leasehold.client.client import Client
 
     try:
@@ -117,11 +83,13 @@ def _read(probe: bool) -> tuple[Status, int]:
     return found, DEGRADED if found.problems else OK
 
 
-def _assess(client: "Client", probe: bool) -> Status:
+def _assess(client: "Client", probe: bool) -> "Status":
     """Return the status of a stack, with the problems found. The caller sets the field `state` later. With `probe`,
     also check the workers of each queue.
     """
     offsets = client.probe.clock_offsets()
+    from leasehold.cli.health import Status
+
     found = Status(
         state="ok",
         problems=[],
@@ -159,6 +127,8 @@ def _find_schema_fault() -> str | None:
 
     Return None too if no database is configured, and in an installation without SQLAlchemy.
     """
+    from importlib.util import find_spec
+
     url = os.environ.get(_DATABASE_VARIABLE)
     if not url or find_spec("sqlalchemy") is None:
         return None
@@ -179,7 +149,7 @@ def _find_schema_fault() -> str | None:
         return str(error)
 
 
-def _read_report(found: Status, report: dict[str, Any], now: float) -> None:
+def _read_report(found: "Status", report: dict[str, Any], now: float) -> None:
     if not report:
         found.problems.append("there was no tick yet")
         return
@@ -192,7 +162,7 @@ def _read_report(found: Status, report: dict[str, Any], now: float) -> None:
         found.problems.append(f"the last tick was {show_seconds(found.tick_age_seconds)} ago")
 
 
-def _describe(found: Status) -> list[object]:
+def _describe(found: "Status") -> list[object]:
     from scheduler.model.accounts import FREE
 
     age = "never" if found.tick_age_seconds is None else f"{show_seconds(found.tick_age_seconds)} ago"

@@ -5,22 +5,24 @@ it.
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from scheduler.model.slots import Machine
 from scheduler.ports import (
+    ClusterNumbers,
     ClusterRecord,
     ClusterRow,
+    ClusterSource,
     DatabaseWentBackError,
     ForeignClusterError,
     ForeignMachineError,
-    Store,
     ViewUnavailableError,
 )
 
 if TYPE_CHECKING:
     from scheduler.operations.ports import Ports
 
+Row = TypeVar("Row", bound=ClusterNumbers)
 CHECK_SECONDS: Final = 1.0
 """Seconds for which a process relies on its last check that database and Redis belong to one cluster."""
 
@@ -42,7 +44,7 @@ class MembershipCheck:
         """
         self.compare(ports.store, ports.record)
 
-    def compare(self, store: Store, record: ClusterRecord | None) -> None:
+    def compare(self, store: ClusterSource[ClusterNumbers], record: ClusterRecord | None) -> None:
         """Check that database and Redis belong to one cluster, unless a check has just succeeded. For processes without
         Ports, such as the metrics process. Raises the errors of `ensure`.
         """
@@ -64,7 +66,7 @@ def check_membership(ports: "Ports") -> ClusterRow:
     return compare_membership(ports.store, ports.record)
 
 
-def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow:
+def compare_membership(store: ClusterSource[Row], record: ClusterRecord | None) -> Row:
     """Check that `store` and `record` (the cluster record in Redis) belong to one cluster. Return the database's row
     about the cluster. Raises ForeignClusterError or DatabaseWentBackError.
     """
@@ -73,7 +75,7 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
     return row
 
 
-def _compare(store: Store, record: ClusterRecord | None) -> ClusterRow:
+def _compare(store: ClusterSource[Row], record: ClusterRecord | None) -> Row:
     if record is None:
         return store.read_cluster()
     try:
@@ -103,11 +105,11 @@ def keep_record(ports: "Ports", row: ClusterRow) -> None:
         _keep(ports.record, row)
 
 
-def _keep(record: ClusterRecord, row: ClusterRow) -> None:
+def _keep(record: ClusterRecord, row: ClusterNumbers) -> None:
     _refuse_foreign(row, record.keep(row.identity, row.term, row.token))
 
 
-def _refuse_foreign(row: ClusterRow, identity: str) -> None:
+def _refuse_foreign(row: ClusterNumbers, identity: str) -> None:
     if identity != row.identity:
         raise ForeignClusterError(
             f"Redis belongs to cluster {identity}, the database to cluster {row.identity}:"

@@ -5,7 +5,9 @@ of its adapters. Times are seconds since the epoch unless a name states otherwis
 """
 
 from scheduler.ports.cluster import (
+    ClusterNumbers,
     ClusterRow,
+    ClusterSource,
     DatabaseWentBackError,
     ForeignClusterError,
     ForeignMachineError,
@@ -62,8 +64,10 @@ __all__ = [
     "AppliedRules",
     "Category",
     "CloudError",
+    "ClusterNumbers",
     "ClusterRecord",
     "ClusterRow",
+    "ClusterSource",
     "ConflictError",
     "DatabaseWentBackError",
     "Defect",

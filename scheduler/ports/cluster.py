@@ -2,6 +2,8 @@
 prevent its use: it is unavailable, belongs to another cluster, or is older than what this cluster has seen.
 """
 
+from typing import Protocol, TypeVar
+
 import msgspec
 
 
@@ -43,23 +45,15 @@ class LeaderTerm(msgspec.Struct, frozen=True):
     ticked_at: float = 0.0
 
 
-class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The database's only row about the whole cluster, read together with cluster time by one statement."""
+class ClusterNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """What shows that a database belongs to a cluster, and that it is not an older state of it."""
 
-    now: float
-    """Cluster time in seconds since the epoch."""
     identity: str
     term: int
     token: int
     """The highest fencing token that was given to a lease."""
     restores: int
     """How often a restore replaced the contents of this database, plus how often one let term and token jump."""
-    principals_version: int
-    reference_offset: float = 0.0
-    """Cluster time minus the database's own clock, in seconds. It makes up for the jumps of this clock."""
-    leader_term: LeaderTerm = LeaderTerm(0, "")
-    rules_version: int = 0
-    """Version of the scheduling rules in force; 0 before the first rules."""
 
     def refuse_older(self, term: int, token: int, source: str) -> None:
         """Raise DatabaseWentBackError if `source` (such as Redis) has seen a higher term or token than this row has."""
@@ -68,3 +62,31 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
                 f"the database of cluster {self.identity} is an older state: it has term {self.term} and token"
                 f" {self.token}, {source} has seen term {term} and token {token}: run `leasehold restore --in-place`"
             )
+
+
+class ClusterRow(ClusterNumbers, frozen=True, kw_only=True):
+    """The database's only row about the whole cluster, read together with cluster time by one statement."""
+
+    now: float
+    """Cluster time in seconds since the epoch."""
+    principals_version: int
+    reference_offset: float = 0.0
+    """Cluster time minus the database's own clock, in seconds. It makes up for the jumps of this clock."""
+    leader_term: LeaderTerm = LeaderTerm(0, "")
+    rules_version: int = 0
+    """Version of the scheduling rules in force; 0 before the first rules."""
+
+
+Row_co = TypeVar("Row_co", bound=ClusterNumbers, covariant=True)
+
+
+class ClusterSource(Protocol[Row_co]):
+    """What the check of the membership needs of a database. Each Store is one; a process that only checks the
+    membership needs no more.
+    """
+
+    def read_cluster(self) -> Row_co:
+        """Return the row about the cluster. Raises the errors of `Store.read_cluster`."""
+
+    def accept_restores(self, restores: int) -> None:
+        """Note that the check of the membership has accepted a database with this number of restores. See Store."""

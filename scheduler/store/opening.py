@@ -12,7 +12,6 @@ from leasehold.common.masking import mask_url
 from scheduler.model.validation import fault
 from scheduler.ports import Store
 from scheduler.store.dialect import Dialect
-from scheduler.store.memory import MemoryStore
 from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import SqliteDialect
 
@@ -29,6 +28,8 @@ def open_store(url: str, clock: Callable[[], float] | None = None) -> Store:
     `clock`: for tests, a function that returns cluster time in seconds since the epoch; PostgreSQL ignores it.
     """
     if url == MEMORY:
+        from scheduler.store.memory import MemoryStore  # noqa: PLC0415 - only simulations and tests use it
+
         return MemoryStore(clock or time.time)
     return SqlStore(choose_dialect(url, clock))
 

@@ -53,7 +53,7 @@ def find_fault_of_file(path: Path) -> str | None:
     database cannot be read.
     """
     try:
-        with closing(_open(path)) as connection:
+        with closing(open_file(path)) as connection:
             has_table = connection.execute(_HAS_TABLE).fetchone() is not None
             row = connection.execute(SELECT_REVISION).fetchone() if has_table else None
     except sqlite3.Error:
@@ -61,5 +61,6 @@ def find_fault_of_file(path: Path) -> str | None:
     return judge_revision(None if row is None else row[0])
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def open_file(path: Path) -> sqlite3.Connection:
+    """Open an SQLite database that exists. Raises sqlite3.Error if it cannot be opened."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_SECONDS)

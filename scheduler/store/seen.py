@@ -3,9 +3,22 @@ that the database is in an older state. Another number of restores shows that th
 """
 
 import threading
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from scheduler.ports import ClusterRow, DatabaseWentBackError, ForeignClusterError
-from scheduler.store.session import Session
+from scheduler.ports import ClusterNumbers, ClusterRow, DatabaseWentBackError, ForeignClusterError
+
+if TYPE_CHECKING:
+    from scheduler.store.session import Session
+
+Row = TypeVar("Row", bound=ClusterNumbers)
+Row_co = TypeVar("Row_co", bound=ClusterNumbers, covariant=True)
+
+
+class Reader(Protocol[Row_co]):
+    """An open connection that reads the row about the cluster."""
+
+    def read_cluster(self) -> Row_co:
+        """Return the row about the cluster."""
 
 
 class HighestSeen:
@@ -25,7 +38,7 @@ class HighestSeen:
         with self._guard:
             self._restores = restores
 
-    def read_to_write(self, session: Session) -> ClusterRow:
+    def read_to_write(self, session: "Session") -> ClusterRow:
         """Read the row about the cluster at the begin of a transaction, and return it.
 
         Raises the errors of `read`, and DatabaseWentBackError if a backup was restored after the last check of the
@@ -40,7 +53,7 @@ class HighestSeen:
             )
         return row
 
-    def read(self, session: Session) -> ClusterRow:
+    def read(self, session: Reader[Row]) -> Row:
         """Read the row about the cluster and return it.
 
         Raises DatabaseWentBackError if its leader term or fencing token is lower than this process has read before, and

@@ -21,6 +21,15 @@ services.import_adapters()
 [importlib.import_module(each) for each in MODULES]
 """
 BEAT: Final = "import tasks.clock, tasks.beat; from tasks.app import app, services"
+MEMBERSHIP: Final = """
+import os
+os.environ["LEASEHOLD_DATABASE__URL"] = "sqlite:///missing.db"
+os.environ["LEASEHOLD_BROKER__URL"] = "redis://127.0.0.1:1/0"
+import tasks.clock, tasks.beat
+from tasks.app import app, refuse_foreign, services
+refuse_foreign()
+assert tasks.beat.PunctualScheduler(app, lazy=True)._may_send()
+"""
 FLOWER: Final = "import tasks.monitor; from tasks.app import app, services"
 SCHEMA: Final = """
 import os
@@ -36,6 +45,7 @@ CODE: Final = {
     "list": COMMAND.format(words=["list", "--limit", "3", "--phase", "pending"]),
     "a worker": WORKER,
     "beat": BEAT,
+    "beat on SQLite": MEMBERSHIP,
     "flower": FLOWER,
     "metrics": "import workers.exporter",
 }
@@ -48,14 +58,17 @@ OPERATIONS: Final = (
     "scheduler.explain",
 )
 EMULATOR: Final = ("scheduler.simulation.cluster", "workers.ec2.emulator", "scheduler.store.postgresql")
+OF_FEW_COMMANDS: Final = ("concurrent.futures", "csv", "logging", "msgspec", "secrets", "tempfile")
+"""Modules that only single commands need, so that the others and `--help` do without them."""
 HEAVY: Final[dict[str, tuple[str, ...]]] = {
     "import leasehold": (*LIBRARIES, *SERVICE, "pydantic", "redis", "typer", "msgspec", "importlib.metadata"),
-    "help": (*LIBRARIES, *SERVICE, "pydantic", "redis", "asyncio", "importlib.metadata", "scheduler"),
+    "help": (*LIBRARIES, *SERVICE, *OF_FEW_COMMANDS, "pydantic", "redis", "asyncio", "importlib.metadata", "scheduler"),
     "status": (*LIBRARIES, *SERVICE, "pydantic"),
     "status of a database": (*LIBRARIES, *SERVICE, "pydantic"),
     "list": (*LIBRARIES, *SERVICE, "pydantic"),
     "a worker": (*LIBRARIES, *EMULATOR, "flower", "prometheus_client", "pydantic", "typer"),
     "beat": (*LIBRARIES, *EMULATOR, *OPERATIONS, "flower", "prometheus_client", "pydantic", "tenacity", "typer"),
+    "beat on SQLite": (*LIBRARIES, *EMULATOR, *OPERATIONS, "flower", "pydantic", "sqlalchemy", "typer"),
     "flower": (*LIBRARIES, *EMULATOR, *OPERATIONS, "pydantic", "tenacity", "typer"),
     "metrics": (*LIBRARIES, *EMULATOR, *OPERATIONS, "celery", "kombu", "flower", "pydantic", "typer"),
 }

@@ -27,7 +27,7 @@ def fire(monkeypatch: pytest.MonkeyPatch, found: Exception | None) -> None:
         if found is not None:
             raise found
 
-    monkeypatch.setattr(services, "ensure_membership", check)
+    monkeypatch.setattr(services, "ensure_membership_of_sender", check)
     beat = PunctualScheduler(app, schedule={}, lazy=True)
     beat.apply_entry(ScheduleEntry(name="a tick", task="a", schedule=schedule(60), app=app))
 

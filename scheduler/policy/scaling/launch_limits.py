@@ -4,11 +4,11 @@ boots.
 Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from scheduler.model.decisions import Launch
 from scheduler.model.labels import Labels
@@ -87,6 +87,21 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType(
 ORDER_OF_CODES: Final = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
 """Waiting codes in order: if several apply, the first one is reported."""
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
+_Value = TypeVar("_Value")
+
+
+class _ByPool(dict[str, _Value]):
+    """A table that is filled for a pool when the pool is looked up first."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[str], _Value]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, name: str) -> _Value:
+        value = self[name] = self._find(name)
+        return value
 
 
 class LaunchLimits:
@@ -102,10 +117,10 @@ class LaunchLimits:
         self.next_end = inf
         """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
         self._launches_in = dict.fromkeys(cycle.pools, 0)
-        self._active = {
-            name: sum(p.state not in INACTIVE for p in slot_infos) for name, slot_infos in cycle.pools.items()
-        }
-        self._choices = {name: list_choices(cycle.rules.pools[name]) for name in cycle.pools}
+        # Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot
+        # is active, empty, or cordoned and ready, so that a later count finds the same slots.
+        self._active = _ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
+        self._choices = _ByPool(lambda name: list_choices(cycle.rules.pools[name]))
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
@@ -115,14 +130,12 @@ class LaunchLimits:
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
-        self._cordoned = {
-            name: [p for p in slot_infos if p.slot.cordoned and p.state == "ready" and not p.stuck]
-            for name, slot_infos in cycle.pools.items()
-        }
-        self._empty = {
-            name: [p for p in reversed(slot_infos) if p.state == "empty" and not p.slot.cordoned]
-            for name, slot_infos in cycle.pools.items()
-        }
+        self._cordoned = _ByPool(
+            lambda name: [p for p in cycle.pools[name] if p.slot.cordoned and p.state == "ready" and not p.stuck]
+        )
+        self._empty = _ByPool(
+            lambda name: [p for p in reversed(cycle.pools[name]) if p.state == "empty" and not p.slot.cordoned]
+        )
 
     def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield each `max_slots` that limits a pool, as (maximum, the pools whose slots count)."""
@@ -130,7 +143,7 @@ class LaunchLimits:
         pool, own = rules.pools[name], rules.scheduler.system.get(rules.pools[name].system)
         yield pool.max_slots or 0, (name,)
         if rules.scheduler.max_slots:
-            yield rules.scheduler.max_slots, tuple({**self._active, **self._strangers})
+            yield rules.scheduler.max_slots, tuple({**self._cycle.pools, **self._strangers})
         if own is not None and own.max_slots:
             yield own.max_slots, rules.pools_of_system[pool.system]
 
@@ -302,7 +315,10 @@ class LaunchLimits:
         """Count the active slots of these pools, and the machines that belong to no slot."""
         if len(pools) == 1 and not self._strangers:
             return self._active[pools[0]]
-        return sum(self._active.get(name, 0) + self._count_strangers(name) for name in pools)
+        return sum(self._count_active(name) + self._count_strangers(name) for name in pools)
+
+    def _count_active(self, name: str) -> int:
+        return self._active[name] if name in self._cycle.pools else 0
 
     def _count_strangers(self, name: str) -> int:
         """Count the machines with this pool's tags that belong to no slot, as the last comparison with EC2

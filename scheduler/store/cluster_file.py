@@ -1,0 +1,62 @@
+"""Reads from an SQLite database only what the check of the membership needs, without SQLAlchemy: its import takes half
+of the start of a process that uses the database for nothing else.
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from scheduler.ports import ClusterNumbers, Store, StoreUnavailableError
+from scheduler.store.revisions import find_sqlite_file, open_file
+from scheduler.store.seen import HighestSeen
+
+_SELECT: Final = (
+    "SELECT cluster.identity, leader.term, (SELECT value FROM counters WHERE name = 'token'), cluster.restores"
+    " FROM cluster, leader WHERE cluster.id = 1 AND leader.id = cluster.id"
+)
+
+
+class ClusterFile:
+    """The ClusterSource for one SQLite database file. Each reading opens the file and closes it again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._seen = HighestSeen()
+
+    def close(self) -> None:
+        """Do nothing: no connection is kept."""
+
+    def read_cluster(self) -> ClusterNumbers:
+        """Return the numbers of the row about the cluster. See ClusterSource."""
+        return self._seen.read(_File(self.path))
+
+    def accept_restores(self, restores: int) -> None:
+        """Do nothing: this process writes nothing into the database. See ClusterSource."""
+
+
+class _File:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read_cluster(self) -> ClusterNumbers:
+        try:
+            with closing(open_file(self._path)) as connection:
+                row = connection.execute(_SELECT).fetchone()
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(f"{self._path}: {error}") from None
+        if row is None:
+            raise StoreUnavailableError("the database has no row for the cluster: run `leasehold migrate`")
+        identity, term, token, restores = row
+        return ClusterNumbers(identity=identity, term=term, token=token, restores=restores)
+
+
+def open_cluster(url: str) -> ClusterFile | Store:
+    """Return what reads the row about the cluster in the database of this URL: its store, if it is not an SQLite file.
+    Raises InvalidInputError for an unknown kind of URL.
+    """
+    if (path := find_sqlite_file(url)) is not None:
+        return ClusterFile(path)
+    from scheduler.store.opening import open_store  # noqa: PLC0415 - it imports SQLAlchemy
+
+    return open_store(url)
