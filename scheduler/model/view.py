@@ -20,6 +20,8 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
 
 _ENCODE = msgspec.msgpack.Encoder().encode
+UNUSED_SHAPES = 10_000
+"""How many shapes that are no longer in use a view may keep, beside two for each of its reservations."""
 Row = Slot | Reservation | Hold | Account
 Kind = str
 
@@ -220,6 +222,11 @@ class View:
         encoded = _ENCODE((request.system, request.pool, request.components, request.labels, request.prefers))
         shape = self._encoded.get(encoded)
         if shape is None:
+            if len(self._encoded) >= 2 * len(self.reservations) + UNUSED_SHAPES:
+                # A process may lead for months, so the shapes that are no longer in use are forgotten.
+                self._encoded.clear()
+                rows = self.reservations
+                self._interned = {shape_key(rows[name].request): each for name, each in self.shapes.items()}
             key = shape_key(request)
             shape = self._interned.get(key)
             if shape is None:

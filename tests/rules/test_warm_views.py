@@ -116,8 +116,18 @@ def changes() -> st.SearchStrategy[Change]:
 
 
 @QUICKLY
-@given(st.lists(st.lists(changes(), max_size=12), min_size=1, max_size=5), st.sampled_from(RULES))
-def test_a_view_that_was_updated_plans_as_a_new_one(batches: list[list[Change]], rules: Any) -> None:
+@given(
+    st.lists(st.lists(changes(), max_size=12), min_size=1, max_size=5), st.sampled_from(RULES), st.sampled_from([0, 9])
+)
+def test_a_view_that_was_updated_plans_as_a_new_one(
+    batches: list[list[Change]], rules: Any, unused_shapes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler.model.view.UNUSED_SHAPES", unused_shapes)
+        _compare_with_new_views(batches, rules)
+
+
+def _compare_with_new_views(batches: list[list[Change]], rules: Any) -> None:
     view, cache = View(), PlanCache()
     for number, batch in enumerate(batches):
         for change in batch:
@@ -173,3 +183,19 @@ def test_a_row_that_leaves_and_comes_back_as_the_same_object_waits_once() -> Non
         waiters.remove(row, shape)
         waiters.add(row, shape)
     assert [each.id for each in waiters.list()[0]] == ["r1"]
+
+
+def test_a_view_forgets_the_shapes_of_reservations_that_have_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.model.view.UNUSED_SHAPES", 3)
+    stays = a_reservation("stays", labels={"job": "stays"})
+    view = View([stays])
+    counts = set()
+    for number in range(40):
+        name = f"r{number}"
+        view.apply(a_reservation(name, labels={"job": name}))
+        assert len(set(view.shapes.values())) == 2
+        view.apply(Gone("reservations", name, 2))
+        counts.add(len(view._interned))
+    assert max(counts) == 3 + 2 * 2 + 1
+    view.apply(a_reservation("alike", labels={"job": "stays"}))
+    assert view.shapes["alike"] is view.shapes["stays"]
