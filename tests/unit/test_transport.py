@@ -3,6 +3,7 @@
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,12 +11,12 @@ import redis
 from celery.signals import before_task_publish
 from kombu import Connection
 
-from leasehold.common.names import TICKS, task_name
+from leasehold.common.names import RESERVATIONS, TICKS, task_name
 from scheduler.view.memory import MemoryMeter
 from tasks.admission import Arrival, find_admission
 from tasks.app import app, services
 from tasks.messages import ExpiredMessages
-from tasks.transport import Transport
+from tasks.transport import Channel, Transport
 from tests.servers import redis_client, redis_server, redis_url
 from tests.system.bad_messages import an_envelope
 from workers.services import PerProcess
@@ -227,3 +228,31 @@ def test_an_unreadable_note_of_a_message_keeps_no_other_message_from_its_queue(
             assert not redis_client.exists("unacked", "unacked_index")
     assert redis_client.hgetall("leasehold:set-aside:unacked:contents") == {b"broken": note}
     assert redis_client.llen("leasehold:set-aside") == 1
+
+
+@pytest.mark.parametrize(("held", "takes"), [(1, False), (2, True)])
+def test_an_idle_worker_passes_its_first_message_on_before_it_takes_more(held: int, takes: bool) -> None:
+    calls: list[Any] = []
+
+    class Busy(Channel):
+        """A channel of a worker that holds some messages."""
+
+        active_queues: Any = frozenset({RESERVATIONS})
+        qos: Any = SimpleNamespace(held=held, room=5, unacked_key="", unacked_index_key="", forget=list)
+
+        def _create_client(self, asynchronous: bool = False) -> None:
+            """Return no client."""
+
+    class Script:
+        """The script that takes messages; it finds none."""
+
+        registered_client = None
+
+        def __call__(self, **arguments: Any) -> list[Any]:
+            calls.append(arguments)
+            return []
+
+    channel: Any = Busy.__new__(Busy)
+    channel._take_messages = Script()
+    channel._take_more()
+    assert bool(calls) is takes
