@@ -58,6 +58,8 @@ class SqlTransaction(WholeOrNothing):
         self._block = 0
         """The least number of tokens that the next statement will reserve."""
         self._leases = LeaseRows(session, statements.leases, self._write)
+        self._locked: dict[str, Reservation] = {}
+        """The reservations that this transaction has locked, as they are stored now."""
 
     def finish(self) -> None:
         """Write the collected events. Called as the last statement of the transaction, because from here to its commit
@@ -100,6 +102,7 @@ class SqlTransaction(WholeOrNothing):
         last: dict[str, int] = {}
         found = {row.id: row for row in read_reservations(self._session, self._statements, rows, last)}
         self._leases.note_loaded(found.values(), last)
+        self._locked |= found
         return found
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
@@ -212,6 +215,7 @@ class SqlTransaction(WholeOrNothing):
                 reservations = [row for row in alike if isinstance(row, Reservation)]
                 self._write(self._statements.reservations.update, reservations)
                 self._leases.write(reservations)
+                self._locked |= {row.id: row for row in reservations}
             else:
                 statements = self._statements_for(kind)
                 self._write(statements.insert, [row for row in alike if (kind, row.id) in new])
@@ -222,13 +226,14 @@ class SqlTransaction(WholeOrNothing):
         """Write only those fields of `rows` that change no state (`last_seen`, `noted_at`, `expires_at`,
         `confirmed_at`, `sent_at`, `not_before`, `attempts`). See Transaction.
         """
-        current = {kind: self._load(kind, [row.id for row in alike]) for kind, alike in _by_kind(rows).items()}
+        current = {kind: self._find_stored(kind, [row.id for row in alike]) for kind, alike in _by_kind(rows).items()}
         marked = []
         for row in rows:
             known = current[type(row)].get(row.id)
             if known is None or known.version != row.version:
                 raise self._lose(StaleWriteError(f"{KINDS[type(row)]} {row.id} has changed since it was read"))
             marked.append(take_marks(known, row, self._now))
+        self._locked |= {row.id: row for row in marked if isinstance(row, Reservation)}
         for kind, alike in _by_kind(marked).items():
             self._write(self._statements_for(kind).mark, alike)
         self._session.write(
@@ -250,6 +255,8 @@ class SqlTransaction(WholeOrNothing):
             self._write(self._statements_for(kind).delete, alike)
         owners = [row.id for row in rows if isinstance(row, Reservation)]
         self._session.change_for(self._statements.leases.forget, owners)
+        for name in owners:
+            self._locked.pop(name, None)
         return gone
 
     def next_tokens(self, count: int) -> range:
@@ -326,6 +333,15 @@ class SqlTransaction(WholeOrNothing):
         """
         ((last,),) = self._session.fetch(fixed.COUNT, counter=counter, count=count)
         return range(last - count + 1, last + 1)
+
+    def _find_stored(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
+        """Lock and return rows as they are stored now. Reservations that this transaction has locked are not read
+        again.
+        """
+        if kind is not Reservation or not self._locked:
+            return self._load(kind, ids)
+        missing = [name for name in ids if name not in self._locked]
+        return {**self._locked, **(self.load_reservations(missing) if missing else {})}
 
     def _load(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
         loaders: dict[type[Row], Callable[[Sequence[str]], Mapping[str, Row]]] = {
