@@ -40,9 +40,7 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""After MOST_CHANGES changes, and CHANGES_A_SLOT for each slot, the slot index is made again: each change
-adds entries.
-"""
+"""After MOST_CHANGES changes, and CHANGES_A_SLOT for each slot, the slot index is made again, because it grows."""
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
 """If more slots have changed than FEW_CHANGED plus one in MOST_CHANGED_SHARE of all, a full cycle takes less time."""
@@ -65,8 +63,7 @@ class _Refusal(NamedTuple):
 def keep_cycle(
     cycle: CycleState, limits: LaunchLimits, outcome: Plan, revision: int, known: tuple[WaitBlock, ...]
 ) -> "KeptCycle | None":
-    """Return a finished cycle in the form in which a later tick goes on with it; None if only a full cycle can plan
-    again.
+    """Return a finished cycle in the form in which a later tick goes on with it; None if it cannot go on.
 
     `revision`: the view's revision when the cycle was planned. `known`: the blocks of waits of the plan before.
     """
@@ -81,9 +78,7 @@ def keep_cycle(
 class KeptCycle:
     """A cycle after its plan, with the state from which the next tick goes on."""
 
-    def __init__(
-        self, cycle: CycleState, limits: LaunchLimits, outcome: Plan, known: tuple[WaitBlock, ...] = ()
-    ) -> None:
+    def __init__(self, cycle: CycleState, limits: LaunchLimits, outcome: Plan, known: tuple[WaitBlock, ...]) -> None:
         self._cycle, self._limits, self.rules = cycle, limits, cycle.rules
         self._by_quota = PlacementByQuota(cycle) if self.rules.has_quota else None
         self._rank = self._find_rank()
@@ -110,9 +105,7 @@ class KeptCycle:
         cycle.begin(cycle.now)  # searches of the cycle are over, so their results are not needed any more
 
     def _find_rank(self) -> Callable[[Reservation], float | tuple[float, float]]:
-        rank = find_lasting_rank(self._cycle)
-        if self._by_quota is not None:
-            rank = self._by_quota.find_rank(self._cycle)
+        rank = find_lasting_rank(self._cycle) if self._by_quota is None else self._by_quota.find_rank(self._cycle)
         if rank is None:
             raise _LeftWayError
         return rank
