@@ -194,22 +194,6 @@ def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, 
     return _read_or_raise(model, value, prefix, most)
 
 
-def copy_checked(document: AnyDocument, changes: dict[str, Any]) -> AnyDocument | None:
-    """Return a copy of a document in which fields that its input contained have these values from outside, each of them
-    checked by itself. Return None if one of the values is invalid. `check_fields` is not called: the caller only
-    changes fields that it does not use. Values that were computed from other fields are shared.
-    """
-    readers = document._readers
-    copy = document.__new__(type(document))
-    copy.__dict__.update(document.__dict__)
-    try:
-        for name, value in changes.items():
-            copy.__dict__[name] = readers[name](value)
-    except (ExpectedError, _Refused):
-        return None
-    return copy
-
-
 def _read_or_raise(model: type[AnyDocument], value: object, prefix: str = "", most: int = MOST_FAULTS) -> AnyDocument:
     try:
         return _read_table(model, value)
