@@ -5,6 +5,7 @@ Fields have the names that scenarios use. The message around a request also has 
 have `reply_to` (the address for the answer).
 """
 
+from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,6 +17,7 @@ from scheduler.model.validation import (
     Amount,
     Count,
     Document,
+    ExpectedError,
     Key,
     KeyHash,
     LabelMap,
@@ -26,7 +28,6 @@ from scheduler.model.validation import (
     Signed,
     SignedLevels,
     Text,
-    copy_checked,
     expected,
     read_document,
 )
@@ -139,12 +140,21 @@ class ReservationReader:
         # As text: 1, 1.0 and True are equal as values, but not all of them are valid.
         key = f"{[*own]}{[each for each in item.items() if each[0] not in own]}"
         known = self._known.get(key)
-        if known is not None and (alike := copy_checked(known, own)) is not None:
-            return alike
+        if known is not None:
+            with suppress(ExpectedError):
+                return self._copy(known, own)
         found = read_document(ReservationDocument, item, most=most)
         _ = found.request  # computed here, so that all copies share it
         self._known[key] = found
         return found
+
+    @staticmethod
+    def _copy(known: ReservationDocument, own: dict[str, object]) -> ReservationDocument:
+        """Return a copy with these values of fields, each checked by itself. Raises ExpectedError."""
+        checked = {name: ReservationDocument.model_fields[name].read(value) for name, value in own.items()}
+        alike = object.__new__(ReservationDocument)
+        vars(alike).update(vars(known), **checked)
+        return alike
 
 
 MOST_SHARED = 100

@@ -12,7 +12,6 @@ from scheduler.model.documents import MOST_FAULTS as MOST_FAULTS
 from scheduler.model.documents import After as After
 from scheduler.model.documents import Before as Before
 from scheduler.model.documents import Document as Document
-from scheduler.model.documents import copy_checked as copy_checked
 from scheduler.model.documents import read_document as read_document
 from scheduler.model.faults import ExpectedError as ExpectedError
 from scheduler.model.faults import Fault as Fault

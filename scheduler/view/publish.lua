@@ -34,48 +34,28 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local kept_until = string.format('%d', now + ARGV[2])
 local changes = cmsgpack.unpack(ARGV[4])
 
--- Speed: rows and tombstones are read and written in one command for each hash, not in one for each change.
-local copies, tombstones = {}, {}  -- by kind, then by id: { version, marked_at } or nil; "<kind>/<id>" -> version
-
-local function read_copies(kind, ids)
-  copies[kind] = {}
-  local missing = {}
-  for place, json in ipairs(redis.call('HMGET', key_of[kind], unpack(ids))) do
-    local version, marked_at = string.match(json or '', '^{"version":(%d+),"marked_at":([^,]+),')
-    if version then
-      copies[kind][ids[place]] = { tonumber(version), tonumber(marked_at) }
-    else
-      missing[#missing + 1] = kind .. '/' .. ids[place]
-    end
-  end
-  -- A tombstone counts only where there is no copy: a stored copy is newer than it.
-  if #missing == 0 or redis.call('HLEN', KEYS[5]) == 0 then return end
-  for place, version in ipairs(redis.call('HMGET', KEYS[5], unpack(missing))) do
-    tombstones[missing[place]] = tonumber(version or -1)
-  end
+local function known_copy(kind, id)
+  local json = redis.call('HGET', key_of[kind], id)
+  if not json then return nil end
+  local version, marked_at = string.match(json, '^{"version":(%d+),"marked_at":([^,]+),')
+  return tonumber(version), tonumber(marked_at)
 end
 
+-- A tombstone counts only where there is no copy: a stored copy is newer than it.
 local function tombstone(kind, id)
-  return tombstones[kind .. '/' .. id] or -1
+  return tonumber(redis.call('HGET', KEYS[5], kind .. '/' .. id) or -1) or -1
 end
 
 local function is_newer(kind, id, version, marked_at)
-  local known = copies[kind][id]
-  if not known then return version >= tombstone(kind, id) end  -- promise: deleted-row-stays-deleted
-  return version > known[1] or (version == known[1] and marked_at > known[2])  -- promise: newer-row-stays
+  local known_version, known_mark = known_copy(kind, id)
+  if not known_version then return version >= tombstone(kind, id) end  -- promise: deleted-row-stays-deleted
+  return version > known_version or (version == known_version and marked_at > known_mark)  -- promise: newer-row-stays
 end
 
 -- The JSON of the accepted changes, by kind or "gone". Deletions come last in an entry. A reader has no tombstones, so
 -- if it read "gone at 2" before "row at 1" of the same publish, it would keep the row.
 local FIELDS = { 'slots', 'reservations', 'holds', 'accounts', 'gone' }
 local deltas, accepted = {}, 0
-local written = {}  -- by kind, then by id: the JSON of the row, false when it is deleted; by "gone": tombstones
-local leaving = {}  -- member of view:leaving -> true when it is to be there, else false
-
-local function put(place, field, value)
-  written[place] = written[place] or {}
-  written[place][field] = value
-end
 
 local function note(field, json)
   deltas[field] = deltas[field] or {}
@@ -85,52 +65,23 @@ end
 
 local function take(kind, id, version, marked_at, mark, json)
   if not is_newer(kind, id, version, marked_at) then return end
-  copies[kind][id] = { version, marked_at }
-  put(kind, id, json)
+  redis.call('HSET', key_of[kind], id, json)
   if mark == 'over' then
-    leaving[kind .. '/' .. id] = true
+    redis.call('ZADD', KEYS[6], kept_until, kind .. '/' .. id)
   elseif kind == 'reservations' then
-    leaving[kind .. '/' .. id] = false
+    redis.call('ZREM', KEYS[6], kind .. '/' .. id)
   end
   note(kind, json)
 end
 
 local function bury(kind, id, version, json)
-  local known = copies[kind][id]
-  if version <= (known and known[1] or tombstone(kind, id)) then return end
+  if version <= (known_copy(kind, id) or tombstone(kind, id)) then return end
   local name = kind .. '/' .. id
-  copies[kind][id], tombstones[name] = nil, version
-  put(kind, id, false)
-  put('gone', name, version)
-  leaving[name], leaving['gone/' .. name] = false, true
+  redis.call('HDEL', key_of[kind], id)
+  redis.call('ZREM', KEYS[6], name)
+  redis.call('HSET', KEYS[5], name, version)
+  redis.call('ZADD', KEYS[6], kept_until, 'gone/' .. name)
   note('gone', json)
-end
-
-local function write()
-  for place, fields in pairs(written) do
-    local stored, deleted = {}, {}
-    for field, value in pairs(fields) do
-      if value then
-        stored[#stored + 1] = field
-        stored[#stored + 1] = value
-      else
-        deleted[#deleted + 1] = field
-      end
-    end
-    if #stored > 0 then redis.call('HSET', key_of[place], unpack(stored)) end
-    if #deleted > 0 then redis.call('HDEL', key_of[place], unpack(deleted)) end
-  end
-  local added, removed = {}, {}
-  for member, stays in pairs(leaving) do
-    if stays then
-      added[#added + 1] = kept_until
-      added[#added + 1] = member
-    else
-      removed[#removed + 1] = member
-    end
-  end
-  if #added > 0 then redis.call('ZADD', KEYS[6], unpack(added)) end
-  if #removed > 0 then redis.call('ZREM', KEYS[6], unpack(removed)) end
 end
 
 local function append_deltas()
@@ -155,14 +106,6 @@ local function delete_expired()
   end
 end
 
-local ids = {}
-for _, change in ipairs(changes) do
-  ids[change[1]] = ids[change[1]] or {}
-  table.insert(ids[change[1]], change[2])
-end
-for kind, of_kind in pairs(ids) do
-  read_copies(kind, of_kind)
-end
 for _, change in ipairs(changes) do
   local kind, id, version, marked_at, mark, json = unpack(change)
   if mark == 'gone' then
@@ -171,7 +114,6 @@ for _, change in ipairs(changes) do
     take(kind, id, version, marked_at, mark, json)
   end
 end
-write()
 if accepted > 0 and own_rebuild == '' then append_deltas() end
 delete_expired()
 return 1
