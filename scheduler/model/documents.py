@@ -202,21 +202,6 @@ def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, 
     raise InvalidInputError(list({each.path: each for each in reversed(faults)}.values())[::-1])
 
 
-def copy_checked(document: AnyDocument, changes: dict[str, Any]) -> AnyDocument | None:
-    """Return a copy of a document in which fields that its input contained have these values from outside, each of them
-    checked by itself. Return None if one of the values is invalid. `check_fields` is not called: the caller only
-    changes fields that it does not use. Values that were computed from other fields are shared.
-    """
-    copy = document.__new__(type(document))
-    copy.__dict__.update(document.__dict__)
-    try:
-        for name, value in changes.items():
-            copy.__dict__[name] = document._readers[name](value)
-    except (ExpectedError, _Refused):
-        return None
-    return copy
-
-
 def _describe(found: _Found, prefix: str) -> Iterator[Fault]:
     error, context = found.error, found.error.context
     location = (*found.location, context["key"]) if "key" in context else found.location
