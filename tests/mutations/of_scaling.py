@@ -14,13 +14,13 @@ OF_SCALING: Final[Changes] = {
                 "no more active slots over all pools",
                 (
                     "if rules.scheduler.max_slots:\n"
-                    "    yield (rules.scheduler.max_slots, tuple({**self._active, **self._strangers}))"
+                    "    yield (rules.scheduler.max_slots, tuple({**self._cycle.pools, **self._strangers}))"
                 ),
-                ("if False:\n    yield (rules.scheduler.max_slots, tuple({**self._active, **self._strangers}))"),
+                ("if False:\n    yield (rules.scheduler.max_slots, tuple({**self._cycle.pools, **self._strangers}))"),
             ),
         ],
         "LaunchLimits.__init__": [
-            Change("the first empty slot first", "reversed(slot_infos)", "slot_infos"),
+            Change("the first empty slot first", "reversed(cycle.pools[name])", "cycle.pools[name]"),
         ],
         "LaunchLimits._find_code_behind": [
             Change("behind a protected gang nothing is launched that could serve it", "code is None", "code"),
