@@ -161,7 +161,7 @@ def _decode(content: bytes, encoding: object) -> object:
     try:
         # Speed: kombu's decoder calls a function for each table, to make the objects of texts that have this name.
         if _MADE_BY_KOMBU not in content and b"\\u" not in content:
-            return json.loads(content)
+            return json.loads(content.decode())  # bytes may be of another encoding, which `loads` would accept
         return serialization.loads(content, CONTENT_TYPE, "utf-8", accept={CONTENT_TYPE})
     except (ValueError, RecursionError, DecodeError, ContentDisallowed) as error:
         raise _refuse_body(encoding, error) from None
