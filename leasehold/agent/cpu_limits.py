@@ -52,7 +52,9 @@ class Cgroups:
         _write(root / "cgroup.subtree_control", "+cpu")
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - as in Limits
-        """Limit the processes of a lease to its number of cores by moving them to the lease's own cgroup."""
+        """Limit the processes of a lease to its number of cores by moving them to the lease's own cgroup. `before` is
+        not used: the kernel chooses the cores.
+        """
         group = self._group(lease)
         group.mkdir(exist_ok=True)
         _write(group / "cpu.max", f"{max(round(cores * PERIOD), LEAST_QUOTA)} {PERIOD}")

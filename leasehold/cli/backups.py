@@ -186,7 +186,8 @@ class _Restore:
 
     def _end_restore(self, ports: "Ports", remembered: "Remembered") -> None:
         """Remove the mark in Redis that pauses all processes, because the restore is given up before it changed the
-        database. `remembered`: the numbers that Redis had before the restore.
+        database. `remembered`: the highest term and fencing token that Redis had before the restore;
+        they are written again.
         """
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)

@@ -65,7 +65,8 @@ class Lease(HeldLease):
         return self._elastic.read(lambda: None if until is None else until - time.monotonic())
 
     def surrender(self, component: str | None = None, *, timeout: float | None = None) -> Answer:
-        """Give one elastic instance back, or all that are being revoked if `component` is None.
+        """Give back the elastic instance whose name is `component`, or all elastic instances that are being revoked if
+        `component` is None.
 
         An instance that was not being revoked is not granted again. Raise Refused, NotAnswered or Unavailable.
         """

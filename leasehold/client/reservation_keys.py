@@ -62,8 +62,8 @@ class Keys:
         self._in_memory: dict[str, str] = {}
 
     def make(self, names: Iterable[str]) -> dict[str, str]:
-        """Return reservation id -> key for these reservations: the stored keys, and new ones, which are stored, for the
-        others.
+        """Return reservation id -> secret key of the holder for reservations with these ids: the stored key, or a new
+        one, which is stored.
         """
         fresh = {name: secrets.token_urlsafe(_KEY_BYTES) for name in names}
         return self._keep(fresh, replace=False)

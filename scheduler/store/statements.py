@@ -70,7 +70,7 @@ class Statements:
 
     @cached_property
     def put_outgoing(self) -> Bulk:
-        """The statement that inserts callbacks into the outbox, or overwrites them."""
+        """The statement that inserts callbacks (messages to producers) into the outbox, or overwrites them."""
         fields = tuple(OUTGOING.fields(tables.outgoing.c))
         return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
 

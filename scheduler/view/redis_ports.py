@@ -196,7 +196,9 @@ class RedisRecord:
 
     @redis_errors()
     def read(self) -> Remembered:
-        """Return the contents of the cluster record. Unreadable contents count as missing. See ClusterRecord."""
+        """Return what Redis remembers of the cluster: its identity and its highest numbers. A value that cannot be read
+        counts as missing. See ClusterRecord.
+        """
         with self._client.pipeline(transaction=False) as pipeline:
             pipeline.get(self._cluster)
             pipeline.hmget(self._highest, ["term", "token", RESTORING])

@@ -182,8 +182,8 @@ def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot,
 
 
 def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
-    """Return a reservation to the queue at its earlier position, or drop its claims if it is pending, because a report
-    contradicts its lease or claim.
+    """Return a reservation to the queue at its earlier position, or drop its claims if it is pending, because the
+    report of a slot, about what runs there, contradicts its lease or claim.
     """
     if other.phase == "pending":
         drop_claims(work, other)

@@ -265,7 +265,8 @@ def _find_holders(ports: Ports, slots: set[str]) -> set[str]:
 
 
 def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Store the report of a tick in Redis: waiting reservations with their codes, the next due time, durations.
+    """Store the report of a tick in Redis: the reservations that wait, with their waiting codes, when the next tick is
+    due, and how long the steps of this tick took.
 
     In the report, `view_lag` is the age in seconds of the oldest committed change that the view lacked when it was last
     compared with SQL.

@@ -47,8 +47,8 @@ class _ClassHeadroom:
     counts: Counter[_Headroom] = field(default_factory=Counter)
 
     def move(self, before: _Headroom | None, after: _Headroom | None) -> None:
-        """Record that the headroom of one slot changed. `before` None: the slot is new. `after` None: the slot left the
-        index, or can take no more leases.
+        """Record that the capacity left on one slot has changed. `before` None: the slot is new. `after` None: the slot
+        is no longer counted, or can take no more leases.
         """
         if before is not None and before[0] > 0:
             self.counts[before] -= 1

@@ -192,8 +192,8 @@ class KeptCycle:
         self._since, self._until = cycle.now, inf if outcome.wake_at is None else outcome.wake_at
 
     def _has_protected(self) -> bool:
-        """Return whether the starvation guard may protect a waiting reservation now. Record when it may protect the
-        next one.
+        """Return whether some reservation has waited so long that the starvation guard protects it. Record when the
+        oldest one will have.
         """
         self.next_protection = inf
         pending = self._cycle.view.by_phase["pending"]
