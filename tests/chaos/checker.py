@@ -175,7 +175,7 @@ def find_violations(evidence: Evidence) -> list[str]:
         *_lost(evidence),
         *_badly_restored(evidence),
         *_used_after_restores(evidence),
-        *_overlapping_holders(uses),
+        *_overlapping_holders(uses, evidence.restores),
         *_repeated_tokens(evidence.uses),
         *_doubled_launches(evidence),
         *_leaked(evidence.machines),
@@ -228,19 +228,33 @@ def _used_after_restores(evidence: Evidence) -> Iterator[str]:
             yield f"{reservation}/{token} was used after its expiry, and the restore had lost it"
 
 
-def _overlapping_holders(uses: Sequence[Line]) -> Iterator[str]:
-    """Yield machines whose holders used more than the machine's capacity at one time."""
-    spans: dict[str, dict[tuple[str, int, str], list[Line]]] = defaultdict(lambda: defaultdict(list))
+def _overlapping_holders(uses: Sequence[Line], restores: Sequence[Restoration]) -> Iterator[str]:
+    """Yield machines whose holders used more than the machine's capacity at one time.
+
+    A lease is held from its first to its last use. If a restore undoes the release of a lease, the holder uses it again
+    under the same token. So if a holder did not use a lease in the last second before a restore nor during it, the uses
+    after the restore count as those of another lease.
+    """
+    times: dict[tuple[str, int, str], list[float]] = defaultdict(list)
     for use in uses:
-        spans[use["machine"]][use["reservation"], use["token"], use["component"]].append(use)
+        times[use["reservation"], use["token"], use["component"]].append(use["at"])
+
+    def was_idle(lease: tuple[str, int, str], restore: Restoration) -> bool:
+        return not any(restore.marked - 1 <= at <= restore.ended for at in times[lease])
+
+    spans: dict[str, dict[tuple[str, int, str, int], list[Line]]] = defaultdict(lambda: defaultdict(list))
+    for use in uses:
+        lease = use["reservation"], use["token"], use["component"]
+        earlier = sum(use["at"] > each.ended and was_idle(lease, each) for each in restores)
+        spans[use["machine"]][*lease, earlier].append(use)
     for machine, holders in spans.items():
         yield from _overfull(machine, holders)
 
 
-def _overfull(machine: str, holders: Mapping[tuple[str, int, str], Sequence[Line]]) -> Iterator[str]:
+def _overfull(machine: str, holders: Mapping[tuple[str, int, str, int], Sequence[Line]]) -> Iterator[str]:
     changes: list[tuple[float, float, str]] = []
     pool = ""
-    for (reservation, token, _), uses in holders.items():
+    for (reservation, token, _, _), uses in holders.items():
         pool = uses[0]["slot"].rpartition("-")[0]
         amount = uses[0]["cpus"] if pool in CPUS else 1.0
         times = [use["at"] for use in uses]

@@ -13,7 +13,7 @@ from scheduler.operations.commands.submit import submit
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
-from tests.chaos.checker import Evidence, Restoration, find_violations, gather
+from tests.chaos.checker import Evidence, Line, Restoration, find_violations, gather
 from tests.chaos.witness import EVENTS, OVERLAP, Witness
 from tests.system.processes import wait_for
 
@@ -210,6 +210,15 @@ def test_evidence_is_read_from_files_and_sql(tmp_path: Path) -> None:
     assert found == Evidence(
         accepted={"r1"}, uses=[a_use(10)], calls=[a_call(1, "RunInstances", "t1")], machines=[a_machine()]
     )
+
+
+def test_a_lease_whose_release_a_restore_undid_may_be_used_again() -> None:
+    uses: list[Line] = [a_use(10), a_use(11), a_use(12, "r2", 2), a_use(13, "r2", 2), a_use(22), a_use(23)]
+    restore = Restoration(backup=9.0, marked=20.0, ended=21.0, token=9, held=frozenset({("r1", 1)}))
+    assert any("was held by" in each for each in find_violations(Evidence(uses=uses)))
+    assert find_violations(Evidence(uses=uses, restores=[restore])) == []
+    both = [*uses, a_use(22.5, "r3", 10), a_use(22.7, "r3", 10)]
+    assert any("r1/1, r3/10" in each for each in find_violations(Evidence(uses=both, restores=[restore])))
 
 
 def a_store(*names: str, restores: int = 0) -> MemoryStore:
