@@ -21,6 +21,7 @@ from scheduler.model.view import KINDS, Gone, Row
 from scheduler.policy.quota.accounting import sum_running
 from scheduler.ports import (
     AppliedRules,
+    DeposedError,
     LeaderTerm,
     OutboxMessage,
     Pending,
@@ -91,7 +92,9 @@ class MemoryTransaction(WholeOrNothing):
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
         """Store `now` as the time of the last tick of this leader term. See Transaction."""
-        self._compare_terms(self._leader_term, leader_term)
+        current = self._leader_term
+        if (current.term, current.holder) != (leader_term.term, leader_term.holder):
+            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {current.term} now"))
         self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:

@@ -9,7 +9,7 @@ import msgspec
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
-from scheduler.ports import DeposedError, LeaderTerm, StaleWriteError
+from scheduler.ports import DeposedError, StaleWriteError
 
 Lost = TypeVar("Lost", StaleWriteError, DeposedError)
 
@@ -46,11 +46,6 @@ class WholeOrNothing:
     def _lose(self, error: Lost) -> Lost:
         self._lost = error
         return error
-
-    def _compare_terms(self, current: LeaderTerm, mine: LeaderTerm) -> None:
-        """Raise DeposedError unless `mine`, the leader term of the caller, equals `current`, the stored one."""
-        if (current.term, current.holder) != (mine.term, mine.holder):
-            raise self._lose(DeposedError(f"term {mine.term} is over: it is {current.term} now"))
 
 
 def take_marks(current: Row, wanted: Row, now: float) -> Row:
