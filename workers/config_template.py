@@ -89,6 +89,10 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "aws.access_key_id": "testing",
         "aws.secret_access_key": "testing",
         "flower.basic_auth": "user:password",
+        "console.user_header": "X-Forwarded-User",
+        "console.trusted_proxies": ["10.0.0.7"],
+        "console.token_file": "/etc/leasehold/console-token",
+        "console.flower_url": "http://10.0.0.7:5555",
         "celery.beat_file": "/run/leasehold/beat",
     }
 )

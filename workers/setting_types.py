@@ -4,16 +4,31 @@ secret.
 
 import ipaddress
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlsplit
 
 from leasehold.common.masking import HIDDEN, show_url
-from scheduler.model.validation import Before, ExpectedError, check_unicode, expected, is_number, parse_duration
+from scheduler.model.validation import (
+    MOST_ENTRIES,
+    Before,
+    ExpectedError,
+    check_unicode,
+    expected,
+    is_number,
+    parse_duration,
+    show,
+)
 
 _MOST_SECRET: Final = 1024
 _CERTIFICATE_FLAGS: Final = frozenset({"required", "optional", "none"})
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+_WEB_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)(:[0-9]{1,5})?")
+_PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){0,8}")
+_HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class SecretText:
@@ -78,6 +93,45 @@ def _host(value: object) -> object:
     raise expected("the name or address of a host")
 
 
+def _list(value: object, check: Callable[[str], object], what: str) -> tuple[str, ...]:
+    """Return the entries of a list, or of a text with commas, as variables of the environment have it."""
+    entries = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(entries, list | tuple) or len(entries) > MOST_ENTRIES:
+        raise expected(what)
+    for entry in entries:
+        if not isinstance(entry, str) or not check(entry):
+            raise expected(what, got=show(entry))
+    return tuple(entries)
+
+
+def _web_hosts(value: object) -> object:
+    return _list(value, _WEB_HOST.fullmatch, 'names of hosts like "leasehold.example.org" or "10.0.0.7:8443"')
+
+
+def _networks(value: object) -> object:
+    return _list(value, _is_network, 'addresses or networks like "10.0.0.7" or "10.0.0.0/24"')
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _url_prefix(value: object) -> object:
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
+        raise expected('a path like "/leasehold", or an empty text')
+    return value
+
+
+def _header(value: object) -> object:
+    if not isinstance(value, str) or not _HEADER.fullmatch(value):
+        raise expected('the name of an HTTP header like "X-Forwarded-User"')
+    return value
+
+
 def _redis_url(value: object) -> object:
     _check_url(value, ("redis", "rediss"), "a URL like redis://host:6379/0")
     flags = parse_qs(urlsplit(reveal(value)).query).get("ssl_cert_reqs", ["required"])
@@ -111,6 +165,10 @@ Period = Annotated[float, Before(_period)]
 Days = Annotated[float, Before(_days)]
 Secret = Annotated[SecretText, Before(_secret)]
 Host = Annotated[str, Before(_host)]
+WebHosts = Annotated[tuple[str, ...], Before(_web_hosts)]
+Networks = Annotated[tuple[str, ...], Before(_networks)]
+UrlPrefix = Annotated[str, Before(_url_prefix)]
+HeaderName = Annotated[str, Before(_header)]
 BasicAuth = Annotated[SecretText, Before(_basic_auth)]
 RedisUrl = Annotated[SecretText, Before(_redis_url)]
 _DATABASE_URL: Final = "a URL like sqlite:///file.db or postgresql://user@host/name"

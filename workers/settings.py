@@ -30,12 +30,16 @@ from workers.setting_types import (
     DatabaseUrl,
     Days,
     EndpointUrl,
+    HeaderName,
     Host,
+    Networks,
     Period,
     QueueUrl,
     RedisUrl,
     Secret,
     SecretText,
+    UrlPrefix,
+    WebHosts,
     reveal,
 )
 
@@ -191,6 +195,41 @@ class FlowerSettings(Document):
     """Login for Flower, `user:password`; required outside the local stack and on every address except loopback."""
 
 
+class ConsoleSettings(Document):
+    """The console: web pages and the HTTP API.
+
+    Each request must come from a known person or program: the holder of the token in `token_file`, a principal with its
+    key, or a principal that a reverse proxy names.
+    """
+
+    host: Host = "127.0.0.1"
+    """Address on which the console listens; TLS needs a reverse proxy before it."""
+    port: Port = 5580
+    """Port on which the console listens."""
+    prefix: UrlPrefix = ""
+    """Path under which a reverse proxy serves the console, like `/leasehold`; the proxy may remove it or keep it."""
+    hosts: WebHosts = ()
+    """Names under which browsers reach the console, as in the header `Host`; the names of loopback are always accepted.
+    A name without a port is accepted with every port.
+    """
+    user_header: HeaderName | None = None
+    """Header in which a reverse proxy passes the name of the principal that it has authenticated; default: none. The
+    proxy must remove this header from the requests of browsers.
+    """
+    trusted_proxies: Networks | None = None
+    """Addresses or networks of the reverse proxies whose `user_header` counts; default: none. Every program at these
+    addresses can act as any principal.
+    """
+    token_file: Text | None = None
+    """File with a random token that gives the rights of an operator; only its owner may have the right to read it.
+    Default: that of `leasehold up`, or none.
+    """
+    read_only: bool = False
+    """Whether the console and the HTTP API refuse every change."""
+    flower_url: EndpointUrl | None = None
+    """URL of Flower for the link in the console; default: that of the local stack, or no link."""
+
+
 class ConcurrencySettings(Document):
     """Number of tasks that a worker of each queue runs at once."""
 
@@ -256,6 +295,8 @@ class Settings(Document):
     """The metrics process, which serves Prometheus."""
     flower: FlowerSettings = FlowerSettings()
     """Flower, Celery's web page."""
+    console: ConsoleSettings = ConsoleSettings()
+    """The console: web pages and the HTTP API."""
     celery: CelerySettings = CelerySettings()
     """The Celery workers."""
 
@@ -313,6 +354,10 @@ def _access_conflicts(settings: Settings) -> Iterator[Fault]:
         yield Fault(f"aws.{missing}", "both keys or neither", "nothing")
     if flower.basic_auth is None and not is_loopback(flower.host):
         yield Fault("flower.basic_auth", f'"user:password" (flower.host is {show(flower.host)})', "nothing")
+    console = settings.console
+    if (console.user_header is None) != (not console.trusted_proxies):
+        missing = "user_header" if console.user_header is None else "trusted_proxies"
+        yield Fault(f"console.{missing}", "both user_header and trusted_proxies, or neither", "nothing")
 
 
 def is_loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ SQL. `publish.lua` lists the keys.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -57,10 +57,12 @@ class RedisViewCache:
         *,
         kept_seconds: float = 600,
         deltas_kept: int = 50_000,
+        make_view: Callable[[], View] = View,
     ) -> None:
         self._client, self._prefix = client, prefix
         self._kept_ms, self._deltas_kept = int(kept_seconds * 1000), deltas_kept
         self._view: View | None = None
+        self._make_view = make_view
         self._generation, self._sequence = b"", 0
         self._names, self._keys = RedisNames(prefix), _ScriptKeys(prefix)
         self._contents, self._blocks = ContentCheck(client, prefix), WaitBlocks()
@@ -125,7 +127,7 @@ class RedisViewCache:
         """Replace the view by these rows from the database. See ViewCache."""
         self._view = None
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
-        view = View()
+        view = self._make_view()
         for batch in _batches(rows, CHANGES_A_CALL):
             for row in batch:
                 view.apply(row)
@@ -248,7 +250,7 @@ class RedisViewCache:
         """Return a copy of the view; each row is as it was at some moment during the scan. Return None if some rows are
         unreadable.
         """
-        view = View()
+        view = self._make_view()
         try:
             for kind in ROW_TYPES:
                 for body in self._scan_kind(kind):

@@ -1,0 +1,121 @@
+"""`python -m leasehold.console [--local]`: the console and the HTTP API, on the address of the settings.
+
+Without `--local` (which `leasehold up` passes) it starts on another address than loopback only if some caller could get
+in: the database has a principal that may log in, there is a token file, or a reverse proxy names the users.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+
+import uvicorn
+
+from leasehold.console.app import make_app
+from leasehold.web.backend import Backend
+from leasehold.web.feed import Feed
+from leasehold.web.followed_view import FollowedView
+from leasehold.web.gate import Gate
+from leasehold.web.principals import PrincipalReader
+from leasehold.web.token_file import TokenFileError
+from scheduler.model.principals import WORKER
+from scheduler.model.validation import InvalidInputError
+from scheduler.ports import ForeignClusterError, Store, StoreUnavailableError
+from scheduler.store.opening import open_store
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_view_cache import RedisViewCache
+from workers.configuration import load_settings
+from workers.logs import configure_logging
+from workers.services import find_foreign
+from workers.settings import Settings, is_loopback
+
+KEEP_ALIVE_SECONDS = 75
+SHUTDOWN_SECONDS = 3
+SOCKET_SECONDS = 2.0
+
+
+def refuse(settings: Settings, *, has_principals: bool, local: bool) -> str | None:
+    """Return why the console must not start with these settings, or None if it may: on an address other than loopback
+    there must be a way in for some caller. With `local` (the local stack) the address must be one of loopback.
+    """
+    console = settings.console
+    if is_loopback(console.host):
+        return None
+    if local:
+        return f"console.host: expected a loopback address in the local stack, got {console.host!r}"
+    if has_principals or console.token_file is not None or console.user_header is not None:
+        return None
+    return (
+        "console.token_file: expected a way in, because console.host is no loopback address: a principal"
+        " (`leasehold principal add`), console.token_file or console.user_header, got none"
+    )
+
+
+def has_principals(store: Store) -> bool:
+    """Return whether the database has a principal that may log in; False while it is unavailable."""
+    try:
+        return any(row.name != WORKER for row in store.find_principals())
+    except StoreUnavailableError:
+        return False
+
+
+def make_server(settings: Settings, store: Store) -> uvicorn.Server:
+    """Return the web server of the console. Raises TokenFileError if `console.token_file` cannot be used."""
+    console, kept = settings.console, settings.view.tombstones
+    # A lost Redis is noticed within seconds.
+    client = make_redis(settings.view_url or "", socket_seconds=SOCKET_SECONDS, connect_seconds=SOCKET_SECONDS)
+    cache = RedisViewCache(client, settings.view.prefix, make_view=lambda: FollowedView(kept))
+    principals = PrincipalReader(store)
+    feed = Feed(cache, kept)
+    gate = Gate(settings, principals)
+    app = make_app(Backend(settings, feed, store, principals), gate)
+    config = uvicorn.Config(
+        app,
+        host=console.host,
+        port=console.port,
+        log_config=None,
+        # An address may contain the token, and the gate must see the true peer.
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=True,
+        ws="none",
+        lifespan="on",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    return uvicorn.Server(config)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve the console until the process is stopped, and return 0. Return 1 after a message if the configuration is
+    wrong, the port is taken, or Redis belongs to another cluster than the database.
+    """
+    try:
+        settings = load_settings()
+        configure_logging(settings.log.format, settings.log.level)
+        if settings.broker_url is None:
+            return _complain("broker.url: expected the URL of a Redis, got nothing")
+        if line := find_foreign(settings):
+            return _complain(line)
+        with closing(open_store(settings.database_url)) as store:
+            if line := refuse(settings, has_principals=has_principals(store), local="--local" in arguments):
+                return _complain(line)
+            make_server(settings, store).run()
+    except InvalidInputError as error:
+        return _complain(*map(str, error.faults))
+    except (ForeignClusterError, TokenFileError) as error:
+        return _complain(str(error))
+    except SystemExit as error:
+        # uvicorn ends the process if it cannot listen; it has written the reason to the log.
+        return int(error.code or 0)
+    return 0
+
+
+def _complain(*lines: str) -> int:
+    sys.stderr.writelines(f"leasehold: {line}\n" for line in lines)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

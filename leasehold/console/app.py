@@ -1,0 +1,114 @@
+"""The web application of the console: the security layer, the gate, the API, the pages and the static files."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from leasehold.console.live import live
+from leasehold.console.login import LOGIN_ROUTES
+from leasehold.console.page import Page, redirect, render
+from leasehold.console.pages import PAGES
+from leasehold.errors import LeaseholdError, Unavailable
+from leasehold.web.backend import Backend
+from leasehold.web.entrance import API_PATH, Entrance, find_route
+from leasehold.web.gate import Gate
+from leasehold.web.security import HEALTH_PATH, Security
+
+STATIC: Final = Path(__file__).parent / "static"
+
+
+def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages: Sequence[Page] = PAGES) -> Starlette:
+    """Return the web application; `api` is mounted at /api/v1. Its lifespan starts and stops the feed."""
+    shown = sorted(pages, key=lambda page: page.order)
+    routes: list[BaseRoute] = [
+        Route(HEALTH_PATH, check_health),
+        Route("/live", live),
+        *LOGIN_ROUTES,
+        *([] if api is None else [Mount(f"{API_PATH}v1", api)]),
+        *(route for page in shown for route in page.routes),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    if not any(isinstance(route, Route) and route.path == "/" for route in routes):
+        routes.append(Route("/", _make_start(shown[0].path)))
+    console = backend.settings.console
+    app = Starlette(
+        routes=routes,
+        lifespan=_make_lifespan(backend),
+        middleware=[
+            Middleware(Security, console=console),
+            Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5),
+            Middleware(Entrance, gate=gate),
+        ],
+        exception_handlers={404: not_found, LeaseholdError: explain_failure},
+    )
+    app.state.backend, app.state.gate, app.state.prefix = backend, gate, console.prefix
+    app.state.pages = [page for page in shown if page.in_navigation]
+    app.state.static_version = _hash_static()
+    return app
+
+
+async def check_health(request: Request) -> Response:
+    """Answer a health check; no caller is needed. Status 503 if the view cannot be read."""
+    is_valid = request.app.state.backend.feed.status.is_valid
+    return PlainTextResponse("ok\n" if is_valid else "the view in Redis cannot be read\n", 200 if is_valid else 503)
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    """Answer a request for an unknown page, or for an unknown thing on a page."""
+    detail = getattr(error, "detail", "") or "Not Found"
+    if find_route(request).startswith(API_PATH):
+        return PlainTextResponse(f"leasehold: {detail}\n", 404)
+    what = "This page does not exist." if detail == "Not Found" else detail
+    return render(request, "problem.html", status=404, title="Not found", detail=what)
+
+
+async def explain_failure(request: Request, error: Exception) -> Response:
+    """Answer a request that failed because Redis, the database or a worker did not answer, or refused it."""
+    status = 503 if isinstance(error, Unavailable) else 502
+    template = "problem_part.html" if "hx-request" in request.headers else "problem.html"
+    return render(request, template, status=status, title="This cannot be shown now", detail=str(error))
+
+
+def _make_start(path: str) -> Callable[[Request], Awaitable[Response]]:
+    async def start(request: Request) -> Response:
+        return redirect(request, path)
+
+    return start
+
+
+def _make_lifespan(backend: Backend) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        backend.feed.start()
+        watch = asyncio.create_task(backend.watch_database())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+            await asyncio.to_thread(backend.feed.stop)
+            await backend.close()
+
+    return lifespan
+
+
+def _hash_static() -> str:
+    """Return a hash of all static files. It is part of their addresses, so that browsers load changed files."""
+    found = hashlib.sha256()
+    for path in sorted(STATIC.rglob("*")):
+        if path.is_file():
+            found.update(path.read_bytes())
+    return found.hexdigest()[:12]

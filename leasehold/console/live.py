@@ -1,0 +1,24 @@
+"""`/live`: the stream of server-sent events that a page listens to."""
+
+from collections.abc import AsyncIterator
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from leasehold.console.page import backend
+from leasehold.web.feed import Feed
+
+
+async def live(request: Request) -> Response:
+    """Answer with the events of the topics in the query (`?topic=fleet&topic=events`). A page has one stream."""
+    feed, topics = backend(request).feed, request.query_params.getlist("topic")
+    if unknown := sorted(set(topics) - feed.topics):
+        raise HTTPException(404, f"There is no topic {unknown[0][:80]}.")
+    # GZip would hold events back: the content type excludes it.
+    return StreamingResponse(_read(feed, topics), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+async def _read(feed: Feed, topics: list[str]) -> AsyncIterator[bytes]:
+    async for block in feed.subscribe(*topics):
+        yield block

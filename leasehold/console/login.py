@@ -1,0 +1,79 @@
+"""The login page, and the logout."""
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from leasehold.console.page import read_form, redirect, render, url
+from leasehold.web.entrance import LOGIN_PATH, set_cookie
+from leasehold.web.gate import Gate
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+_FAILURES: Final = {
+    "token": "This token is not valid any more. The running stack prints a new address at each start.",
+    "": "There is no principal with this name and key.",
+}
+
+
+async def show_login(request: Request) -> Response:
+    """Show the form for the name and key of a principal."""
+    failed = request.query_params.get("failed")
+    detail = None if failed is None else _FAILURES.get(failed, _FAILURES[""])
+    return render(request, "login.html", detail=detail, name="", next=request.query_params.get("next", ""))
+
+
+async def log_in(request: Request) -> Response:
+    """Check name and key, and begin a session."""
+    gate: Gate = request.app.state.gate
+    try:
+        form = await read_form(request)
+    except ValueError:
+        form = {}
+    name, key = form.get("name", [""])[0], form.get("key", [""])[0]
+    cookie = gate.log_in(name, key)
+    if cookie is None:
+        return _fail(request, gate, name)
+    log.info("A person logged in.", action="console.login", person=name)
+    answer = RedirectResponse(_find_next(request, form.get("next", [""])[0]), 303)
+    set_cookie(answer, gate, request, cookie)
+    return answer
+
+
+async def log_out(request: Request) -> Response:
+    """End the session and show the login page."""
+    gate: Gate = request.app.state.gate
+    gate.log_out(request)
+    answer = redirect(request, LOGIN_PATH)
+    answer.delete_cookie(gate.cookie_name, path=request.scope.get("root_path", "") or "/")
+    return answer
+
+
+def _fail(request: Request, gate: Gate, name: str) -> Response:
+    seconds = gate.note_failure(request)
+    detail, status = _FAILURES[""], 401
+    if seconds is not None:
+        detail, status = f"Too many logins failed. Try again in {seconds:.0f} s.", 429
+    else:
+        peer = request.client.host if request.client else "unknown"
+        log.warning("A login failed.", action="console.login_failed", peer=peer)
+    answer = render(request, "login.html", status=status, detail=detail, name=name[:200], next="")
+    if seconds is not None:
+        answer.headers["retry-after"] = str(int(seconds) + 1)
+    return answer
+
+
+def _find_next(request: Request, wanted: str) -> str:
+    """Return the path to show after the login. Only a path of this console is accepted."""
+    start = url(request, "/")
+    is_ours = wanted.startswith(start) and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+    return wanted if is_ours and "\\" not in wanted else start
+
+
+LOGIN_ROUTES: Final = (
+    Route(LOGIN_PATH, show_login, methods=["GET"]),
+    Route(LOGIN_PATH, log_in, methods=["POST"]),
+    Route("/logout", log_out, methods=["POST"]),
+)

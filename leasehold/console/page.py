@@ -1,0 +1,145 @@
+"""The form of a page of the console, and what every page uses: templates, links, forms and fragments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import jinja2
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute
+
+from leasehold.common.visible import make_visible
+from leasehold.web.backend import Backend
+from leasehold.web.caller import Caller
+
+_ENVIRONMENT: Final = jinja2.Environment(
+    loader=jinja2.PackageLoader("leasehold.console", "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+    # Every text of a value has its control characters shown; autoescape then escapes markup.
+    finalize=lambda value: value if isinstance(value, Markup) else show(value),
+)
+_MOST_FIELDS: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the console. A module of `leasehold/console/pages/` defines one as `PAGE`.
+
+    `name`: the id in links and in the style. `path`: of the entry in the navigation. `order`: its place there.
+    `routes`: Starlette routes of the page and of its parts, with paths from the root of the console. Their functions
+    take a request; `backend(request)` returns the services and `caller(request)` the caller. `in_navigation`: whether
+    the navigation shows the page.
+    """
+
+    name: str
+    title: str
+    path: str
+    order: int
+    routes: Sequence[BaseRoute]
+    in_navigation: bool = True
+
+
+def backend(request: Request) -> Backend:
+    """Return the services of this process."""
+    found: Backend = request.app.state.backend
+    return found
+
+
+def caller(request: Request) -> Caller:
+    """Return the caller of a request, as the gate identified it."""
+    found: Caller = request.state.caller
+    return found
+
+
+def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a page or a fragment made of a template with these values. Autoescape is on, and control characters in
+    texts are shown as escapes.
+
+    A page extends `layout.html`. Templates also know `url(path)`, `static(path)`, `caller`, `csrf`, `pages`, `page`
+    (the name of the present page, or "") and `prefix`.
+    """
+    return HTMLResponse(render_text(request, template, **values), status)
+
+
+def render_text(request: Request, template: str, **values: Any) -> str:
+    """Return the text of a page or fragment. See `render`."""
+    state = request.app.state
+    known: dict[str, Any] = {
+        "caller": getattr(request.state, "caller", None),
+        "csrf": getattr(request.state, "csrf", None),
+        "pages": state.pages,
+        "page": "",
+        "prefix": state.prefix,
+        "read_only": state.backend.settings.console.read_only,
+        "url": lambda path: url(request, path),
+        "static": lambda path: f"{state.prefix}/static/{path}?v={state.static_version}",
+        "status": state.backend.feed.status,
+    }
+    return _ENVIRONMENT.get_template(template).render(known | values)
+
+
+def render_fragment(template: str, **values: Any) -> str:
+    """Return the text of a fragment that needs no request, for an event of the feed."""
+    return _ENVIRONMENT.get_template(template).render(values)
+
+
+def url(request: Request, path: str) -> str:
+    """Return a path of the console with the prefix of the reverse proxy."""
+    return f"{request.app.state.prefix}{path}"
+
+
+async def read_form(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a form (`application/x-www-form-urlencoded`), each with its values in order.
+
+    Raises ValueError for a body that is no form, or has more than 10,000 fields.
+    """
+    body = (await request.body()).decode("utf-8")
+    return parse_qs(body, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+
+
+def show(value: object) -> object:
+    """Return a text with its control characters shown; other values unchanged. None becomes an empty text."""
+    if value is None:
+        return ""
+    return make_visible(value, multiline=True) if isinstance(value, str) else value
+
+
+def redirect(request: Request, path: str) -> Response:
+    """Return an answer after which the browser shows another page of the console, for a form and for htmx."""
+    where = url(request, path)
+    if "hx-request" in request.headers:
+        return Response(status_code=204, headers={"HX-Redirect": where})
+    return Response(status_code=303, headers={"Location": where})
+
+
+def format_time(seconds: float | None) -> Markup:
+    """Return a time as `<time>` in UTC; the browser shows it in its own zone on hover. An empty text for None."""
+    if seconds is None:
+        return Markup()
+    at = datetime.fromtimestamp(seconds, UTC)
+    return Markup('<time datetime="{}">{}</time>').format(
+        at.isoformat(timespec="milliseconds"), at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def format_span(seconds: float | None) -> str:
+    """Return a duration as people write it: `8 s`, `12 min`, `3 h 20 min`, `2 d 4 h`; an empty text for None."""
+    if seconds is None:
+        return ""
+    whole = int(max(0.0, seconds))
+    for unit, size, minor, minor_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if whole >= size:
+            count, rest = divmod(whole, size)
+            return f"{count} {unit} {rest // minor_size} {minor}"
+    return f"{whole // 60} min" if whole >= 60 else f"{whole} s"  # noqa: PLR2004 - a minute
+
+
+_ENVIRONMENT.filters |= {"time": format_time, "span": format_span, "visible": lambda text: escape(show(text))}

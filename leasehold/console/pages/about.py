@@ -1,0 +1,29 @@
+"""The page About: who is logged in with which rights, and the state of the connections. It is the smallest page of the
+console, and an example of their form.
+"""
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leasehold.console.page import Page, backend, caller, render
+from scheduler.model.rights import ROLES_BY_VERB
+
+
+async def show_about(request: Request) -> Response:
+    """Show the caller, its rights, and the number of rows of the view by kind."""
+    feed, who = backend(request).feed, caller(request)
+    await feed.refresh()
+    with feed.lock:
+        counts = [
+            ("Slots", len(feed.view.slots)),
+            ("Reservations", len(feed.view.reservations)),
+            ("Accounts", len(feed.view.accounts)),
+        ]
+    rights = [(verb, who.find_refusal(verb)) for verb in sorted(ROLES_BY_VERB)]
+    return render(request, "about.html", page="about", counts=counts, rights=rights)
+
+
+PAGE: Final = Page("about", "About", "/about", 900, [Route("/about", show_about)])

@@ -1,0 +1,170 @@
+"use strict";
+// What every page of the console uses: the stream of events, the CSRF header, confirmations, and the banner.
+(() => {
+  const body = document.body;
+  const prefix = body.dataset.prefix;
+
+  // Every request of htmx proves that it comes from a page of this session.
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (body.dataset.csrf) event.detail.headers["X-CSRF-Token"] = body.dataset.csrf;
+  });
+
+  /** Send a form by POST and return the response. For scripts that do not use htmx. */
+  const post = (path, fields) =>
+    fetch(prefix + path, {
+      method: "POST",
+      headers: {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "X-CSRF-Token": body.dataset.csrf,
+        "HX-Request": "true",
+      },
+      body: new URLSearchParams(fields),
+    });
+
+  // A button with data-confirm asks first, in a dialog that the keyboard can use.
+  document.addEventListener("htmx:confirm", (event) => {
+    const question = event.target.dataset.confirm;
+    if (!question) return;
+    event.preventDefault();
+    ask(question, event.target.dataset.confirmLabel || event.target.textContent.trim()).then((yes) => {
+      if (yes) event.detail.issueRequest(true);
+    });
+  });
+
+  /** Ask a question in a dialog. The promise yields whether the person agreed. */
+  function ask(question, label) {
+    return new Promise((resolve) => {
+      const dialog = document.createElement("dialog");
+      dialog.className = "ask";
+      const text = document.createElement("p");
+      text.textContent = question;
+      const form = document.createElement("form");
+      form.method = "dialog";
+      const no = document.createElement("button");
+      no.value = "no";
+      no.textContent = "Keep as it is";
+      const yes = document.createElement("button");
+      yes.value = "yes";
+      yes.className = "primary";
+      yes.textContent = label;
+      form.append(no, yes);
+      dialog.append(text, form);
+      body.append(dialog);
+      dialog.addEventListener("close", () => {
+        resolve(dialog.returnValue === "yes");
+        dialog.remove();
+      });
+      dialog.showModal();
+      no.focus();
+    });
+  }
+
+  /** Show a short message at the edge of the page for some seconds. */
+  function toast(text) {
+    const place = document.getElementById("toast");
+    place.textContent = text;
+    place.classList.add("shown");
+    clearTimeout(toast.timer);
+    toast.timer = setTimeout(() => place.classList.remove("shown"), 6000);
+  }
+
+  document.addEventListener("htmx:sendError", () => toast("The console does not answer. Nothing was changed."));
+  document.addEventListener("htmx:responseError", (event) => {
+    const status = event.detail.xhr.status;
+    if (status === 401) location.reload();
+    else if (status === 403) toast(detailOf(event.detail.xhr));
+  });
+
+  function detailOf(xhr) {
+    try {
+      return JSON.parse(xhr.responseText).detail;
+    } catch {
+      return "This was refused.";
+    }
+  }
+
+  // One stream for the page: browsers allow few connections to a host. A hidden page has none.
+  const banner = document.getElementById("banner");
+  let source = null;
+  let lost = null;
+
+  function topics() {
+    const found = new Set(body.dataset.live.split(/\s+/).filter(Boolean));
+    document.querySelectorAll("[data-topic]").forEach((each) => found.add(each.dataset.topic));
+    return [...found].sort();
+  }
+
+  function connect() {
+    if (source || document.hidden) return;
+    const names = topics();
+    source = new EventSource(`${prefix}/live?${names.map((name) => "topic=" + encodeURIComponent(name)).join("&")}`);
+    source.addEventListener("open", () => {
+      clearTimeout(lost);
+      lost = null;
+    });
+    source.addEventListener("error", () => {
+      if (!lost) lost = setTimeout(() => showBanner("The console does not answer. This page continues when it is back."), 3000);
+      // After a refusal the browser does not try again by itself.
+      if (source && source.readyState === EventSource.CLOSED) {
+        disconnect();
+        setTimeout(connect, 3000);
+      }
+    });
+    for (const name of ["hello", "status"]) {
+      source.addEventListener(name, (event) => {
+        const status = JSON.parse(event.data);
+        showStatus(status);
+        dispatch(name, status);
+      });
+    }
+    for (const name of names) {
+      source.addEventListener(name, (event) => receive(name, event.data));
+    }
+  }
+
+  function disconnect() {
+    if (source) source.close();
+    source = null;
+  }
+
+  // An element with data-topic takes the event's text as its content, or loads itself again if it has data-reload.
+  function receive(name, data) {
+    document.querySelectorAll(`[data-topic="${CSS.escape(name)}"]`).forEach((element) => {
+      if (element.dataset.reload !== undefined) htmx.trigger(element, "reload");
+      else htmx.swap(element, data, { swapStyle: "innerHTML" });
+    });
+    dispatch(name, data);
+  }
+
+  function dispatch(name, detail) {
+    document.dispatchEvent(new CustomEvent(`live:${name}`, { detail }));
+  }
+
+  function showStatus(status) {
+    if (!status.valid) {
+      showBanner("Redis, or its copy of the cluster, cannot be read. This page shows the last known state, and continues by itself.");
+    } else if (!status.database) {
+      showBanner("The database does not answer. Changes and history are not possible until it comes back.");
+    } else {
+      banner.hidden = true;
+    }
+  }
+
+  function showBanner(text) {
+    banner.textContent = text;
+    banner.hidden = false;
+  }
+
+  document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+  window.addEventListener("pagehide", disconnect);
+  window.addEventListener("pageshow", connect);
+
+  // Times are in UTC; the tooltip has the zone of the reader.
+  document.addEventListener("mouseover", (event) => {
+    const time = event.target.closest && event.target.closest("time[datetime]");
+    if (time && !time.title) time.title = new Date(time.dateTime).toLocaleString();
+  });
+
+  window.leasehold = { prefix, post, ask, toast, connect, disconnect };
+  connect();
+})();

@@ -1,0 +1,128 @@
+"""What the routes of the API and the console use: a client for each caller, the database, the feed, and the log of
+changes.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+
+from leasehold.client.async_client import AsyncClient
+from leasehold.common.signing import format_key_line
+from leasehold.errors import LeaseholdError, Unavailable
+from leasehold.web.caller import Caller
+from leasehold.web.feed import Feed
+from leasehold.web.principals import PrincipalReader
+from scheduler.ports import Store, StoreUnavailableError
+from workers.logs import get_logger
+from workers.setting_types import reveal
+from workers.settings import Settings
+
+MOST_CLIENTS: Final = 32
+"""The most clients that are kept. Beyond it, the one that was not used for the longest time is closed."""
+WATCH_SECONDS: Final = 2.0
+"""Interval in which the database is checked while a page listens."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+log = get_logger(__name__)
+
+
+class Backend:
+    """The services of one process of the console. `client` and `run` belong to its event loop."""
+
+    def __init__(self, settings: Settings, feed: Feed, store: Store, principals: PrincipalReader) -> None:
+        self.settings, self.feed, self.store = settings, feed, store
+        self._principals = principals
+        self._clients: OrderedDict[tuple[str, str], AsyncClient] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def client(self, caller: Caller) -> AsyncClient:
+        """Return the client that signs its requests as the principal of this caller, with the principal's present key.
+        A caller without a principal gets a client that does not sign; such a caller has a `refusal` unless the cluster
+        accepts unsigned requests.
+
+        Raises Unavailable if the key cannot be read or Redis has no usable URL.
+        """
+        line = await run_in_threadpool(self._find_key_line, caller)
+        name = (caller.principal or "", line or "")
+        if name not in self._clients:
+            self._clients[name] = self._make_client(line)
+        self._clients.move_to_end(name)
+        while len(self._clients) > MOST_CLIENTS:
+            _, oldest = self._clients.popitem(last=False)
+            task = asyncio.create_task(oldest.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        return self._clients[name]
+
+    async def run(self, function: Callable[P, R], /, *args: P.args, **keywords: P.kwargs) -> R:
+        """Call a function that reads the database, in a thread. Raises Unavailable while the database is lost."""
+        try:
+            found = await run_in_threadpool(function, *args, **keywords)
+        except StoreUnavailableError as error:
+            self.feed.note_database(is_lost=True)
+            raise Unavailable(str(error)) from error
+        self.feed.note_database(is_lost=False)
+        return found
+
+    async def watch_database(self) -> None:
+        """Check the database every WATCH_SECONDS while a page listens, until this task is cancelled."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self.feed.subscriptions or self.feed.status.database_lost_since is not None:
+                try:
+                    await self.run(self.store.now)
+                except Unavailable:
+                    continue
+
+    def log_change(self, caller: Caller, verb: str, about: str, answer: object) -> None:
+        """Write a line about a change that somebody requested: the person, the verb, the id of what it is about, and
+        the outcome. `answer`: the answer of the worker, or the error that was raised.
+        """
+        ok = getattr(answer, "ok", None)
+        outcome = f"refused: {answer}" if isinstance(answer, LeaseholdError) else "refused" if ok is False else "done"
+        log.info(
+            "A change was requested over HTTP.",
+            action="console.change",
+            person=caller.name,
+            source=caller.source,
+            verb=verb,
+            about=about,
+            outcome=outcome,
+        )
+
+    async def close(self) -> None:
+        """Close all clients."""
+        clients = list(self._clients.values())
+        self._clients.clear()
+        for client in clients:
+            await client.close()
+
+    def _find_key_line(self, caller: Caller) -> str | None:
+        """Return the content of a key file for this caller: that of `access`, else the key in the database."""
+        if caller.principal is None:
+            return None
+        access = self.settings.access
+        if caller.source == "token":
+            return reveal(access.key) if access.key is not None else Path(access.key_file or "").read_text("utf-8")
+        try:
+            known = self._principals.read()
+        except StoreUnavailableError as error:
+            raise Unavailable(str(error)) from error
+        row = known.principals.get(caller.principal)
+        if row is None:
+            raise Unavailable(f"the principal {caller.principal} was removed")
+        return format_key_line(row.name, row.key, known.state.identity)
+
+    def _make_client(self, line: str | None) -> AsyncClient:
+        settings = self.settings
+        return AsyncClient(
+            settings.broker_url,
+            view_url=settings.view_url,
+            prefix=settings.view.prefix,
+            key=line,
+        )

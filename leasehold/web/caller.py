@@ -1,0 +1,45 @@
+"""The sender of an HTTP request, as the gate has identified it."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from scheduler.model.principals import Role
+from scheduler.model.rights import ROLES_BY_VERB
+
+Source = Literal["token", "principal", "proxy"]
+READS: Final = frozenset({"leases", "query", "explain", "conditions"})
+"""The verbs that change nothing."""
+TOKEN_NAME: Final = "local token"  # noqa: S105 - a name
+"""Name in the log of a caller that has the token of the local stack."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The sender of an HTTP request.
+
+    `name`: the name for the log. `source`: the proof of identity: the random token, the key of a principal, or the
+    header of a reverse proxy. `principal`: the principal as which requests to the workers are signed; None: they are
+    not signed. `refusal`: why this caller may change nothing, whatever its role is; None: its role decides.
+    """
+
+    name: str
+    role: Role
+    source: Source
+    principal: str | None
+    refusal: str | None = None
+
+    def may(self, verb: str) -> bool:
+        """Return whether this caller may use a verb of the queue `reservations`. The worker checks it again."""
+        return self.find_refusal(verb) is None
+
+    def find_refusal(self, verb: str) -> str | None:
+        """Return a sentence that explains why this caller may not use the verb, or None if it may."""
+        roles = ROLES_BY_VERB.get(verb, frozenset[Role]({"operator"}))
+        if self.role not in roles:
+            return f"{self.name} has the role {self.role}; this needs the role {' or '.join(sorted(roles))}"
+        return None if verb in READS else self.refusal
+
+    @property
+    def can_look(self) -> bool:
+        """Whether this caller may see the pages and lists: every role that may query reservations."""
+        return self.may("query")

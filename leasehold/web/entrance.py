@@ -1,0 +1,136 @@
+"""ASGI middleware that lets only known callers pass the gate, and hands their names to the routes.
+
+A route finds the caller in `request.state.caller`, and the CSRF token of its pages in `request.state.csrf`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from leasehold.web.gate import SAFE_METHODS, Admission, Gate
+from leasehold.web.security import HEALTH_PATH
+from leasehold.web.sessions import SESSION_SECONDS
+from workers.logs import get_logger
+
+LOGIN_PATH: Final = "/login"
+API_PATH: Final = "/api/"
+_OPEN: Final = frozenset({HEALTH_PATH, LOGIN_PATH})
+_OPEN_FOLDERS: Final = ("/static/",)
+
+log = get_logger(__name__)
+
+
+class Entrance:
+    """Identifies the caller of each request; an unknown caller gets status 401, or is sent to the login page."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app, self._gate = app, gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        path = find_route(request)
+        if not self._gate.principals.is_fresh:
+            # The database may be slow. Meanwhile the event loop serves others.
+            await run_in_threadpool(self._gate.refresh)
+        answer = self._answer(request, path)
+        if answer is not None:
+            await answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _answer(self, request: Request, path: str) -> Response | None:
+        """Return the answer to a request that may not pass; None after the caller was put into `request.state`."""
+        if path in _OPEN or path.startswith(_OPEN_FOLDERS):
+            return None
+        is_api = path.startswith(API_PATH)
+        if "token" in request.query_params and request.method == "GET" and not is_api:
+            return self._exchange_token(request)
+        admission = self._gate.admit(request)
+        if admission is None:
+            return self._refuse_unknown(request, is_api=is_api)
+        if not (is_api or admission.caller.can_look):
+            return refuse(403, admission.caller.find_refusal("query") or "")
+        if self._gate.is_forged(request, admission):
+            return refuse(403, "this page is out of date: load it again (no valid X-CSRF-Token)")
+        _remember(request, admission)
+        return None
+
+    def _exchange_token(self, request: Request) -> Response:
+        """Return a redirect to the same page without the token, with the cookie of a new session."""
+        cookie = self._gate.log_in_by_token(request.query_params["token"])
+        if cookie is None:
+            return self.count_failure(request) or to_login(request, {"failed": "token"})
+        rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
+        # Two slashes at the begin would name another host.
+        clean = "/" + request.url.path.lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
+        answer = RedirectResponse(clean, 303)
+        set_cookie(answer, self._gate, request, cookie)
+        return answer
+
+    def _refuse_unknown(self, request: Request, *, is_api: bool) -> Response:
+        if "authorization" in request.headers and (late := self.count_failure(request)):
+            return late
+        is_page = request.method in SAFE_METHODS and "text/html" in request.headers.get("accept", "")
+        if is_api or not is_page or "hx-request" in request.headers:
+            answer = refuse(401, "log in, or send the token or the key of a principal")
+            answer.headers["www-authenticate"] = 'Bearer realm="leasehold"'
+            return answer
+        return to_login(request, {"next": request.url.path} if request.url.path != "/" else {})
+
+    def count_failure(self, request: Request) -> Response | None:
+        """Count and log a failed login. Return the answer if this peer failed too often."""
+        peer = request.client.host if request.client else "unknown"
+        seconds = self._gate.note_failure(request)
+        if seconds is None:
+            log.warning("A login failed.", action="console.login_failed", peer=peer)
+            return None
+        answer = refuse(429, f"too many failed logins, try again in {seconds:.0f} s")
+        answer.headers["retry-after"] = str(int(seconds) + 1)
+        return answer
+
+
+def find_route(request: Request) -> str:
+    """Return the path of a request without the prefix of the reverse proxy."""
+    root: str = request.scope.get("root_path", "")
+    path: str = request.scope["path"]
+    return path[len(root) :] if root and path.startswith(root) else path
+
+
+def refuse(status: int, detail: str) -> Response:
+    """Return an error as problem details (RFC 9457)."""
+    titles: Mapping[int, str] = {401: "Unauthorized", 403: "Forbidden", 429: "Too Many Requests"}
+    body = {"type": "about:blank", "title": titles[status], "status": status, "detail": detail}
+    return Response(msgspec.json.encode(body), status, media_type="application/problem+json")
+
+
+def to_login(request: Request, values: Mapping[str, str]) -> Response:
+    """Return a redirect to the login page."""
+    where = f"{request.scope.get('root_path', '')}{LOGIN_PATH}"
+    return RedirectResponse(f"{where}?{urlencode(values)}" if values else where, 303)
+
+
+def set_cookie(answer: Response, gate: Gate, request: Request, value: str) -> None:
+    """Add the cookie of a session to an answer."""
+    answer.set_cookie(
+        gate.cookie_name,
+        value,
+        max_age=int(SESSION_SECONDS),
+        path=request.scope.get("root_path", "") or "/",
+        secure=gate.is_https(request),
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def _remember(request: Request, admission: Admission) -> None:
+    request.state.caller, request.state.csrf = admission.caller, admission.csrf

@@ -1,0 +1,285 @@
+"""The feed: one thread follows the view in Redis, and each update of a topic is encoded once for all its subscribers.
+
+The feed only reads. It asks Redis for changes every 100 ms while a page listens, else once a second.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from leasehold.web.followed_view import FollowedView
+from leasehold.web.server_sent import KEEP_ALIVE, Subscriber, encode_event
+from scheduler.model.view import Kind, View
+from scheduler.ports import ViewUnavailableError
+from workers.logs import get_logger
+
+POLL_SECONDS: Final = 0.1
+IDLE_SECONDS: Final = 1.0
+EMIT_SECONDS: Final = 0.5
+"""Shortest time between two updates of a topic."""
+KEEP_ALIVE_SECONDS: Final = 15.0
+STATUS: Final = "status"
+"""Topic of the feed itself: whether Redis and the database answer."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The rows that changed after revision `since`, up to `revision`. `ids`: by kind; a slot is listed if a lease on it
+    changed. `is_reset`: the whole view was read again, so every row may have changed and `ids` is empty.
+    """
+
+    since: int
+    revision: int
+    ids: Mapping[Kind, frozenset[str]] = field(default_factory=dict)
+    is_reset: bool = False
+
+    def of(self, kind: Kind) -> frozenset[str]:
+        """Return the ids of the changed rows of this kind."""
+        return self.ids.get(kind, frozenset())
+
+    def joined(self, later: "Changed") -> "Changed":
+        """Return these changes and later ones together."""
+        kinds = self.ids.keys() | later.ids.keys()
+        ids = {kind: self.of(kind) | later.of(kind) for kind in kinds}
+        is_reset = self.is_reset or later.is_reset
+        return Changed(self.since, later.revision, {} if is_reset else ids, is_reset)
+
+
+@dataclass(frozen=True)
+class FeedStatus:
+    """What the pages may rely on. `is_valid`: the copy of the view is complete and follows Redis. Times are monotonic
+    seconds at which Redis or the database was lost; None: it answers.
+    """
+
+    is_valid: bool = False
+    redis_lost_since: float | None = None
+    database_lost_since: float | None = None
+
+
+class ViewSource(Protocol):
+    """The part of the ViewCache port that the feed uses (scheduler/ports/view.py)."""
+
+    def catch_up(self) -> View | None:
+        """Apply the changes since the last call to this process's copy and return it; None if it must be loaded."""
+
+    def load(self) -> View | None:
+        """Read the whole view; None if Redis has no valid view."""
+
+
+Encode = Callable[[Changed], bytes | None]
+"""Returns the event (`encode_event`) for some changes, or None if they do not concern the topic. It is called in the
+thread of the feed, and may read `Feed.view` under `Feed.lock`.
+"""
+
+
+@dataclass
+class _Topic:
+    name: str
+    encode: Encode
+    subscribers: set[Subscriber] = field(default_factory=set)
+    pending: Changed | None = None
+    emitted_at: float = float("-inf")
+
+
+class Feed:
+    """The live copy of the view in this process, and the topics that pages subscribe to.
+
+    `view` and `revision` may be read by any thread; hold `lock` while more than one row is read. `source`: the view
+    cache, made with `make_view=lambda: FollowedView(...)`.
+    """
+
+    def __init__(self, source: ViewSource, kept_seconds: float = 600.0) -> None:
+        self._source = source
+        self.view = FollowedView(kept_seconds)
+        self.revision = 0
+        self.status = FeedStatus()
+        self._topics: dict[str, _Topic] = {}
+        self._guard = threading.RLock()
+        self._asked = threading.Event()
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._ends = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.topic(STATUS, lambda _changed: None)
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock of the present view. The view does not change while it is held."""
+        return self.view.guard
+
+    def start(self) -> None:
+        """Start the thread of the feed."""
+        self._asked.set()
+        self._thread = threading.Thread(target=self._run, name="leasehold-feed", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and all subscriptions."""
+        self._ends.set()
+        self._asked.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+        with self._guard:
+            for subscriber in {each for topic in self._topics.values() for each in topic.subscribers}:
+                subscriber.end()
+
+    def topic(self, name: str, encode: Encode) -> None:
+        """Register a topic. `encode` makes its events, at most two a second, and only while somebody subscribes."""
+        self._topics[name] = _Topic(name, encode)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The names of all topics."""
+        return frozenset(self._topics)
+
+    @property
+    def subscriptions(self) -> int:
+        """The number of open streams."""
+        with self._guard:
+            return len({each for topic in self._topics.values() for each in topic.subscribers})
+
+    async def refresh(self) -> None:
+        """Return when the view has all changes that Redis had at the time of the call; at once if the feed has stopped.
+
+        While Redis is lost, return after the failed attempt: `status` shows it.
+        """
+        if self._ends.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        with self._guard:
+            self._waiters.append((loop, done))
+        self._asked.set()
+        await done
+
+    async def subscribe(self, *topics: str) -> AsyncIterator[bytes]:
+        """Yield the events of these topics until the reader goes away or cannot keep up. The first event is `hello`,
+        with the revision from which the updates continue and the status.
+
+        Raises KeyError for an unknown topic.
+        """
+        found = [self._topics[name] for name in dict.fromkeys((STATUS, *topics))]
+        subscriber = Subscriber(asyncio.get_running_loop())
+        with self._guard:
+            for topic in found:
+                topic.subscribers.add(subscriber)
+            # Nothing between this revision and the first update of a topic is left out.
+            hello = self._encode_status("hello")
+        self._asked.set()
+        try:
+            yield hello
+            async for block in subscriber.read(KEEP_ALIVE_SECONDS, KEEP_ALIVE):
+                yield block
+        finally:
+            with self._guard:
+                for topic in found:
+                    topic.subscribers.discard(subscriber)
+
+    def note_database(self, *, is_lost: bool) -> None:
+        """Record whether the last use of the database failed."""
+        with self._guard:
+            since = self.status.database_lost_since
+            if is_lost == (since is None):
+                self._set_status(replace(self.status, database_lost_since=time.monotonic() if is_lost else None))
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            self._asked.wait(self._pause())
+            self._asked.clear()
+            with self._guard:
+                waiters, self._waiters = self._waiters, []
+            try:
+                self._follow()
+                self._emit()
+            except Exception:
+                # An error of one topic or row must not end the feed; the next round begins with a new copy.
+                log.exception("The feed of the console failed; it continues.", action="console.feed_failed")
+            for loop, done in waiters:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(_resolve, done)
+
+    def _pause(self) -> float:
+        """Return the seconds until the next round: a topic with changes is read again just before it emits them."""
+        now = time.monotonic()
+        with self._guard:
+            if not any(topic.subscribers for topic in self._topics.values()):
+                return IDLE_SECONDS
+            due = [
+                topic.emitted_at + EMIT_SECONDS - now
+                for topic in self._topics.values()
+                if topic.subscribers and topic.pending is not None
+            ]
+        return max(0.0, min([POLL_SECONDS, *due]))
+
+    def _follow(self) -> None:
+        try:
+            found = self._source.catch_up() or self._source.load()
+        except ViewUnavailableError as error:
+            self._lose(str(error))
+            return
+        if not isinstance(found, FollowedView):
+            self._lose("there is no valid view; the next tick rebuilds it")
+            return
+        changed, is_new = found.take_changed(), found is not self.view
+        with self._guard:
+            self.view = found
+            if is_new or changed:
+                self._note(Changed(self.revision, self.revision + 1, {} if is_new else changed, is_new))
+            if not self.status.is_valid:
+                log.info("The console follows the view.", action="console.view_found")
+                self._set_status(replace(self.status, is_valid=True, redis_lost_since=None))
+
+    def _lose(self, reason: str) -> None:
+        with self._guard:
+            if self.status.redis_lost_since is None:
+                log.warning("The console lost the view.", action="console.view_lost", reason=reason)
+                self._set_status(replace(self.status, is_valid=False, redis_lost_since=time.monotonic()))
+
+    def _note(self, changed: Changed) -> None:
+        self.revision = changed.revision
+        for topic in self._topics.values():
+            if topic.subscribers:
+                topic.pending = changed if topic.pending is None else topic.pending.joined(changed)
+            else:
+                topic.pending = None
+
+    def _emit(self) -> None:
+        now = time.monotonic()
+        for topic in list(self._topics.values()):
+            with self._guard:
+                if topic.pending is None or now - topic.emitted_at < EMIT_SECONDS:
+                    continue
+                changed, topic.pending, topic.emitted_at = topic.pending, None, now
+            block = topic.encode(changed)
+            if block is not None:
+                self._send(topic, block)
+
+    def _set_status(self, status: FeedStatus) -> None:
+        self.status = status
+        self._send(self._topics[STATUS], self._encode_status(STATUS))
+
+    def _send(self, topic: _Topic, block: bytes) -> None:
+        with self._guard:
+            subscribers = list(topic.subscribers)
+        for subscriber in subscribers:
+            subscriber.put(block)
+
+    def _encode_status(self, event: str) -> bytes:
+        status = self.status
+        document = {
+            "revision": self.revision,
+            "valid": status.is_valid,
+            "redis": status.redis_lost_since is None,
+            "database": status.database_lost_since is None,
+        }
+        return encode_event(event, document)
+
+
+def _resolve(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -1,0 +1,237 @@
+"""The gate: it finds out which caller sent an HTTP request, and lets no unknown caller pass, whatever `access.mode` is.
+
+There are three ways in: the random token of a local stack, the name and key of a principal, and the header of a trusted
+reverse proxy. People get a session cookie for the first two.
+"""
+
+import base64
+import binascii
+import hmac
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from starlette.requests import HTTPConnection, Request
+
+from leasehold.web.caller import TOKEN_NAME, Caller, Source
+from leasehold.web.failed_logins import FailedLogins
+from leasehold.web.principals import KnownPrincipals, PrincipalReader
+from leasehold.web.sessions import (
+    Session,
+    is_current,
+    is_signed,
+    issue_cookie,
+    make_binding,
+    make_csrf_token,
+    open_cookie,
+)
+from leasehold.web.token_file import read_token
+from scheduler.model.principals import WORKER, Role
+from scheduler.ports import StoredPrincipal, StoreUnavailableError
+from workers.settings import Settings
+
+CSRF_HEADER: Final = "x-csrf-token"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_MOST_CREDENTIALS: Final = 4096
+
+AccessMode = Literal["open", "warn", "signed"]
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A caller with the token that its unsafe requests need against forgery; None if they need none."""
+
+    caller: Caller
+    csrf: str | None = None
+
+
+class Gate:
+    """Identifies the callers of HTTP requests by the settings, the principals in the database and the token file.
+
+    Raises TokenFileError at construction if `console.token_file` cannot be used.
+    """
+
+    def __init__(self, settings: Settings, principals: PrincipalReader) -> None:
+        self._settings, self._console = settings, settings.console
+        self.principals = principals
+        path = self._console.token_file
+        self._token = None if path is None else read_token(Path(path))
+        self._networks = [ipaddress.ip_network(each) for each in self._console.trusted_proxies or ()]
+        self._failures = FailedLogins(principals.monotonic)
+        self._ended: dict[str, float] = {}
+        """Nonce of a session that was logged out -> cluster time of its issue."""
+        self.cookie_name = f"leasehold-{self._console.port}"
+
+    def refresh(self) -> None:
+        """Read the principals if the copy is old. A lost database is no error here."""
+        self._read()
+
+    def identify(self, request: HTTPConnection) -> Caller | None:
+        """Return the caller of a request, or None if it is unknown."""
+        found = self.admit(request)
+        return None if found is None else found.caller
+
+    def admit(self, request: HTTPConnection) -> Admission | None:
+        """Return the caller of a request with its CSRF token, or None if the caller is unknown.
+
+        Credentials in the header Authorization count before a cookie. Wrong ones are not made good by a cookie. Reads
+        the database at most once a second.
+        """
+        if "authorization" in request.headers:
+            return self._admit_authorization(request.headers.getlist("authorization"))
+        return self._admit_proxy(request) or self._admit_cookie(request.cookies.get(self.cookie_name))
+
+    def is_forged(self, request: HTTPConnection, admission: Admission) -> bool:
+        """Return whether an unsafe request lacks the CSRF token of its session."""
+        if admission.csrf is None or request.scope.get("method") in SAFE_METHODS:
+            return False
+        given = request.headers.get(CSRF_HEADER, "")
+        return not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), admission.csrf.encode())
+
+    def log_in(self, name: str, key: str) -> str | None:
+        """Return a session cookie for the principal with this name and key, or None if they are wrong."""
+        known = self._read()
+        row = self._check_key(known, name, key)
+        if known is None or row is None:
+            return None
+        return issue_cookie("principal", row.name, self._bind(known, row.key), self._now(known))
+
+    def log_in_by_token(self, token: str) -> str | None:
+        """Return a session cookie for the holder of the token, or None if the token is wrong."""
+        if not self._is_token(token):
+            return None
+        return issue_cookie("token", TOKEN_NAME, self._token_binding(), self._now(self._read()))
+
+    def log_out(self, request: Request) -> None:
+        """End the session of this request in this process. A copy of its cookie is refused from now on."""
+        session = open_cookie(request.cookies.get(self.cookie_name, ""))
+        if session is not None and self.admit(request) is not None:
+            now = self._now(self._read())
+            self._ended = {nonce: at for nonce, at in self._ended.items() if is_current(_at(session, at), now)}
+            self._ended[session.nonce] = session.issued_at
+
+    def note_failure(self, request: HTTPConnection) -> float | None:
+        """Count a failed login. Return None, or the seconds after which this peer may fail again if it failed too
+        often. Right credentials are never refused, because keys of 256 random bits cannot be guessed.
+        """
+        return self._failures.note(request.client.host if request.client else "")
+
+    def is_trusted_proxy(self, request: HTTPConnection) -> bool:
+        """Return whether the peer of this connection is a reverse proxy that the settings trust."""
+        try:
+            peer = ipaddress.ip_address(request.client.host if request.client else "")
+        except ValueError:
+            return False
+        mapped = getattr(peer, "ipv4_mapped", None) or peer
+        return any(mapped in network for network in self._networks)
+
+    def is_https(self, request: HTTPConnection) -> bool:
+        """Return whether the browser uses HTTPS, as this process or a trusted proxy sees it."""
+        if request.scope["scheme"] == "https":
+            return True
+        return self.is_trusted_proxy(request) and request.headers.get("x-forwarded-proto", "") == "https"
+
+    def _admit_authorization(self, values: list[str]) -> Admission | None:
+        scheme, _, credentials = values[0].partition(" ")
+        if len(values) != 1 or len(credentials) > _MOST_CREDENTIALS:
+            return None
+        if scheme.lower() == "bearer":
+            return Admission(self._token_caller(self._read())) if self._is_token(credentials.strip()) else None
+        if scheme.lower() != "basic":
+            return None
+        try:
+            name, _, key = base64.b64decode(credentials, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return None
+        row = self._check_key(self._read(), name, key)
+        return None if row is None else Admission(self._principal_caller(row, "principal"))
+
+    def _admit_proxy(self, request: HTTPConnection) -> Admission | None:
+        header = self._console.user_header
+        values = request.headers.getlist(header) if header is not None and self.is_trusted_proxy(request) else []
+        known = self._read() if len(values) == 1 else None
+        row = None if known is None else known.principals.get(values[0])
+        if known is None or row is None or row.role == "worker":
+            return None
+        csrf = make_csrf_token(self._bind(known, row.key), f"proxy:{row.name}")
+        return Admission(self._principal_caller(row, "proxy"), csrf)
+
+    def _admit_cookie(self, value: str | None) -> Admission | None:
+        session = None if value is None else open_cookie(value)
+        if value is None or session is None or session.nonce in self._ended:
+            return None
+        known = self._read()
+        if not is_current(session, self._now(known)):
+            return None
+        return self._admit_token(value, known) if session.source == "token" else self._admit_key(value, session, known)
+
+    def _admit_token(self, value: str, known: KnownPrincipals | None) -> Admission | None:
+        if self._token is None or not is_signed(value, self._token_binding()):
+            return None
+        return Admission(self._token_caller(known), make_csrf_token(self._token_binding(), value))
+
+    def _admit_key(self, value: str, session: Session, known: KnownPrincipals | None) -> Admission | None:
+        row = None if known is None else known.principals.get(session.name)
+        if known is None or row is None or not is_signed(value, self._bind(known, row.key)):
+            return None
+        return Admission(self._principal_caller(row, "principal"), make_csrf_token(self._bind(known, row.key), value))
+
+    def _token_caller(self, known: KnownPrincipals | None) -> Caller:
+        """Return the caller that has the token. It acts as `access.principal` if the commands of this host have one."""
+        access, name = self._settings.access, self._signing_principal()
+        row = known.principals.get(name) if known is not None and name is not None else None
+        role: Role = row.role if row is not None else "operator"
+        refusal = self._find_refusal()
+        if refusal is None and name is None and access.mode != "open":
+            refusal = (
+                f"access.mode is {access.mode}, and no access.principal is configured to sign the requests of the"
+                " local token: log in as a principal"
+            )
+        return Caller(TOKEN_NAME, role, "token", name, refusal)
+
+    def _signing_principal(self) -> str | None:
+        access = self._settings.access
+        return access.principal if access.key is not None or access.key_file is not None else None
+
+    def _principal_caller(self, row: StoredPrincipal, source: Source) -> Caller:
+        return Caller(row.name, row.role, source, row.name, self._find_refusal())
+
+    def _find_refusal(self) -> str | None:
+        return "this console only reads (console.read_only)" if self._console.read_only else None
+
+    def _check_key(self, known: KnownPrincipals | None, name: str, key: str) -> StoredPrincipal | None:
+        """Return the principal if `key` is one of its present keys. An unknown name takes as long as a known one."""
+        row = None if known is None else known.principals.get(name)
+        keys = [] if row is None or known is None else row.list_keys(self._now(known))
+        # People paste the whole line of a key file, NAME:KEY@CLUSTER, or the part after the name.
+        bare = key.strip().partition("@")[0].rpartition(":")[2].encode("utf-8", "surrogatepass")
+        found = [hmac.compare_digest(each.encode(), bare) for each in keys or [""]]
+        is_right = any(found) and bool(keys)
+        return row if is_right and row is not None and row.role != "worker" else None
+
+    def _is_token(self, token: str) -> bool:
+        given = token.encode("utf-8", "surrogatepass")
+        return self._token is not None and hmac.compare_digest(self._token.encode(), given)
+
+    def _token_binding(self) -> bytes:
+        return make_binding((self._token or "").encode(), self._token or "")
+
+    def _bind(self, known: KnownPrincipals, key: str) -> bytes:
+        cluster_key = known.principals[WORKER].key if WORKER in known.principals else key
+        return make_binding(cluster_key.encode(), key)
+
+    def _now(self, known: KnownPrincipals | None) -> float:
+        """Return cluster time. Without a database the clock of this process must do; its sessions end with it."""
+        monotonic = self.principals.monotonic()
+        return monotonic if known is None else known.now(monotonic)
+
+    def _read(self) -> KnownPrincipals | None:
+        try:
+            return self.principals.read()
+        except StoreUnavailableError:
+            return None
+
+
+def _at(session: Session, issued_at: float) -> Session:
+    return Session(session.source, session.name, issued_at, session.nonce)

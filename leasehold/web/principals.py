@@ -1,0 +1,71 @@
+"""The principals of the cluster, as a process of the console last read them from the database."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from scheduler.ports import ClusterRow, Store, StoredPrincipal, StoreUnavailableError
+
+LOOK_SECONDS: Final = 1.0
+"""Seconds after which the principals are compared with the database again. A key that was removed is refused after this
+time at the latest.
+"""
+
+
+class KnownPrincipals(msgspec.Struct, frozen=True):
+    """A copy of the cluster's row and of its principals by name, read at the monotonic time `looked_at`."""
+
+    looked_at: float
+    state: ClusterRow
+    principals: dict[str, StoredPrincipal]
+
+    def now(self, monotonic: float) -> float:
+        """Return cluster time at the given monotonic time."""
+        return self.state.now + monotonic - self.looked_at
+
+
+class PrincipalReader:
+    """Reads the principals at most once a second. Safe for threads.
+
+    While the database is lost, the last copy stays in use, because principals cannot be removed meanwhile either.
+    """
+
+    def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store, self.monotonic = store, monotonic
+        self._guard = threading.Lock()
+        self._known: KnownPrincipals | None = None
+        self._tried_at = -LOOK_SECONDS
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether `read` returns at once, because the copy is less than LOOK_SECONDS old or is being read now."""
+        return self._known is not None and self.monotonic() - self._tried_at < LOOK_SECONDS
+
+    def read(self) -> KnownPrincipals:
+        """Return the present copy. Raises StoreUnavailableError if the database was never read."""
+        known = self._known
+        if known is not None and self.is_fresh:
+            return known
+        with self._guard:
+            if self._known is not None and self.is_fresh:
+                return self._known
+            self._tried_at = self.monotonic()
+            try:
+                self._known = self._look(self._known)
+            except StoreUnavailableError:
+                if self._known is None:
+                    raise
+            return self._known
+
+    def _look(self, known: KnownPrincipals | None) -> KnownPrincipals:
+        state = self._store.read_cluster()
+        before = known and (known.state.identity, known.state.principals_version)
+        if known is not None and before == (state.identity, state.principals_version):
+            rows = known.principals
+        else:
+            # Principals that change after `state` was read have another version, so the next read finds them.
+            rows = {row.name: row for row in self._store.find_principals()}
+        return KnownPrincipals(self.monotonic(), state, rows)

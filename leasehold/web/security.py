@@ -1,0 +1,178 @@
+"""The outermost layer of the web server: it refuses requests for other hosts and from other origins, limits bodies, and
+adds the headers that keep browsers from running or framing anything foreign.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from workers.settings import ConsoleSettings
+
+MOST_BODY: Final = 2 * 1024 * 1024
+"""The most bytes of the body of a request."""
+HEALTH_PATH: Final = "/healthz"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    # `no-referrer` would make browsers send `Origin: null` with forms.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+
+
+class BodyTooLargeError(Exception):
+    """Raised in the application when the body of a request has more than MOST_BODY bytes."""
+
+
+@dataclass(frozen=True)
+class AllowedHosts:
+    """The values of the header Host that are accepted: those with a port exactly, those without with every port."""
+
+    exact: frozenset[str]
+    names: frozenset[str]
+
+    def __contains__(self, host: str) -> bool:
+        bare = host.lower()
+        return bare in self.exact or _without_port(bare) in self.names
+
+
+def find_allowed_hosts(console: ConsoleSettings) -> AllowedHosts:
+    """Return the hosts for which this server answers: the names of loopback and its own address, each with its port,
+    and `console.hosts`.
+    """
+    own = f"[{console.host}]" if ":" in console.host else console.host
+    exact = {f"{name}:{console.port}".lower() for name in (*_LOOPBACK, own)}
+    names = {each.lower() for each in console.hosts}
+    return AllowedHosts(
+        frozenset(exact | {each for each in names if _without_port(each) != each}),
+        frozenset(each for each in names if _without_port(each) == each),
+    )
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() and not (name.startswith("[") and not name.endswith("]")) else host
+
+
+class Security:
+    """ASGI middleware with all checks and headers that depend on no caller.
+
+    `prefix`: the path under which a reverse proxy serves this server; the proxy may remove it or keep it.
+    """
+
+    def __init__(self, app: ASGIApp, console: ConsoleSettings) -> None:
+        self._app, self._prefix, self._hosts = app, console.prefix, find_allowed_hosts(console)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it."""
+        if scope["type"] != "http":
+            # Nothing here uses web sockets.
+            await (self._app(scope, receive, send) if scope["type"] == "lifespan" else _close(send))
+            return
+        scope = _add_prefix(scope, self._prefix)
+        headers = Headers(scope=scope)
+        refusal = self._find_refusal(scope, headers)
+        is_static = scope["path"].startswith(f"{self._prefix}/static/")
+        answer = _AddHeaders(send, is_static=is_static)
+        if refusal is not None:
+            await refusal(scope, receive, answer)
+            return
+        try:
+            await self._app(scope, _LimitedBody(receive), answer)
+        except BodyTooLargeError:
+            if answer.has_begun:
+                raise
+            await _refuse(413, "the body has more than 2 MB")(scope, receive, answer)
+
+    def _find_refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        hosts = headers.getlist("host")
+        if scope["path"] == f"{self._prefix}{HEALTH_PATH}":
+            return None
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            # A page of another site can give its name the address of this server (DNS rebinding).
+            return _refuse(421, "this server does not answer for this host: see console.hosts")
+        if is_foreign(scope["method"], headers):
+            return _refuse(403, "the request comes from a page of another site")
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit():
+            return _refuse(400, "expected a number of bytes in Content-Length")
+        return _refuse(413, "the body has more than 2 MB") if int(length[:20]) > MOST_BODY else None
+
+
+def is_foreign(method: str, headers: Headers) -> bool:
+    """Return whether a browser sent the request for a page of another origin: a change by its headers Origin or
+    Sec-Fetch-Site, or a read that is no navigation of the user.
+
+    Programs send neither header.
+    """
+    site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
+    is_safe = method in _SAFE
+    if site is not None and site not in _OWN_SITES and not (is_safe and mode == "navigate"):
+        return True
+    origin = headers.get("origin")
+    return origin is not None and not is_safe and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+
+
+def _refuse(status: int, text: str) -> Response:
+    return PlainTextResponse(f"leasehold: {text}\n", status)
+
+
+async def _close(send: Send) -> None:
+    await send({"type": "websocket.close", "code": 1000})
+
+
+def _add_prefix(scope: Scope, prefix: str) -> Scope:
+    """Return the scope with the path prefix in `path` and `root_path`, whether the proxy has removed it or not."""
+    path: str = scope["path"]
+    if not prefix:
+        return scope
+    is_kept = path == prefix or path.startswith(f"{prefix}/")
+    return {**scope, "root_path": prefix, "path": path if is_kept else prefix + path}
+
+
+class _LimitedBody:
+    """A `receive` that raises BodyTooLargeError when a body without a length becomes too large."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self._seen = receive, 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        if self._seen > MOST_BODY:
+            raise BodyTooLargeError
+        return message
+
+
+class _AddHeaders:
+    """A `send` that adds the headers of every answer. Pages must not be stored, because they show private data."""
+
+    def __init__(self, send: Send, *, is_static: bool) -> None:
+        self._send, self._is_static, self.has_begun = send, is_static, False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            headers = MutableHeaders(scope=message)
+            _set_missing(headers, _HEADERS.items())
+            _set_missing(headers, [("cache-control", "no-cache" if self._is_static else "no-store")])
+        await self._send(message)
+
+
+def _set_missing(headers: MutableHeaders, wanted: Iterable[tuple[str, str]]) -> None:
+    for name, value in wanted:
+        headers.setdefault(name, value)

@@ -1,0 +1,64 @@
+"""Server-sent events: their encoding, and the queue of one open stream."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+KEEP_ALIVE: Final = b": alive\n\n"
+"""A comment, by which both sides notice a dead connection."""
+MOST_WAITING: Final = 64
+"""The most events that wait for a reader. A slower reader is cut off; it connects again and reads everything."""
+
+
+def encode_event(name: str, data: object, *, identifier: str | None = None) -> bytes:
+    """Return an event whose data is `data` as JSON, or the text itself if `data` is a text (a fragment of a page)."""
+    body = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
+    head = b"" if identifier is None else b"id: %s\n" % identifier.encode()
+    # A line feed would end the data, and JSON has none.
+    lines = b"\n".join(b"data: " + line for line in body.splitlines() or [b""])
+    return b"%sevent: %s\n%s\n\n" % (head, name.encode(), lines)
+
+
+class Subscriber:
+    """The events that wait for one open stream. `put` and `end` may be called by any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[bytes] = deque()
+        self._wakes = asyncio.Event()
+        self._ended = False
+
+    def put(self, block: bytes) -> None:
+        """Add an event; end the stream if too many wait."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._add, block)
+
+    def end(self) -> None:
+        """End the stream after the events that wait."""
+        with suppress(RuntimeError):  # as above
+            self._loop.call_soon_threadsafe(self._add, None)
+
+    async def read(self, pause_seconds: float, keep_alive: bytes) -> AsyncIterator[bytes]:
+        """Yield the events, and `keep_alive` after each pause without any."""
+        while True:
+            while self._waiting:
+                yield self._waiting.popleft()
+            if self._ended:
+                return
+            self._wakes.clear()
+            try:
+                async with asyncio.timeout(pause_seconds):
+                    await self._wakes.wait()
+            except TimeoutError:
+                yield keep_alive
+
+    def _add(self, block: bytes | None) -> None:
+        if block is None or len(self._waiting) >= MOST_WAITING:
+            self._ended = True
+        elif not self._ended:
+            self._waiting.append(block)
+        self._wakes.set()

@@ -1,0 +1,76 @@
+"""Who gets in, and with which rights."""
+
+import base64
+import re
+
+import pytest
+
+from leasehold.common.signing import make_key
+from scheduler.model.principals import WORKER, Role
+from scheduler.ports import StoredPrincipal
+from tests.builders import a_slot
+from tests.console.conftest import MakeConsole
+from tests.console.served import NOBODY, Console
+
+
+def a_principal(name: str = "ada", role: Role = "operator", key: str | None = None) -> StoredPrincipal:
+    return StoredPrincipal(name=name, role=role, key=key or make_key(), created_at=0.0)
+
+
+def basic(name: str, key: str) -> str:
+    return f"Basic {base64.b64encode(f'{name}:{key}'.encode()).decode()}"
+
+
+@pytest.mark.parametrize("mode", ["open", "warn", "signed"])
+def test_an_unknown_caller_gets_nothing_in_any_access_mode(make_console: MakeConsole, mode: str) -> None:
+    browser = make_console(access={"mode": mode}, rows=(a_slot("secret-slot"),)).browser()
+    page = browser.get("/about")
+    assert (page.status, page.location) == (303, "/login?next=%2Fabout")
+    for path in ("/live", "/api/v1/slots", "/nothing"):
+        answer = browser.send("GET", path)
+        assert answer.status == 401
+        assert "secret-slot" not in answer.text
+    assert browser.post("/logout").status == 401
+
+
+def test_the_token_opens_the_console_and_leaves_the_address(console: Console) -> None:
+    browser = console.browser()
+    answer = browser.get(f"/about?token={console.token}&x=1")
+    assert (answer.status, answer.location) == (303, "/about?x=1")
+    cookie = answer.headers["set-cookie"]
+    assert re.search("HttpOnly", cookie)
+    assert re.search("SameSite=strict", cookie)
+    assert console.token not in cookie
+    assert "local token" in browser.get("/about").text
+
+
+def test_a_wrong_token_opens_nothing(console: Console) -> None:
+    browser = console.browser()
+    assert browser.get(f"/?token={NOBODY}").location == "/login?failed=token"
+    assert browser.cookies == {}
+
+
+def test_a_principal_logs_in_with_its_key(console: Console) -> None:
+    row = a_principal(role="reader")
+    console.add(row)
+    browser = console.browser()
+    assert browser.post("/login", {"name": "ada", "key": NOBODY}).status == 401
+    assert browser.post("/login", {"name": "ada", "key": row.key, "next": "/about"}).location == "/about"
+    page = browser.get("/about").text
+    assert "ada (reader)" in page
+    assert "this needs the role operator" in page
+
+
+def test_programs_send_the_token_or_a_key(console: Console) -> None:
+    row = a_principal()
+    console.add(row)
+    browser = console.browser()
+    good = [f"Bearer {console.token}", basic("ada", row.key)]
+    bad = [f"Bearer {NOBODY}", basic("ada", NOBODY), basic("bob", row.key), "Basic \xe9", "Digest x", "Bearer", ""]
+    assert [browser.send("GET", "/about", headers={"Authorization": each}).status for each in good] == [200, 200]
+    assert {browser.send("GET", "/about", headers={"Authorization": each}).status for each in bad} == {401}
+
+
+def test_the_principal_of_the_workers_cannot_log_in(console: Console) -> None:
+    (row,) = [each for each in console.store.find_principals() if each.name == WORKER]
+    assert console.browser().post("/login", {"name": WORKER, "key": row.key}).status == 401
