@@ -16,8 +16,8 @@ QUICK := tests/rules tests/reference_model tests/unit tests/store/test_memory.py
 help: ## list the targets
 	@grep -hE '^[a-z.]+:.*## ' Makefile | sed -E 's/^([a-z.]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: .venv ## the embedded stack serves a workload log, then stops (TRACE=log.swf.gz JOBS=60 SPEED=600)
-	@$(BIN)/leasehold demo $(if $(TRACE),--trace "$(TRACE)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(SPEED),--speed "$(SPEED)")
+demo: .venv ## the embedded stack serves a workload log, then stops (TRACE=log.swf.gz JOBS=60 SPEED=600 STAY=1)
+	@$(BIN)/leasehold demo $(if $(TRACE),--trace "$(TRACE)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(SPEED),--speed "$(SPEED)") $(if $(STAY),--stay)
 
 up: .venv ## the embedded stack until Ctrl-C
 	@$(BIN)/leasehold up

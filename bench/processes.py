@@ -143,7 +143,8 @@ class Bench:
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         self._folder, self._wire = folder, RequestTransport(redis_url)
-        self._beat, self._flower, self._metrics = folder / "beat", find_port(), find_port()
+        self._beat = folder / "beat"
+        self._ports = {name: find_port() for name in ("flower", "console", "metrics")}
         database = f"sqlite:///{folder / 'bench.db'}"
         migrate(database)
         self.environment = {
@@ -157,8 +158,7 @@ class Bench:
             "LEASEHOLD_AWS__REGION": "us-east-1",
             "LEASEHOLD_AWS__ACCESS_KEY_ID": "bench",
             "LEASEHOLD_AWS__SECRET_ACCESS_KEY": secrets.token_hex(8),
-            "LEASEHOLD_FLOWER__PORT": str(self._flower),
-            "LEASEHOLD_METRICS__PORT": str(self._metrics),
+            **{f"LEASEHOLD_{name.upper()}__PORT": str(port) for name, port in self._ports.items()},
             "LEASEHOLD_CELERY__BEAT_FILE": str(self._beat),
         }
 
@@ -176,15 +176,14 @@ class Bench:
         if name == "beat":
             self._beat.unlink(missing_ok=True)
             return self._beat.exists
-        port = {"flower": self._flower, "metrics": self._metrics}[name]
-        return lambda: listens(port)
+        return lambda: listens(self._ports[name])
 
     def run(self, rounds: int, only: Sequence[str]) -> Iterator[tuple[str, Cost]]:
         """Yield the name and the cost of each process and command."""
         programs = read_procfile(find_procfile().read_text(encoding="utf-8"))
         starts: dict[str, Callable[[], Cost]] = {
             each.name: lambda each=each: measure_start(  # type: ignore[misc]
-                (*each.command, *(("--local",) if each.name == "flower" else ())),
+                (*each.command, *(("--local",) if each.name in {"flower", "console"} else ())),
                 self.environment,
                 self._folder,
                 lambda: self.make_check(each.name),

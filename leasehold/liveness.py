@@ -25,7 +25,7 @@ from leasehold.errors import BadCredentials, Unavailable
 from tasks.clock import read_send_age
 from workers.settings import Settings
 
-PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "metrics", "emulator")
+PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "console", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
 """Beat fails its check if it has sent no message for this number of tick intervals."""
 RESEND_SECONDS: Final = 2.0
@@ -41,6 +41,9 @@ def find_trouble(process: str, settings: Settings, seconds: float) -> str | None
             return _find_late_beat(settings)
         case "flower":
             return _find_silence(_url(settings.flower.host, settings.flower.port, "healthcheck"), seconds)
+        case "console":
+            page = f"{settings.console.prefix}/healthz".lstrip("/")
+            return _find_silence(_url(settings.console.host, settings.console.port, page), seconds)
         case "metrics":
             return _find_silence(_url(settings.metrics.host, settings.metrics.port, "metrics"), seconds)
         case "emulator":

@@ -92,6 +92,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "console.user_header": "X-Forwarded-User",
         "console.trusted_proxies": ["10.0.0.7"],
         "console.token_file": "/etc/leasehold/console-token",
+        "console.queues_url": "redis://10.0.0.7:6379/0",
         "console.flower_url": "http://10.0.0.7:5555",
         "celery.beat_file": "/run/leasehold/beat",
     }

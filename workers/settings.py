@@ -226,6 +226,8 @@ class ConsoleSettings(Document):
     """
     read_only: bool = False
     """Whether the console and the HTTP API refuse every change."""
+    queues_url: RedisUrl | None = None
+    """URL of the broker's Redis by which the lengths of queues are read; default: `broker.url`."""
     flower_url: EndpointUrl | None = None
     """URL of Flower for the link in the console; default: that of the local stack, or no link."""
 
@@ -309,6 +311,11 @@ class Settings(Document):
     def view_url(self) -> str | None:
         """The URL of the view's Redis with its password: that of `view.url`, else that of the broker."""
         return reveal(self.view.url) if self.view.url else self.broker_url
+
+    @property
+    def queues_url(self) -> str | None:
+        """The URL of the broker's Redis by which the console reads the lengths of queues, with its password."""
+        return reveal(self.console.queues_url) if self.console.queues_url else self.broker_url
 
     @property
     def database_url(self) -> str:

@@ -19,11 +19,13 @@ def demo(
         float | None, typer.Option(min=0.001, help="Factor by which the log is played faster; default: to fit 20 s.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the stack with its console until Ctrl-C.")] = False,
 ) -> None:
     """Serve a workload log with a whole stack, then stop it.
 
     Each job of the log becomes a reservation with one lease. The reservation is submitted, held and released at the
-    times of the job, which the speed compresses. Machines are launched on the EC2 emulator.
+    times of the job, which the speed compresses. Machines are launched on the EC2 emulator. The console shows it live:
+    the command prints the address.
 
     Examples:
       leasehold demo
@@ -48,10 +50,11 @@ def demo(
         highlight=False,
     )
     try:
-        summary = run_demo(stretch, console)
+        summary = run_demo(
+            stretch, console, stay=stay, on_summary=lambda found: report(found, console, as_json=as_json)
+        )
     except DemoError as error:
         raise CommandError(str(error)) from None
     except KeyboardInterrupt:
         raise CommandError("interrupted; everything is stopped", INTERRUPTED) from None
-    report(summary, console, as_json=as_json)
     raise typer.Exit(0 if summary.is_good else 1)

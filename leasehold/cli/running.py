@@ -43,7 +43,8 @@ def up(
 ) -> None:
     """Run a whole stack in this folder until Ctrl-C.
 
-    The stack has a Valkey, SQLite, the EC2 emulator (unless AWS is configured), all processes, and Flower.
+    The stack has a Valkey, SQLite, the EC2 emulator (unless AWS is configured), all processes, Flower, and the console,
+    whose address the command prints.
     """
     own = Path.cwd() / FOLDER
     if own.exists():
@@ -115,8 +116,15 @@ def _print_running(stack: "Stack", seconds: float) -> None:
         f"  leasehold reserve --system {system} --wait 60\n"
         "  leasehold slots --watch 2\n"
         "Ctrl-C stops everything.",
+        _describe_console(stack.console_url),
     )
     sys.stdout.flush()
+
+
+def _describe_console(url: str | None) -> str:
+    if url is None:
+        return "The console is not installed: pip install 'leasehold[server,console]'"
+    return f"The console: {url}"
 
 
 def _detach(config: Path | None) -> None:
@@ -135,7 +143,10 @@ def _detach(config: Path | None) -> None:
     while time.monotonic() < until:
         running = read_running(folder)
         if running is not None and running.phase == "running":
-            print_thing(f"up, pid {process.pid}; `leasehold down` stops it")
+            from leasehold.stack.console_address import find_console_url
+
+            console = find_console_url(running.urls, running.environment)
+            print_thing(f"up, pid {process.pid}; `leasehold down` stops it", _describe_console(console))
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_SECONDS)

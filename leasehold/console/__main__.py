@@ -17,45 +17,20 @@ from leasehold.web.followed_view import FollowedView
 from leasehold.web.gate import Gate
 from leasehold.web.principals import PrincipalReader
 from leasehold.web.token_file import TokenFileError
-from scheduler.model.principals import WORKER
+from leasehold.web.ways_in import find_refusal, has_principals
 from scheduler.model.validation import InvalidInputError
-from scheduler.ports import ForeignClusterError, Store, StoreUnavailableError
+from scheduler.ports import ForeignClusterError, Store
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from workers.configuration import load_settings
 from workers.logs import configure_logging
 from workers.services import find_foreign
-from workers.settings import Settings, is_loopback
+from workers.settings import Settings
 
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 3
 SOCKET_SECONDS = 2.0
-
-
-def refuse(settings: Settings, *, has_principals: bool, local: bool) -> str | None:
-    """Return why the console must not start with these settings, or None if it may: on an address other than loopback
-    there must be a way in for some caller. With `local` (the local stack) the address must be one of loopback.
-    """
-    console = settings.console
-    if is_loopback(console.host):
-        return None
-    if local:
-        return f"console.host: expected a loopback address in the local stack, got {console.host!r}"
-    if has_principals or console.token_file is not None or console.user_header is not None:
-        return None
-    return (
-        "console.token_file: expected a way in, because console.host is no loopback address: a principal"
-        " (`leasehold principal add`), console.token_file or console.user_header, got none"
-    )
-
-
-def has_principals(store: Store) -> bool:
-    """Return whether the database has a principal that may log in; False while it is unavailable."""
-    try:
-        return any(row.name != WORKER for row in store.find_principals())
-    except StoreUnavailableError:
-        return False
 
 
 def make_server(settings: Settings, store: Store) -> uvicorn.Server:
@@ -99,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         if line := find_foreign(settings):
             return _complain(line)
         with closing(open_store(settings.database_url)) as store:
-            if line := refuse(settings, has_principals=has_principals(store), local="--local" in arguments):
+            if line := find_refusal(settings, has_principals=has_principals(store), local="--local" in arguments):
                 return _complain(line)
             make_server(settings, store).run()
     except InvalidInputError as error:

@@ -4,10 +4,11 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from time import monotonic
 
 from redis import Redis as Broker
@@ -38,9 +39,18 @@ class DemoError(Exception):
     """Raised if the demo could not be played to its end. The message is the reason."""
 
 
-def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) -> Summary:
+def run_demo(
+    stretch: Stretch,
+    console: Console,
+    *,
+    max_slots: int = MAX_SLOTS,
+    stay: bool = False,
+    on_summary: Callable[[Summary], object] = lambda _summary: None,
+) -> Summary:
     """Play the jobs of `stretch` on a stack of their own and return the summary. The folder of the stack is removed at
     the end.
+
+    `on_summary` is called with the summary after the last job. `stay`: keep the stack after it until Ctrl-C.
 
     Raises StackError if the stack does not start, and DemoError if machines are left at the end.
     """
@@ -53,12 +63,30 @@ def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) 
             emulator=EMULATOR,
             on_progress=lambda name, state: _print_progress(console, name, state),
         )
-        console.print("Starting Valkey, SQLite, the EC2 emulator, five Celery workers, beat and Flower …")
+        console.print("Starting Valkey, SQLite, the EC2 emulator, five Celery workers, beat, Flower and the console …")
         with stack, stack.client() as client:
             console.print(f"All parts answer after {monotonic() - started:.1f} s.")
+            _print_address(stack, console)
             summary = _play(stack, client, stretch, console)
+            on_summary(summary)
+            if stay:
+                _stay(stack, console)
         console.print("Everything is stopped.")
     return summary
+
+
+def _print_address(stack: Stack, console: Console) -> None:
+    url = stack.console_url
+    line = "The console is not installed: pip install 'leasehold[server,console]'"
+    console.print(line if url is None else f"The console: {url}", highlight=False, markup=False)
+
+
+def _stay(stack: Stack, console: Console) -> None:
+    """Wait for Ctrl-C."""
+    console.print("The stack stays up until Ctrl-C.")
+    _print_address(stack, console)
+    with suppress(KeyboardInterrupt):
+        Event().wait()
 
 
 def _print_progress(console: Console, name: str, state: str) -> None:

@@ -1,22 +1,27 @@
-"""Observe Celery's settings and versions, Flower's password, and the time of the last tick."""
+"""Observe Celery's settings and versions, the access to Flower and the console, and the time of the last tick."""
 
+import ipaddress
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.metadata import version
 
 from leasehold.client.discovery import find_running
 from leasehold.doctor.broker import read_report_age
 from leasehold.doctor.database import read_tick_age
 from leasehold.doctor.findings import Finding, skipped
-from leasehold.doctor.rules import judge_celery, judge_flower, judge_ticks
+from leasehold.doctor.rules import judge_celery, judge_console, judge_flower, judge_ticks
 from leasehold.errors import LeaseholdError, UntrustedFolder
+from leasehold.web.ways_in import find_refusal, has_principals
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
+from scheduler.store.opening import open_store
 from workers.settings import Settings, is_loopback
 
 
 def look_at_programs(settings: Settings) -> Iterator[Finding]:
-    """Yield the findings on Celery and Flower, with the settings and versions with which this host would run them."""
+    """Yield the findings on Celery, Flower and the console, with the settings and versions with which this host would
+    run them.
+    """
     from tasks.app import make_app  # noqa: PLC0415 - the import takes a second; other checks need not wait for it
 
     yield judge_celery(make_app(settings).conf, version("celery"), version("kombu"))
@@ -26,6 +31,21 @@ def look_at_programs(settings: Settings) -> Iterator[Finding]:
         on_loopback=is_loopback(flower.host),
         is_local_stack=_is_local_stack(),
     )
+    yield judge_console(refusal=_find_refusal(settings), trusts_loopback=_trusts_loopback(settings))
+
+
+def _find_refusal(settings: Settings) -> str | None:
+    try:
+        with closing(open_store(settings.database_url)) as store:
+            return find_refusal(settings, has_principals=has_principals(store), local=_is_local_stack())
+    except InvalidInputError:
+        # Another check reports a wrong URL of the database.
+        return None
+
+
+def _trusts_loopback(settings: Settings) -> bool:
+    networks = map(ipaddress.ip_network, settings.console.trusted_proxies or ())
+    return any(network.is_loopback for network in networks)
 
 
 def _is_local_stack() -> bool:

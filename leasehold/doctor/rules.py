@@ -245,6 +245,18 @@ def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool)
     return skipped("flower", 'flower.basic_auth ("user:password") is not set here; Flower does not start without it')
 
 
+def judge_console(*, refusal: str | None, trusts_loopback: bool) -> Finding:
+    """Return a failure if the console would refuse to start, and a warning if every user of this host can act as any
+    principal, because the trusted reverse proxy is at a loopback address.
+    """
+    if refusal is not None:
+        return failure("console", refusal, "change the setting, or add a principal with `leasehold principals add`")
+    if trusts_loopback:
+        text = "console.trusted_proxies has a loopback address: every user of this host can act as any principal"
+        return warning("console", text, "let the reverse proxy connect from an address that only it has")
+    return ok("console", "serves only known callers")
+
+
 def judge_permission(check: str, error: str | None, policy: str) -> Finding:
     """Return a failure if EC2 refuses a call. `error`: EC2's answer to the call with DryRun; None: the call is
     permitted. `policy`: name of the file in docs/iam/ that permits the call.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold.stack.programs import Program
+from leasehold.web.token_file import TOKEN_FILE
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
 from workers.ec2 import EMULATOR_SECRET_VARIABLE
 from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
@@ -27,6 +28,12 @@ EMULATED_ACCOUNT: Final = "123456789012"
 NOTICES: Final = "leasehold-interruptions"
 """Name of the emulator's SQS queue for interruption notices."""
 _SECRET_BYTES: Final = 32
+
+
+CONSOLE: Final = "console"
+CONSOLE_PORT: Final = "LEASEHOLD_CONSOLE__PORT"
+TOKEN_VARIABLE: Final = "LEASEHOLD_CONSOLE__TOKEN_FILE"  # noqa: S105 - a name
+_CONSOLE_LIBRARIES: Final = ("jinja2", "starlette", "uvicorn")
 
 
 class StackError(Exception):
@@ -57,10 +64,15 @@ class StackConfiguration:
 
     @property
     def urls(self) -> dict[str, str]:
-        """The web addresses of the stack's parts by name: `flower`, `metrics`, and `emulator` if the stack runs one."""
+        """The web addresses of the stack's parts by name: `flower`, `metrics`, `console` if its extra is installed, and
+        `emulator` if the stack runs one. The address of the console is without its token.
+        """
         flower = f"http://{self.settings.flower.host}:{self.environment['LEASEHOLD_FLOWER__PORT']}"
         metrics = f"http://{self.settings.metrics.host}:{self.environment['LEASEHOLD_METRICS__PORT']}/metrics"
         found = {"flower": flower, "metrics": metrics}
+        if has_console():
+            console = self.settings.console
+            found["console"] = f"http://{console.host}:{self.environment[CONSOLE_PORT]}{console.prefix}/"
         return found | ({"emulator": self.emulator_url} if self.emulator_url else {})
 
 
@@ -91,6 +103,8 @@ def configure(
     chosen = {
         "LEASEHOLD_FLOWER__PORT": str(_free_or_any(settings.flower.host, settings.flower.port)),
         "LEASEHOLD_METRICS__PORT": str(_free_or_any(settings.metrics.host, settings.metrics.port)),
+        CONSOLE_PORT: str(_free_or_any(settings.console.host, settings.console.port)),
+        **({} if settings.console.token_file else {TOKEN_VARIABLE: str(folder / TOKEN_FILE)}),
         **({PATH_VARIABLE: str(path)} if path else {}),
         "LEASEHOLD_BROKER__URL": broker_url,
         "LEASEHOLD_DATABASE__URL": database_url,
@@ -99,6 +113,10 @@ def configure(
         **({} if settings.celery.beat_file else {"LEASEHOLD_CELERY__BEAT_FILE": str(folder / "beat")}),
         **(environment or {}),
     }
+    if not settings.console.flower_url:
+        chosen.setdefault(
+            "LEASEHOLD_CONSOLE__FLOWER_URL", f"http://{settings.flower.host}:{chosen['LEASEHOLD_FLOWER__PORT']}"
+        )
     changed = {
         "broker": BrokerSettings(url=SecretText(broker_url)),
         "database": settings.database.model_copy(update={"url": SecretText(database_url)}),
@@ -112,6 +130,11 @@ def configure(
         environment=chosen,
         programs=(*redis_programs, *emulator_programs),
     )
+
+
+def has_console() -> bool:
+    """Return whether the extra `console` is installed."""
+    return all(find_spec(library) is not None for library in _CONSOLE_LIBRARIES)
 
 
 def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:

@@ -22,13 +22,17 @@ from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError, UntrustedFolder
 from leasehold.process_identity import identify
 from leasehold.stack.configuration import (
+    CONSOLE,
     EMULATOR,
     REDIS,
     SECRET_KEY_VARIABLE,
+    TOKEN_VARIABLE,
     StackConfiguration,
     StackError,
     configure,
+    has_console,
 )
+from leasehold.stack.console_address import find_console_url
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
 from leasehold.stack.preparation import prepare_rules
 from leasehold.stack.process_logs import find_last_warning, list_logs, read_last_line
@@ -36,6 +40,7 @@ from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.programs import Program, Reaper
 from leasehold.stack.readiness import Check, answers_ping, listens, serves
 from leasehold.stack.supervisor import Supervisor
+from leasehold.web.token_file import write_token
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
@@ -131,8 +136,15 @@ class Stack:
 
     @property
     def urls(self) -> dict[str, str]:
-        """The web addresses of the stack's parts by name: `flower`, `metrics`, and `emulator` if the stack runs one."""
+        """The web addresses of the stack's parts by name: `flower`, `metrics`, `console` if its extra is installed, and
+        `emulator` if the stack runs one.
+        """
         return self.configuration.urls
+
+    @property
+    def console_url(self) -> str | None:
+        """The address that opens the console, with its secret token; None if the extra `console` is not installed."""
+        return find_console_url(self.urls, self.configuration.environment)
 
     def pids(self) -> dict[str, int]:
         """Return the ids of the stack's running processes, by the name of the program; {} before the start."""
@@ -204,15 +216,19 @@ class Stack:
         found = self._configuration
         for program in found.programs:
             self._launch(program)
+        if has_console() and TOKEN_VARIABLE in found.environment:
+            write_token(Path(found.environment[TOKEN_VARIABLE]))
         self._prepare("the database", lambda: migrate(found.database_url))
         try:
             programs = read_procfile(find_procfile().read_text(encoding="utf-8"))
         except (ProcfileError, OSError) as error:
             raise StackError(str(error)) from None
         for program in programs:
+            if program.name == CONSOLE and not has_console():
+                continue
             # --local: Flower may run without a password only here, where it listens on a local address.
-            is_flower = program.name == "flower"
-            self._launch(replace(program, command=(*program.command, "--local")) if is_flower else program)
+            is_local = program.name in {"flower", CONSOLE}
+            self._launch(replace(program, command=(*program.command, "--local")) if is_local else program)
         self._write()
         with contextlib.closing(open_wire(found.settings)) as wire:
             self._await({REDIS: lambda: answers_ping(wire)}, until)
@@ -250,10 +266,12 @@ class Stack:
         except LeaseholdError as error:
             raise StackError(str(error)) from None
         checks: dict[str, Check] = {queue: lambda queue=queue: canaries.answered(queue) for queue in QUEUE_NAMES}  # type: ignore[misc]
-        settings, environment = self.configuration.settings, self.configuration.environment
+        settings, environment, found = self.configuration.settings, self.configuration.environment, self.urls
         checks["view"] = self._has_view
         checks["flower"] = lambda: listens(settings.flower.host, int(environment["LEASEHOLD_FLOWER__PORT"]))
         checks["metrics"] = lambda: listens(settings.metrics.host, int(environment["LEASEHOLD_METRICS__PORT"]))
+        if has_console():
+            checks[CONSOLE] = lambda: serves(f"{found['console']}healthz")
         emulator = self.emulator_url
         if emulator is not None:
             checks[EMULATOR] = lambda: serves(f"{emulator}/_leasehold/health")

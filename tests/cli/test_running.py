@@ -135,7 +135,7 @@ def test_the_reaper_knows_the_processes_that_were_not_removed() -> None:
 
 def test_the_procfile_names_every_process() -> None:
     programs = read_procfile(find_procfile().read_text())
-    assert {"reservations", "ticks", "launch", "health", "terminate", "beat", "flower", "metrics"} == {
+    assert {"reservations", "ticks", "launch", "health", "terminate", "beat", "flower", "console", "metrics"} == {
         program.name for program in programs
     }
 

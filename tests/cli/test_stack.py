@@ -129,7 +129,7 @@ def test_a_stack_serves_heals_itself_and_leaves_nothing_behind(shell: Shell) -> 
     assert (alive.returncode, alive.stdout) == (0, "beat is alive\n"), alive.stderr
     found = json.loads(status.stdout)
     assert found["leader"].startswith(f"{socket.gethostname()}:")
-    assert set(found["urls"]) == {"broker", "flower", "metrics", "emulator"}
+    assert set(found["urls"]) == {"broker", "flower", "console", "metrics", "emulator"}
     again = shell.run("up")
     assert (again.returncode, len(again.stderr.splitlines())) == (1, 1)
     _kill_and_see_it_come_back(shell, running)

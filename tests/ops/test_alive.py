@@ -122,6 +122,7 @@ def test_an_answer_from_a_worker_on_another_host_does_not_count(
             "http://127.0.0.1:1/_leasehold/health does not answer",
         ),
         ("flower", {"FLOWER__PORT": "1"}, "http://127.0.0.1:1/healthcheck does not answer"),
+        ("console", {"CONSOLE__PORT": "1", "CONSOLE__PREFIX": "/x"}, "http://127.0.0.1:1/x/healthz does not answer"),
         ("metrics", {"METRICS__PORT": "1"}, "http://127.0.0.1:1/metrics does not answer"),
     ],
 )
@@ -189,11 +190,12 @@ def port() -> Iterator[int]:
     server.server_close()
 
 
-@pytest.mark.parametrize("process", ["flower", "metrics", "emulator"])
+@pytest.mark.parametrize("process", ["flower", "console", "metrics", "emulator"])
 def test_a_server_is_alive_when_its_page_answers(process: str, port: int, ask: Ask) -> None:
     """A server that listens on all addresses, as in a container, is checked on loopback."""
     settings = {
         "flower": {"FLOWER__HOST": "0.0.0.0", "FLOWER__PORT": str(port), "FLOWER__BASIC_AUTH": "a:b"},  # noqa: S104
+        "console": {"CONSOLE__HOST": "0.0.0.0", "CONSOLE__PORT": str(port)},  # noqa: S104
         "metrics": {"METRICS__HOST": "0.0.0.0", "METRICS__PORT": str(port)},  # noqa: S104
         "emulator": {"AWS__ENDPOINT_URL": f"http://127.0.0.1:{port}"},
     }

@@ -25,6 +25,7 @@ from workers.settings import Settings, read_settings
 
 ROOT: Final = Path(__file__).parents[2]
 COMPOSE: Final = ROOT / "compose"
+CONSOLE_URLS: Final = ("VIEW__URL", "CONSOLE__QUEUES_URL")
 DOCUMENT: Final[dict[str, Any]] = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES: Final[dict[str, dict[str, Any]]] = DOCUMENT["services"]
 PROGRAMS: Final = {program.name: program.command for program in read_procfile((ROOT / "Procfile").read_text())}
@@ -140,7 +141,7 @@ def test_processes_with_tasks_get_more_time_than_the_soft_shutdown(name: str) ->
 
 def test_only_ports_on_loopback_are_published_and_none_of_the_databases() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert set(published) == {"flower", "prometheus"}
+    assert set(published) == {"flower", "console", "prometheus"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
     assert {name: SERVICES[name]["networks"] for name in ("redis", "postgres")} == {
         "redis": ["data"],
@@ -196,7 +197,7 @@ def test_the_upgrade_takes_every_service_that_runs_on_the_host() -> None:
 @pytest.mark.parametrize("name", sorted(set(ours()) - {"emulator"}))
 def test_every_service_is_its_own_user_of_redis(name: str) -> None:
     url = urlsplit(fill_in(environment_of(SERVICES[name])["LEASEHOLD_BROKER__URL"], read_example()))
-    assert url.username == {"flower": "monitor", "metrics": "metrics"}.get(name, "leasehold")
+    assert url.username == {"flower": "monitor", "metrics": "metrics", "console": "producer"}.get(name, "leasehold")
     users = (COMPOSE / "redis" / "users.acl").read_text(encoding="utf-8")
     assert f"user {url.username} on >{url.password} " in users
 
@@ -206,12 +207,22 @@ def test_flower_counts_messages_as_the_user_that_may_read_queues() -> None:
     assert url.username == "metrics"
 
 
+def test_the_console_follows_the_view_as_its_own_user_and_reads_queues_as_that_of_the_metrics() -> None:
+    environment, example = environment_of(SERVICES["console"]), read_example()
+    view, queues = (urlsplit(fill_in(environment[f"LEASEHOLD_{name}"], example)) for name in CONSOLE_URLS)
+    assert (view.username, queues.username) == ("console", "metrics")
+    users = (COMPOSE / "redis" / "users.acl").read_text(encoding="utf-8")
+    assert f"user {view.username} on >{view.password} " in users
+
+
 def test_secrets_are_required_and_have_no_default() -> None:
     kinds = {name: kind for name, kind, _ in variables()}
     guards = {
         "BROKER_URL",
         "FLOWER_BROKER_URL",
         "METRICS_BROKER_URL",
+        "CONSOLE_BROKER_URL",
+        "CONSOLE_VIEW_URL",
         "DATABASE_URL",
         "POSTGRES_PASSWORD",
         "FLOWER_AUTH",

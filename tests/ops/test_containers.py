@@ -23,7 +23,7 @@ import pytest
 from tests.ci_rules import NO_ENGINE
 from tests.system.processes import wait_for
 
-# Two images are built and fourteen containers started, perhaps on a busy machine.
+# Two images are built and fifteen containers started, perhaps on a busy machine.
 pytestmark = pytest.mark.timeout(2400)
 
 ROOT: Final = Path(__file__).parents[2]
@@ -38,6 +38,7 @@ OURS: Final = (
     "beat",
     "beat-2",
     "flower",
+    "console",
     "metrics",
     "emulator",
 )
@@ -113,6 +114,7 @@ class Containers:
             # The commands of this test are not signed.
             "ACCESS_MODE": "open",
             "FLOWER_PORT": find_free_port(),
+            "CONSOLE_PORT": find_free_port(),
             "PROMETHEUS_PORT": find_free_port(),
         }
         self._environment = text

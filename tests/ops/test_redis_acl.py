@@ -20,6 +20,7 @@ import redis
 from leasehold import Client
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import Unavailable
+from leasehold.web.token_file import TOKEN_FILE, read_token, write_token
 from scheduler.view.connection import make_redis
 from tests.cli.conftest import Run, run
 from tests.redis_roles import RedisWithRoles, read_rules
@@ -31,7 +32,7 @@ from workers.embedded_redis import RedisServer
 __all__ = ["run"]
 
 FLOWER_AUTH: Final = "operator:flower-password"
-ROLES: Final = ("leasehold", "producer", "reader", "monitor", "metrics", "host")
+ROLES: Final = ("leasehold", "producer", "reader", "monitor", "metrics", "host", "console")
 
 FOREIGN: Final = [
     *((role, words) for role in ROLES for words in ("FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG GET bind")),
@@ -51,11 +52,11 @@ FOREIGN: Final = [
     # Messages: producers may add them to one queue; only workers may take them or return them.
     *((role, f"RPUSH {queue} x") for role in ROLES[1:] for queue in ("reservations", "terminate")),
     *((role, f"LPUSH {queue} x") for role in ROLES[1:] for queue in ("ticks", "launch", "health", "terminate")),
-    *((role, "LPUSH reservations x") for role in ("reader", "monitor", "metrics", "host")),
+    *((role, "LPUSH reservations x") for role in ("reader", "monitor", "metrics", "host", "console")),
     *((role, "LPUSH shop x") for role in ROLES[1:]),
     *(
         (role, f"{command} reservations 0")
-        for role in ("producer", "reader", "metrics", "host")
+        for role in ("producer", "reader", "metrics", "host", "console")
         for command in ("BRPOP", "BLPOP")
     ),
     *((role, f"{command} reservations") for role in ROLES[1:] for command in ("RPOP", "LPOP")),
@@ -79,7 +80,10 @@ FOREIGN: Final = [
     *((role, "BLPOP leasehold:reply:x 0") for role in ("producer", "monitor", "metrics")),
     *((role, "PUBLISH leasehold:notice:x {}") for role in ROLES[1:]),
     *((role, "SUBSCRIBE leasehold:notice:x") for role in ("producer", "monitor", "metrics", "host")),
-    ("reader", "PSUBSCRIBE *"),
+    *((role, "PSUBSCRIBE *") for role in ("reader", "console")),
+    ("console", "XADD leasehold:view:deltas * x y"),
+    ("console", "EVAL return(redis.call('DEL',KEYS[1])) 1 leasehold:view:slots"),
+    ("console", "LLEN ticks"),
     # Workers execute the commands of this channel.
     *((role, "PUBLISH /0.celery.pidbox {}") for role in ("producer", "reader", "metrics", "host")),
     *((role, "PSUBSCRIBE /0.celeryev/*") for role in ("producer", "reader", "metrics", "host")),
@@ -123,12 +127,16 @@ def find_free_port() -> int:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackWithRoles]:
-    ports: dict[str, Any] = {"FLOWER__PORT": find_free_port(), "METRICS__PORT": find_free_port()}
+    ports: dict[str, Any] = {f"{name}__PORT": find_free_port() for name in ("FLOWER", "METRICS", "CONSOLE")}
     lab = {"system": "lab-linux", "provider": "static", "offline_timeout": 60}
     rules = {"pools": {**RULES["pools"], "lab": lab}}
-    with StackWithRoles(tmp_path_factory.mktemp("roles"), rules, FLOWER__BASIC_AUTH=FLOWER_AUTH, **ports) as running:
+    folder = tmp_path_factory.mktemp("roles")
+    write_token(folder / TOKEN_FILE)
+    ports["CONSOLE__TOKEN_FILE"] = str(folder / TOKEN_FILE)
+    with StackWithRoles(folder, rules, FLOWER__BASIC_AUTH=FLOWER_AUTH, **ports) as running:
         running.start_as("monitor", "flower", "tasks.monitor", view="metrics")
         running.start_as("metrics", "metrics", "workers.exporter")
+        running.start_as("producer", "console", "leasehold.console", view="console")
         yield running
 
 
@@ -147,6 +155,16 @@ def fetch(port: int, page: str) -> str | None:
     authorization = base64.b64encode(FLOWER_AUTH.encode()).decode()
     url = f"http://127.0.0.1:{port}/{page}"
     request = urllib.request.Request(url, headers={"Authorization": f"Basic {authorization}"})
+    with suppress(OSError), urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        text: str = answer.read().decode()
+        return text
+    return None
+
+
+def fetch_console(stack: StackWithRoles, page: str) -> str | None:
+    url = f"http://127.0.0.1:{stack.settings.console.port}/{page}"
+    token = read_token(stack.folder / TOKEN_FILE)
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     with suppress(OSError), urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
         text: str = answer.read().decode()
         return text
@@ -175,6 +193,7 @@ def test_every_role_has_the_rights_for_its_work(stack: StackWithRoles, client: C
     wait_for(lambda: len(fetch_json(flower, "api/workers?refresh=1") or {}) == 5, "Flower to list all workers")
     wait_for(lambda: fetch_json(flower, "api/tasks"), "Flower to list tasks")
     assert {each["name"] for each in fetch_json(flower, "api/queues/length")["active_queues"]} >= {"ticks"}
+    wait_for(lambda: "local token" in (fetch_console(stack, "about") or ""), "the console")
 
     assert stack.roles.read_refusals() == []
 
