@@ -54,6 +54,9 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
         exception_handlers={404: not_found, LeaseholdError: explain_failure},
     )
     app.state.backend, app.state.gate, app.state.prefix = backend, gate, console.prefix
+    for page in shown:
+        for name, make_encoder in page.topics.items():
+            backend.feed.topic(name, make_encoder(backend.feed))
     app.state.pages = [page for page in shown if page.in_navigation]
     app.state.static_version = _hash_static()
     return app

@@ -1,7 +1,7 @@
 """The form of a page of the console, and what every page uses: templates, links, forms and fragments."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 from leasehold.common.visible import make_visible
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
+from leasehold.web.feed import Encode, Feed
 
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("leasehold.console", "templates"),
@@ -36,7 +37,8 @@ class Page:
     `name`: the id in links and in the style. `path`: of the entry in the navigation. `order`: its place there.
     `routes`: Starlette routes of the page and of its parts, with paths from the root of the console. Their functions
     take a request; `backend(request)` returns the services and `caller(request)` the caller. `in_navigation`: whether
-    the navigation shows the page.
+    the navigation shows the page. `topics`: topics of the feed that the page defines, each with a function that makes
+    its encoder.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Page:
     order: int
     routes: Sequence[BaseRoute]
     in_navigation: bool = True
+    topics: Mapping[str, Callable[[Feed], Encode]] = field(default_factory=dict)
 
 
 def backend(request: Request) -> Backend:
