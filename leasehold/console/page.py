@@ -145,4 +145,14 @@ def format_span(seconds: float | None) -> str:
     return f"{whole // 60} min" if whole >= 60 else f"{whole} s"  # noqa: PLR2004 - a minute
 
 
-_ENVIRONMENT.filters |= {"time": format_time, "span": format_span, "visible": lambda text: escape(show(text))}
+def embed_json(text: str) -> Markup:
+    """Return JSON for a `<script type="application/json">` of a page: no text in it can end the element."""
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704 - escaped
+
+
+_ENVIRONMENT.filters |= {
+    "time": format_time,
+    "span": format_span,
+    "visible": lambda text: escape(show(text)),
+    "safe_json": embed_json,
+}

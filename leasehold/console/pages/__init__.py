@@ -3,6 +3,14 @@
 from typing import Final
 
 from leasehold.console.page import Page
-from leasehold.console.pages import about
+from leasehold.console.pages import about, accounts, events, queues, reservation, reservations, what_if
 
-PAGES: Final[tuple[Page, ...]] = (about.PAGE,)
+PAGES: Final[tuple[Page, ...]] = (
+    reservations.PAGE,
+    reservation.PAGE,
+    accounts.PAGE,
+    queues.PAGE,
+    events.PAGE,
+    what_if.PAGE,
+    about.PAGE,
+)

@@ -1,0 +1,85 @@
+"""The actions of a smallest change (docs/reference/protocol.md, "explain"): as requests, and as sentences."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.commands import AccountFields
+from scheduler.model.rules import merge_rules
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action that the console can request: the verb, the id of what it is about, and the request."""
+
+    verb: str
+    about: str
+    act: Callable[[AsyncClient], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Described:
+    """An action in words. `verb` None: the console cannot request it, for example a new host."""
+
+    text: str
+    verb: str | None
+
+
+def find_action(document: Mapping[str, Any]) -> Action | None:
+    """Return the request for an action, or None if no request can make this change."""
+    ((name, value),) = document.items()
+    match name:
+        case "rules":
+            return Action("apply", "rules", lambda client: _change_rules(client, value))
+        case "release":
+            # The console is no holder and has no token: it ends the reservation as an operator does.
+            return Action("cancel", value, lambda client: client.cancel(value, reason="ended in the console"))
+        case "resume":
+            return Action("resume", value, lambda client: client.resume(value))
+        case "uncordon":
+            return Action("uncordon", value, lambda client: client.uncordon(value))
+        case "priority":
+            about, priority = value["reservation"], value["priority"]
+            return Action("priority", about, lambda client: client.priority(about, priority))
+        case "account":
+            fields = cast("AccountFields", {key: each for key, each in value.items() if key in _ACCOUNT_FIELDS})
+            return Action("account", value["id"], lambda client: client.account(value["id"], **fields))
+    return None
+
+
+def describe_action(document: Mapping[str, Any]) -> Described:
+    """Return an action as a sentence for people."""
+    action = find_action(document)
+    ((name, value),) = document.items()
+    verb = None if action is None else action.verb
+    match name:
+        case "rules":
+            text = "apply these rules: " + msgspec.json.encode(value).decode()
+        case "release":
+            text = f"end the reservation {value}"
+        case "priority":
+            text = f"set the priority of {value['reservation']} to {value['priority']:g}"
+        case "account":
+            text = f"change the account {value['id']}: {msgspec.json.encode(_without_id(value)).decode()}"
+        case "slot":
+            text = f"add the host {value.get('id', '')} (a host registers itself)"
+        case _:
+            text = f"{name} {value}"
+    return Described(text, verb)
+
+
+async def _change_rules(client: AsyncClient, config: Mapping[str, Any]) -> object:
+    """Apply the rules in force with some keys changed. Refused if other rules were applied meanwhile."""
+    present = await client.rules()
+    merged = merge_rules(present.document, dict(config))
+    return await client.apply_rules(merged, expected=present.version, source="the smallest change, in the console")
+
+
+def _without_id(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: each for key, each in value.items() if key != "id"}
+
+
+_ACCOUNT_FIELDS = frozenset(AccountFields.__annotations__)

@@ -1,0 +1,54 @@
+"""Changes that a page requests: each is a request of the client, as for producers, and has an outcome in words."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.models import Answer
+from leasehold.console.page import backend, caller
+from leasehold.errors import LeaseholdError, NotAnswered
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one change. `about`: the id of what it is about. `text`: a sentence for people."""
+
+    about: str
+    ok: bool
+    text: str
+
+
+async def change(
+    request: Request,
+    verb: str,
+    about: str,
+    act: Callable[[AsyncClient], Awaitable[object]],
+    describe: Callable[[Answer], str] | None = None,
+) -> Outcome:
+    """Carry out one change for the caller of a request, write it to the log, and return the outcome.
+
+    `act` gets a client that acts as the caller. A refusal, or an answer that did not come, is an outcome and no error:
+    one bad item must not hide the outcomes of the others.
+    """
+    services, who = backend(request), caller(request)
+    refusal = who.find_refusal(verb)
+    if refusal is not None:
+        return Outcome(about, ok=False, text=refusal)
+    try:
+        answer = await act(await services.client(who))
+    except LeaseholdError as error:
+        services.log_change(who, verb, about, error)
+        late = "; it is not known whether it was carried out" if isinstance(error, NotAnswered) else ""
+        return Outcome(about, ok=False, text=f"{error}{late}")
+    services.log_change(who, verb, about, answer)
+    text = describe(answer) if describe is not None and isinstance(answer, Answer) else _describe(answer)
+    return Outcome(about, ok=True, text=text)
+
+
+def _describe(answer: object) -> str:
+    if isinstance(answer, Answer):
+        state = answer.phase or answer.state
+        return f"done; it is {state} now" if state else "done"
+    return "done"

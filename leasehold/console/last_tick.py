@@ -1,0 +1,45 @@
+"""The report of the last tick for the pages: why each reservation waits. It is read at most once in some seconds,
+because it lists the whole queue.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from leasehold.console.page import backend, caller
+from leasehold.errors import LeaseholdError
+
+KEPT_SECONDS: Final = 3.0
+"""Seconds for which a report serves all pages."""
+
+
+class LastTick:
+    """The report of the last tick, as the console read it at the monotonic time `read_at`."""
+
+    def __init__(self) -> None:
+        self.report: dict[str, Any] = {}
+        self.read_at = float("-inf")
+
+
+async def read_tick(request: Request) -> dict[str, Any]:
+    """Return the report of the last tick, at most KEPT_SECONDS old; {} before the first tick or while Redis is lost."""
+    state = request.app.state
+    known: LastTick | None = getattr(state, "last_tick", None)
+    if known is None:
+        known = state.last_tick = LastTick()
+    if time.monotonic() - known.read_at >= KEPT_SECONDS:
+        known.read_at = time.monotonic()
+        try:
+            client = await backend(request).client(caller(request))
+            known.report = await client.report()
+        except LeaseholdError:
+            known.report = {}
+    return known.report
+
+
+async def read_waits(request: Request) -> Mapping[str, tuple[str, str]]:
+    """Return reservation id -> (waiting code, sentence), in queue order, as the last tick reported it."""
+    waits: Mapping[str, tuple[str, str]] = (await read_tick(request)).get("waiting", {})
+    return waits

@@ -1,0 +1,118 @@
+"""The page Accounts: levels and balances of the quota accounts, their balances over time, and preemptions with what was
+paid for them.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.models import Account
+from leasehold.console.changes import change
+from leasehold.console.event_rows import EventRow, make_rows
+from leasehold.console.page import Page, backend, caller, render
+from scheduler.ports import EventFilter, Store
+
+DAY: Final = 86400.0
+SPANS: Final = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": DAY, "7d": 7 * DAY}
+MOST_POINTS: Final = 1500
+"""The most points of one curve: more cannot be seen."""
+MOST_PREEMPTIONS: Final = 50
+_READ_EVENTS: Final = 2000
+
+
+async def show_accounts(request: Request) -> Response:
+    """List the accounts with their levels, balances and running leases."""
+    services, client = backend(request), await backend(request).client(caller(request))
+    accounts = await client.accounts()
+    await services.feed.refresh()
+    counts: dict[str, dict[str, int]] = {}
+    with services.feed.lock:
+        for phase in ("pending", "leased", "revoking"):
+            for row in services.feed.view.by_phase[phase].values():
+                owner = services.feed.view.account_of(row)
+                if owner is not None:
+                    found = counts.setdefault(owner.id, {})
+                    found[phase] = found.get(phase, 0) + 1
+    preemptions = await services.run(find_preemptions, services.store, None)
+    return render(request, "accounts.html", page="accounts", accounts=accounts, counts=counts, preemptions=preemptions)
+
+
+async def show_account(request: Request) -> Response:
+    """Show one account: its settings, the curve of its balances, and the preemptions that it paid for or suffered."""
+    name = request.path_params["name"]
+    services = backend(request)
+    found = await _find(request, name)
+    span = request.query_params.get("span", "1d")
+    seconds = SPANS.get(span, DAY)
+    samples = await services.run(services.store.read_balances, name, services.store.now() - seconds)
+    step = len(samples) // MOST_POINTS + 1
+    shown = samples[::step]
+    paid = max((index + 1 for row in shown for index, each in enumerate(row.balance) if each), default=1)
+    curve = {
+        "at": [round(row.at) for row in shown],
+        "levels": [[row.balance[level] for row in shown] for level in range(paid)],
+    }
+    return render(
+        request,
+        "account.html",
+        page="accounts",
+        account=found,
+        curve=msgspec.json.encode(curve).decode(),
+        samples=shown[-12:],
+        is_empty=not shown,
+        span=span if span in SPANS else "1d",
+        spans=list(SPANS),
+        preemptions=await services.run(find_preemptions, services.store, name),
+        refusal=caller(request).find_refusal("reset_account"),
+    )
+
+
+async def reset_account(request: Request) -> Response:
+    """Set the balance of an account to 0 at every level."""
+    name = request.path_params["name"]
+
+    def act(client: AsyncClient) -> Any:
+        return client.reset_account(name)
+
+    outcome = await change(request, "reset_account", name, act)
+    return render(request, "outcomes.html", outcomes=[outcome], bulk=None)
+
+
+def find_preemptions(store: Store, account: str | None) -> list[EventRow]:
+    """Return the newest events about preemptions, newest first: each names both reservations, the level, the account
+    that pays and the amount. `account`: only those that this account pays for.
+    """
+    found = []
+    for event in reversed(store.read_events(EventFilter(newest=True, limit=_READ_EVENTS))):
+        if "preempted" in event.detail or "by" in event.detail:
+            if account is None or event.detail.get("account") == account:
+                found.append(event)
+            if len(found) == MOST_PREEMPTIONS:
+                break
+    return make_rows(found)
+
+
+async def _find(request: Request, name: str) -> Account:
+    client = await backend(request).client(caller(request))
+    for account in await client.accounts():
+        if account.id == name:
+            return account
+    raise HTTPException(404, f"There is no account {name[:200]}.")
+
+
+PAGE: Final = Page(
+    "accounts",
+    "Accounts",
+    "/accounts",
+    30,
+    [
+        Route("/accounts", show_accounts),
+        Route("/accounts/{name:path}/reset", reset_account, methods=["POST"]),
+        Route("/accounts/{name:path}", show_account),
+    ],
+)

@@ -1,0 +1,58 @@
+"""The page Events: the history with filters in its address, followed live."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from leasehold.console.event_rows import make_rows
+from leasehold.console.page import Page, backend, render
+from scheduler.ports import EventFilter
+
+EVENTS_A_PAGE: Final = 100
+MOST_NEW: Final = 500
+"""The most new events that one look adds to a page."""
+_FILTERS: Final = ("reservation", "slot", "name")
+
+
+async def show_events(request: Request) -> Response:
+    """Show the newest events that match the address, newest first."""
+    services = backend(request)
+    wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
+    chosen = _filter(wanted, newest=True, limit=EVENTS_A_PAGE)
+    found = await services.run(services.store.read_events, chosen)
+    faults = [f"{name}: this filter is not known" for name in sorted(set(request.query_params) - set(_FILTERS))]
+    return render(
+        request,
+        "events.html",
+        page="events",
+        events=make_rows(reversed(found)),
+        wanted=wanted,
+        faults=faults,
+        newest=found[-1].number if found else 0,
+        is_cut=len(found) == EVENTS_A_PAGE,
+    )
+
+
+async def show_new_events(request: Request) -> Response:
+    """Return the rows of the events after the number `after`, newest first, for a page that follows."""
+    services = backend(request)
+    after = request.query_params.get("after", "")
+    if not (after.isascii() and after.isdigit() and len(after) <= 18):  # noqa: PLR2004 - an event's number
+        return JSONResponse({"detail": f"after: expected the number of an event, got {after[:80]}"}, 400)
+    wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
+    found = await services.run(services.store.read_events, _filter(wanted, after=int(after), limit=MOST_NEW))
+    newest = found[-1].number if found else int(after)
+    return render(request, "events_new.html", events=make_rows(reversed(found)), newest=newest)
+
+
+def _filter(wanted: Mapping[str, str | None], *, limit: int, after: int = 0, newest: bool = False) -> EventFilter:
+    reservation, slot, name = (wanted[each] for each in _FILTERS)
+    return EventFilter(after=after, reservation=reservation, slot=slot, name=name, newest=newest, limit=limit)
+
+
+PAGE: Final = Page(
+    "events", "Events", "/events", 60, [Route("/events", show_events), Route("/events/new", show_new_events)]
+)

@@ -1,0 +1,85 @@
+"""The page Queues: the Celery queues with their lengths and the age of their oldest message, the leader and the last
+tick, the clocks of the processes, and a link to Flower.
+"""
+
+from typing import Final, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leasehold.common.clock import ProcessOffset, read_offsets
+from leasehold.common.names import QUEUE_NAMES, RedisNames
+from leasehold.console.last_tick import read_tick
+from leasehold.console.page import Page, backend, caller, render
+from scheduler.ports import ViewUnavailableError
+from scheduler.view.connection import make_redis, redis_errors
+from scheduler.view.redis_clock import RedisClock
+from workers.queue_watch import QueueWatch, WaitingMessages
+from workers.setting_types import reveal
+
+PURPOSES: Final = {
+    "reservations": "requests of producers, holders, hosts and operators",
+    "ticks": "requests for a tick, which plans and commits",
+    "launch": "launches of machines",
+    "health": "checks of machines, recovery of lost work, notices of EC2",
+    "terminate": "terminations of machines",
+}
+
+
+async def show_queues(request: Request) -> Response:
+    """Show the queues, the last tick and the processes. With `HX-Target: queues` only what changes with time."""
+    services = backend(request)
+    client, report = await services.client(caller(request)), await read_tick(request)
+    queues: dict[str, WaitingMessages] = {}
+    processes: list[ProcessOffset] = []
+    problem = ""
+    try:
+        queues, processes = await services.run(_reader(request).read)
+    except ViewUnavailableError as error:
+        problem = str(error)
+    template = "queues_part.html" if request.headers.get("hx-target") == "queues" else "queues.html"
+    return render(
+        request,
+        template,
+        page="queues",
+        queues=[(name, PURPOSES[name], queues.get(name)) for name in QUEUE_NAMES],
+        processes=processes,
+        report=report,
+        waiting=len(report.get("waiting", {})),
+        tick_age=client.now() - report["at"] if report else None,
+        problem=problem,
+        flower=services.settings.console.flower_url,
+    )
+
+
+class _QueueReader:
+    """Reads queues and clocks of processes by the Redis user that may count messages (`console.queues_url`)."""
+
+    def __init__(self, broker_url: str, view_url: str, prefix: str) -> None:
+        self._view, self._names = make_redis(view_url), RedisNames(prefix)
+        broker = self._view if broker_url == view_url else make_redis(broker_url)
+        self._watch = QueueWatch(broker, RedisClock(self._view, prefix).now)
+
+    def read(self) -> tuple[dict[str, WaitingMessages], list[ProcessOffset]]:
+        """Return the waiting messages by queue, and the processes that have published their clocks. Raises
+        ViewUnavailableError if Redis does not answer.
+        """
+        with redis_errors():
+            stored = cast("dict[bytes, bytes]", self._view.hgetall(self._names.clocks))
+        return self._watch.read(), sorted(read_offsets(stored), key=lambda each: (each.process, each.host))
+
+
+def _reader(request: Request) -> _QueueReader:
+    state = request.app.state
+    if not hasattr(state, "queue_reader"):
+        settings = backend(request).settings
+        url = reveal(settings.console.queues_url) if settings.console.queues_url else settings.broker_url
+        # The user of the queues may read the clocks of the processes too, if it is on the Redis of the view.
+        view = url if settings.view_url == settings.broker_url else settings.view_url
+        state.queue_reader = _QueueReader(url or "", view or "", settings.view.prefix)
+    found: _QueueReader = state.queue_reader
+    return found
+
+
+PAGE: Final = Page("queues", "Queues", "/queues", 40, [Route("/queues", show_queues)])

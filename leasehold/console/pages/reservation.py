@@ -1,0 +1,176 @@
+"""The page of one reservation: its course as a timeline, its leases, why it waits, and what would end the wait."""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.models import Explanation, Reservation
+from leasehold.console.actions import describe_action, find_action
+from leasehold.console.changes import Outcome, change
+from leasehold.console.event_rows import make_rows
+from leasehold.console.page import Page, backend, caller, read_form, render
+from leasehold.console.pages.reservations import read_number
+from leasehold.errors import NotAnswered, Refused, Unavailable
+from scheduler.model.transitions import ENDED
+from scheduler.ports import EventFilter
+
+MOST_EVENTS: Final = 500
+SEARCH_SECONDS: Final = 10.0
+"""Seconds to wait for the explanation of a worker."""
+VERBS: Final = ("cancel", "priority", "suspend", "resume")
+
+
+async def show_reservation(request: Request) -> Response:
+    """Show one reservation: its fields, leases and course. With `HX-Target: course` only what changes with time."""
+    name = request.path_params["name"]
+    row = await _find(request, name)
+    events, lost = await _read_events(request, name)
+    template = "reservation_course.html" if request.headers.get("hx-target") == "course" else "reservation.html"
+    who = caller(request)
+    return render(
+        request,
+        template,
+        page="reservations",
+        row=row,
+        document=_format_request(row),
+        events=make_rows(events),
+        lost=lost,
+        is_over=row.phase in ENDED,
+        refusals={verb: who.find_refusal(verb) for verb in VERBS},
+    )
+
+
+async def explain_wait(request: Request) -> Response:
+    """Show why a reservation waits: the conditions that are met and not met, and the smallest change."""
+    name = request.path_params["name"]
+    client = await backend(request).client(caller(request))
+    note = ""
+    try:
+        found = await client.suggest(name, timeout=SEARCH_SECONDS)
+    except NotAnswered:
+        note = "No worker answered: this is what the last tick reported, without the smallest change."
+        found = await client.explain(name)
+    except Refused as error:
+        return render(request, "problem_part.html", title="This wait cannot be explained", detail=str(error))
+    actions = [describe_action(each) for each in found.change.actions] if found.change else []
+    return render(
+        request,
+        "explanation.html",
+        found=found,
+        note=note,
+        actions=actions,
+        can_press=bool(actions) and all(each.verb is not None for each in actions),
+        refusal=_find_refusal(request, found),
+        name=name,
+    )
+
+
+async def press_change(request: Request) -> Response:
+    """Make the smallest change that a page has shown. The worker finds it again first, because the state may have
+    changed since; another change than the shown one is shown and not made.
+    """
+    name = request.path_params["name"]
+    form = await read_form(request)
+    client = await backend(request).client(caller(request))
+    found = await client.suggest(name, timeout=SEARCH_SECONDS)
+    if found.change is None or found.change.text != form.get("text", [""])[0]:
+        text = "Nothing was changed: the state has changed since, and another change would be needed now."
+        return render(request, "outcomes.html", outcomes=[Outcome(name, ok=False, text=text)], bulk=None)
+    outcomes = []
+    for each in found.change.actions:
+        action = find_action(each)
+        if action is None:
+            outcomes.append(Outcome(name, ok=False, text=f"{describe_action(each).text}: not possible from here"))
+            break
+        outcome = await change(request, action.verb, action.about, action.act)
+        outcomes.append(outcome)
+        if not outcome.ok:
+            break
+    return render(request, "outcomes.html", outcomes=outcomes, bulk=None)
+
+
+async def change_reservation(request: Request) -> Response:
+    """Carry out one command about a reservation: cancel, suspend, resume, or a new priority."""
+    name, verb = request.path_params["name"], request.path_params["verb"]
+    if verb not in VERBS:
+        raise HTTPException(404, f"There is no command {verb[:80]}.")
+    form = await read_form(request)
+
+    async def act(client: AsyncClient) -> object:
+        match verb:
+            case "cancel":
+                return await client.cancel(name, reason="cancelled in the console")
+            case "suspend":
+                return await client.suspend(name, await _find_token(request, name))
+            case "resume":
+                return await client.resume(name)
+            case _:
+                return await client.priority(name, priority or 0.0)
+
+    text = form.get("priority", [""])[0]
+    priority = read_number(text) if verb == "priority" else None
+    if verb == "priority" and priority is None:
+        fault = f"priority: expected a number that is not negative, got {text[:80] or 'nothing'}"
+        outcome = Outcome(name, ok=False, text=fault)
+    else:
+        outcome = await change(request, verb, name, act)
+    return render(request, "outcomes.html", outcomes=[outcome], bulk=None)
+
+
+async def _find(request: Request, name: str) -> Reservation:
+    """Return the row of a reservation from the view, or from the database if it ended long ago. Raises HTTPException
+    (404) for an unknown one.
+    """
+    client = await backend(request).client(caller(request))
+    row: Reservation | None = await client.get(name)
+    if row is None:
+        row = next(iter(await client.recall(name)), None)
+    if row is None:
+        raise HTTPException(404, f"There is no reservation {name[:200]}.")
+    return row
+
+
+async def _find_token(request: Request, name: str) -> int | None:
+    row = await _find(request, name)
+    return row.token or None
+
+
+async def _read_events(request: Request, name: str) -> tuple[list[Any], bool]:
+    services = backend(request)
+    wanted = EventFilter(reservation=name, newest=True, limit=MOST_EVENTS)
+    try:
+        return await services.run(services.store.read_events, wanted), False
+    except Unavailable:
+        return [], True
+
+
+def _format_request(row: Reservation) -> str:
+    body = msgspec.json.encode(row.request)
+    return msgspec.json.format(body, indent=2).decode()
+
+
+def _find_refusal(request: Request, found: Explanation) -> str | None:
+    """Return why the caller may not make the smallest change, or None."""
+    who = caller(request)
+    verbs = [action.verb for each in (found.change.actions if found.change else ()) if (action := find_action(each))]
+    return next((refusal for verb in verbs if (refusal := who.find_refusal(verb))), None)
+
+
+PAGE: Final = Page(
+    "reservation",
+    "Reservation",
+    "/reservations",
+    21,
+    [
+        Route("/reservations/{name:path}/explanation", explain_wait),
+        Route("/reservations/{name:path}/smallest-change", press_change, methods=["POST"]),
+        Route("/reservations/{name:path}/do/{verb}", change_reservation, methods=["POST"]),
+        Route("/reservations/{name:path}", show_reservation),
+    ],
+    in_navigation=False,
+)

@@ -1,0 +1,175 @@
+"""The page Reservations: counts by phase, a list with filters in its address, saved views, and bulk changes with a
+preview and an outcome for each item.
+"""
+
+from asyncio import gather
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leasehold.client.async_client import AsyncClient
+from leasehold.console.changes import Outcome, change
+from leasehold.console.last_tick import read_waits
+from leasehold.console.page import Page, backend, caller, read_form, render
+from leasehold.console.reservation_list import MOST_SELECTED, PHASE_CHOICES, ReservationFilter, list_page, read_filter
+from leasehold.web.feed import Changed, Encode, Feed
+from leasehold.web.followed_view import FollowedView
+from leasehold.web.server_sent import encode_event
+from scheduler.model.reservations import is_over
+from scheduler.model.transitions import ENDED
+
+TOPIC: Final = "reservations"
+REQUESTS_AT_ONCE: Final = 8
+"""The most requests of one bulk change that are sent at the same time."""
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """A bulk change as its form describes it: `cancel`, or `priority` with a number."""
+
+    verb: str
+    priority: float | None
+    ids: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return what is done to each reservation."""
+        return "cancel" if self.verb == "cancel" else f"set the priority to {self.priority:g}"
+
+
+def count_phases(view: FollowedView) -> list[tuple[str, int]]:
+    """Return the number of reservations in each phase that has not ended, and of those that ended lately."""
+    counts = [(phase, len(rows)) for phase, rows in view.by_phase.items() if phase not in ENDED]
+    return [*counts, ("ended", len(view.ended))]
+
+
+async def show_reservations(request: Request) -> Response:
+    """Show the list for the filter in the address. With `HX-Target: rows` only its rows."""
+    feed, wanted = backend(request).feed, read_filter(request.query_params)
+    await feed.refresh()
+    with feed.lock:
+        page, counts = list_page(feed.view, wanted), count_phases(feed.view)
+        pools, accounts = sorted(feed.view.pools), sorted(feed.view.accounts)
+    waits = await read_waits(request) if page.rows and wanted.phase in {"", "pending"} else {}
+    template = "reservations_rows.html" if request.headers.get("hx-target") == "rows" else "reservations.html"
+    return render(
+        request,
+        template,
+        page="reservations",
+        rows=page.rows,
+        following=page.following,
+        wanted=wanted,
+        counts=counts,
+        phases=PHASE_CHOICES,
+        pools=pools,
+        accounts=accounts,
+        waits=waits,
+        can_cancel=caller(request).may("cancel"),
+        most_selected=MOST_SELECTED,
+    )
+
+
+async def preview_bulk(request: Request) -> Response:
+    """Show what a bulk change would do: the reservations that it concerns, and those that it cannot change."""
+    bulk, fault = await _read_bulk(request)
+    if bulk is None:
+        return render(request, "bulk.html", fault=fault, bulk=None)
+    feed = backend(request).feed
+    await feed.refresh()
+    with feed.lock:
+        found = [(name, feed.view.reservations.get(name) or feed.view.ended.get(name)) for name in bulk.ids]
+    changed = [row for _, row in found if row is not None and not is_over(row)]
+    left = [
+        (name, "the view does not have it" if row is None else "it has ended")
+        for name, row in found
+        if row is None or is_over(row)
+    ]
+    return render(request, "bulk.html", fault=None, bulk=bulk, changed=changed, left=left)
+
+
+async def carry_out_bulk(request: Request) -> Response:
+    """Carry out a bulk change, and show the outcome of each item."""
+    bulk, fault = await _read_bulk(request)
+    if bulk is None:
+        return render(request, "bulk.html", fault=fault, bulk=None)
+    outcomes: list[Outcome] = []
+    for start in range(0, len(bulk.ids), REQUESTS_AT_ONCE):
+        names = bulk.ids[start : start + REQUESTS_AT_ONCE]
+        outcomes += await gather(*(change(request, bulk.verb, name, _make_act(bulk, name)) for name in names))
+    return render(request, "outcomes.html", outcomes=outcomes, bulk=bulk)
+
+
+def _make_act(bulk: Bulk, name: str) -> Callable[[AsyncClient], Awaitable[object]]:
+    if bulk.verb == "cancel":
+        return lambda client: client.cancel(name, reason="cancelled in the console")
+    return lambda client: client.priority(name, bulk.priority or 0.0)
+
+
+async def _read_bulk(request: Request) -> tuple[Bulk | None, str]:
+    """Return the bulk change of a form, or None and the reason why it cannot be carried out."""
+    form = await read_form(request)
+    verb = form.get("verb", [""])[0]
+    if verb not in {"cancel", "priority"}:
+        return None, f"verb: expected cancel or priority, got {verb[:80] or 'nothing'}"
+    priority = None
+    if verb == "priority":
+        text = form.get("priority", [""])[0]
+        priority = read_number(text)
+        if priority is None:
+            return None, f"priority: expected a number that is not negative, got {text[:80] or 'nothing'}"
+    ids: Sequence[str] = form.get("id", [])
+    if form.get("all"):
+        feed, wanted = backend(request).feed, _read_shown(form)
+        await feed.refresh()
+        with feed.lock:
+            page = list_page(feed.view, wanted, MOST_SELECTED)
+        ids = [row.id for row in page.rows]
+        if page.following is not None:
+            return None, f"more than {MOST_SELECTED} reservations match: narrow the filter"
+    if not ids:
+        return None, "no reservation is selected"
+    if len(ids) > MOST_SELECTED:
+        return None, f"expected at most {MOST_SELECTED} reservations, got {len(ids)}"
+    return Bulk(verb, priority, tuple(dict.fromkeys(ids))), ""
+
+
+def _read_shown(form: dict[str, list[str]]) -> ReservationFilter:
+    return read_filter(QueryParams(form.get("filter", [""])[0]))
+
+
+def read_number(text: str) -> float | None:
+    """Return the number in a text if it is finite and not negative, else None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
+
+
+def _make_encoder(feed: Feed) -> Encode:
+    def encode(changed: Changed) -> bytes | None:
+        if not changed.is_reset and not changed.of("reservations"):
+            return None
+        with feed.lock:
+            counts = count_phases(feed.view)
+        return encode_event(TOPIC, dict(counts))
+
+    return encode
+
+
+PAGE: Final = Page(
+    "reservations",
+    "Reservations",
+    "/reservations",
+    20,
+    [
+        Route("/reservations", show_reservations),
+        Route("/reservations/bulk/preview", preview_bulk, methods=["POST"]),
+        Route("/reservations/bulk", carry_out_bulk, methods=["POST"]),
+    ],
+    topics={TOPIC: _make_encoder},
+)

@@ -1,0 +1,115 @@
+"""The page What if: edit the rules in force, compare what the next tick would decide under both, and apply them."""
+
+import tomllib
+from itertools import zip_longest
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leasehold.cli.applying import format_toml
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.rules import RulesApplied
+from leasehold.console.changes import change
+from leasehold.console.page import Page, backend, caller, read_form, render
+from leasehold.errors import Refused
+
+VERSIONS: Final = 20
+MOST_DECISIONS: Final = 60
+"""The most decisions that the page shows beside each other; their totals count all."""
+
+
+async def show_rules(request: Request) -> Response:
+    """Show the rules in force in an editor, and their history."""
+    client, who = await backend(request).client(caller(request)), caller(request)
+    found = await client.rules(VERSIONS)
+    return render(
+        request,
+        "what_if.html",
+        page="what-if",
+        rules=found,
+        text=format_toml(found.document),
+        preview_refusal=who.find_refusal("preview"),
+        apply_refusal=who.find_refusal("apply"),
+    )
+
+
+async def preview(request: Request) -> Response:
+    """Show what the rules of the form would change, and the decisions of the next tick under both rules."""
+    form = await read_form(request)
+    text = form.get("rules", [""])[0]
+    document, fault = read_toml(text)
+    if document is None:
+        return render(request, "preview.html", faults=[fault], preview=None)
+    client = await backend(request).client(caller(request))
+    try:
+        found = await client.preview_rules(document)
+    except Refused as error:
+        return render(request, "preview.html", faults=[str(each) for each in error.errors], preview=None)
+    present, proposed = found.next_tick.present, found.next_tick.proposed
+    pairs = list(zip_longest(map(describe_decision, present), map(describe_decision, proposed)))
+    return render(
+        request,
+        "preview.html",
+        faults=[],
+        preview=found,
+        pairs=pairs[:MOST_DECISIONS],
+        hidden=max(0, len(pairs) - MOST_DECISIONS),
+        kinds=sorted({*found.next_tick.totals.present, *found.next_tick.totals.proposed}),
+        codes=sorted({*found.next_tick.waiting.present, *found.next_tick.waiting.proposed}),
+        text=text,
+        apply_refusal=caller(request).find_refusal("apply"),
+    )
+
+
+async def apply(request: Request) -> Response:
+    """Put the rules of the form in force, if the version that the page showed is still in force."""
+    form = await read_form(request)
+    document, fault = read_toml(form.get("rules", [""])[0])
+    expected = form.get("expected", [""])[0]
+    if document is None or not (expected.isascii() and expected.isdigit()):
+        fault = fault or "expected: expected the number of a version"
+        return render(request, "preview.html", faults=[fault], preview=None)
+
+    async def act(client: AsyncClient) -> RulesApplied:
+        return await client.apply_rules(document, expected=int(expected), source="the console")
+
+    outcome = await change(request, "apply", "rules", act)
+    return render(request, "outcomes.html", outcomes=[outcome], bulk=None)
+
+
+def read_toml(text: str) -> tuple[dict[str, Any] | None, str]:
+    """Return the document of a TOML text, or None and where the text is wrong."""
+    try:
+        return tomllib.loads(text), ""
+    except tomllib.TOMLDecodeError as error:
+        return None, f"rules: expected TOML, got {error}"
+
+
+def describe_decision(decision: dict[str, Any]) -> str:
+    """Return a decision of a tick on one line: its kind, and its fields."""
+    found = ((name, value) for name, value in decision.items() if name != "do" and value not in (None, "", []))
+    fields = (f"{name} {_show(value)}" for name, value in found)
+    return " · ".join([str(decision.get("do", "")), *fields])
+
+
+def _show(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_show, value))
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_show(each)}" for key, each in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+PAGE: Final = Page(
+    "what-if",
+    "What if",
+    "/what-if",
+    70,
+    [
+        Route("/what-if", show_rules),
+        Route("/what-if/preview", preview, methods=["POST"]),
+        Route("/what-if/apply", apply, methods=["POST"]),
+    ],
+)

@@ -1,0 +1,124 @@
+"""The list of reservations as a page shows it: filters from the address, and one page of rows from the feed's view.
+
+Filters come from people who edit addresses, so a wrong one is a message beside the list and no error.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.datastructures import QueryParams
+
+from leasehold.client.models import list_phases
+from leasehold.web.followed_view import FollowedView
+from scheduler.model.reservations import Reservation
+from scheduler.model.transitions import PHASES
+
+ROWS_A_PAGE: Final = 50
+MOST_SELECTED: Final = 1000
+"""The most reservations that one bulk change may concern."""
+PHASE_CHOICES: Final = (*PHASES, "ended")
+_TEXTS: Final = ("account", "pool", "system", "slot", "id")
+
+
+@dataclass(frozen=True)
+class ReservationFilter:
+    """The conditions of a list; a reservation must match all. `id` is the beginning of an id, `tag` and `label` are
+    `KEY=VALUE`.
+
+    `after` is the position of the last row of the page before. `faults` has a sentence for each part of the address
+    that could not be used; the other parts count.
+    """
+
+    phase: str = ""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    tag: str = ""
+    label: str = ""
+    after: int | None = None
+    faults: tuple[str, ...] = ()
+
+    def matches(self, row: Reservation) -> bool:
+        """Return whether a reservation matches every condition except the phase and `after`."""
+        request = row.request
+        for name, value in self.texts.items():
+            if name == "id":
+                is_match = row.id.startswith(value)
+            elif name == "slot":
+                is_match = any(lease.slot == value for lease in row.leases)
+            else:
+                is_match = getattr(request, name) == value
+            if not is_match:
+                return False
+        return _has(request.tags, self.tag) and _has(request.labels, self.label)
+
+    def address(self, **changes: object) -> str:
+        """Return the query of an address with this filter and these changes; "" if it is empty."""
+        known = {"phase": self.phase, **self.texts, "tag": self.tag, "label": self.label, **changes}
+        found = {name: value for name, value in known.items() if value not in {None, ""}}
+        return f"?{urlencode(found)}" if found else ""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there is any condition beside the phase."""
+        return bool(self.texts or self.tag or self.label)
+
+
+def read_filter(query: QueryParams) -> ReservationFilter:
+    """Return the filter that the query of an address describes."""
+    unknown = sorted(set(query) - {"phase", "tag", "label", "after", *_TEXTS})
+    faults = [f"{name}: this filter is not known" for name in unknown]
+    phase = query.get("phase", "")
+    if phase and phase not in PHASE_CHOICES:
+        faults.append(f"phase: expected one of {', '.join(PHASE_CHOICES)}, got {phase[:80]}")
+        phase = ""
+    pairs = {}
+    for name in ("tag", "label"):
+        pairs[name] = query.get(name, "")
+        if pairs[name] and "=" not in pairs[name]:
+            faults.append(f"{name}: expected KEY=VALUE, got {pairs[name][:80]}")
+            pairs[name] = ""
+    after = query.get("after", "")
+    if after and not (after.isascii() and after.isdigit() and len(after) <= 18):  # noqa: PLR2004 - a row's number
+        faults.append(f"after: expected the number of a row, got {after[:80]}")
+        after = ""
+    texts = {name: query[name] for name in _TEXTS if query.get(name)}
+    return ReservationFilter(phase, texts, pairs["tag"], pairs["label"], int(after) if after else None, tuple(faults))
+
+
+@dataclass(frozen=True)
+class ReservationPage:
+    """One page of a list. `following`: the value of `after` for the next page; None on the last one."""
+
+    rows: tuple[Reservation, ...]
+    following: int | None
+
+
+def list_page(view: FollowedView, wanted: ReservationFilter, most: int = ROWS_A_PAGE) -> ReservationPage:
+    """Return up to `most` reservations that match, the view must not change meanwhile.
+
+    Pending reservations come in order of submission, like the queue. In every other list the newest come first.
+    """
+    is_oldest_first = wanted.phase == "pending"
+    sign = 1 if is_oldest_first else -1
+    found = _find(view, wanted)
+    if wanted.after is not None:
+        found = [row for row in found if sign * row.sequence > sign * wanted.after]
+    rows = nsmallest(most + 1, found, key=lambda row: sign * row.sequence)
+    return ReservationPage(tuple(rows[:most]), rows[most - 1].sequence if len(rows) > most else None)
+
+
+def _find(view: FollowedView, wanted: ReservationFilter) -> Iterable[Reservation]:
+    phases = list_phases(wanted.phase or None)
+    rows: list[Reservation] = []
+    for phase, known in view.by_phase.items():
+        if phases is None or phase in phases:
+            rows += known.values()
+    rows += [row for row in view.ended.values() if phases is None or row.phase in phases]
+    return [row for row in rows if wanted.matches(row)] if wanted.is_narrow else rows
+
+
+def _has(known: Mapping[str, str], pair: str) -> bool:
+    key, _, value = pair.partition("=")
+    return not pair or known.get(key) == value

@@ -1,0 +1,108 @@
+"use strict";
+// The pages about reservations: live counts, the list that loads itself again, selections, saved views, bulk changes.
+(() => {
+  const { prefix, ask, toast } = window.leasehold;
+  const RELOAD_MS = 2000;
+
+  // The parts that change with time load themselves again, at most every two seconds, and not while somebody selects.
+  let due = null;
+  document.addEventListener("live:reservations", (event) => {
+    showCounts(typeof event.detail === "string" ? JSON.parse(event.detail) : event.detail);
+    if (due) return;
+    due = setTimeout(() => {
+      due = null;
+      document.querySelectorAll("[data-changes]").forEach((each) => {
+        const isBusy = each.contains(document.activeElement) && document.activeElement.matches("input, select, textarea, button");
+        const isWaiting = document.querySelector("#why form") !== null && document.querySelector("dialog[open]") !== null;
+        if (!isBusy && !isWaiting && checked().length === 0) htmx.trigger(each, "reload");
+      });
+    }, RELOAD_MS);
+  });
+
+  function showCounts(counts) {
+    let total = 0;
+    for (const [phase, count] of Object.entries(counts)) {
+      total += count;
+      const place = document.querySelector(`#counts [data-phase="${CSS.escape(phase)}"]`);
+      if (place) place.textContent = count.toLocaleString("en");
+    }
+    const all = document.querySelector('#counts [data-phase=""]');
+    if (all) all.textContent = total.toLocaleString("en");
+  }
+
+  const checked = () => [...document.querySelectorAll('#rows input[name="id"]:checked')];
+
+  document.addEventListener("change", (event) => {
+    if (event.target.id === "check-all") {
+      document.querySelectorAll('#rows input[name="id"]').forEach((each) => (each.checked = event.target.checked));
+    }
+    const place = document.getElementById("selected");
+    if (place) place.textContent = checked().length ? `${checked().length} selected` : "None selected";
+  });
+
+  // The preview names the reservations; the confirmed change concerns exactly these, whatever the filter finds by then.
+  document.addEventListener("click", async (event) => {
+    const dismiss = event.target.closest("[data-dismiss]");
+    if (dismiss) document.querySelector(dismiss.dataset.dismiss).replaceChildren();
+    const button = event.target.closest("[data-bulk-ids]");
+    if (!button) return;
+    const ids = JSON.parse(button.dataset.bulkIds);
+    const label = button.textContent.trim();
+    if (!(await ask(`${label}: ${ids.length} reservation${ids.length === 1 ? "" : "s"}?`, label))) return;
+    button.disabled = true;
+    const values = { verb: button.dataset.verb, priority: button.dataset.priority, id: ids };
+    htmx.ajax("POST", `${prefix}/reservations/bulk`, { target: "#bulk-result", values });
+  });
+
+  // Saved views are kept in this browser: a name and the query of the address.
+  const KEY = "leasehold-views";
+  const views = document.getElementById("views");
+  if (views) {
+    views.hidden = false;
+    document.getElementById("save-view").addEventListener("click", () => {
+      const name = window.prompt("Name of this view");
+      if (!name) return;
+      const known = read().filter((each) => each.name !== name);
+      localStorage.setItem(KEY, JSON.stringify([...known, { name, query: location.search }]));
+      show();
+    });
+    show();
+  }
+
+  function read() {
+    try {
+      const found = JSON.parse(localStorage.getItem(KEY) || "[]");
+      return Array.isArray(found) ? found.filter((each) => typeof each.name === "string" && /^(\?|$)/.test(each.query)) : [];
+    } catch {
+      return [];
+    }
+  }
+
+  function show() {
+    const list = document.getElementById("saved");
+    list.replaceChildren(
+      ...read().map((each) => {
+        const item = document.createElement("li");
+        const link = document.createElement("a");
+        link.href = `${prefix}/reservations${each.query}`;
+        link.textContent = each.name;
+        const remove = document.createElement("button");
+        remove.type = "button";
+        remove.className = "quiet";
+        remove.textContent = "×";
+        remove.setAttribute("aria-label", `Forget the view ${each.name}`);
+        remove.addEventListener("click", () => {
+          localStorage.setItem(KEY, JSON.stringify(read().filter((other) => other.name !== each.name)));
+          show();
+        });
+        item.append(link, remove);
+        return item;
+      }),
+    );
+  }
+
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.target.id === "bulk-result") event.target.focus();
+    if (event.target.id === "pressed" && event.target.querySelector(".done")) toast("The change was made. The next tick looks at this reservation again.");
+  });
+})();
