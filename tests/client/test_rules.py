@@ -9,7 +9,7 @@ from leasehold.client.rules import Departure, RuleChange, RulesApplied, RulesVer
 from tests.client.intake import FakeIntake
 
 RULES: Final[dict[str, Any]] = {"pools": {"linux": {"system": "x86_64-linux", "max_slots": 5}}}
-CHANGE: Final = {"path": "pools.linux.max_slots", "before": 3, "after": 5, "kind": "changed"}
+CHANGE: Final[dict[str, Any]] = {"path": "pools.linux.max_slots", "before": 3, "after": 5, "kind": "changed"}
 LEAVING: Final = {"slot": "linux-1", "action": "drain", "reason": "unconfigured", "reservations": ["r1"]}
 ANSWERS: Final[dict[str, Any]] = {
     "rules": {

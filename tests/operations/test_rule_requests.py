@@ -54,13 +54,13 @@ def test_an_operator_applies_rules_by_a_request(store: Store) -> None:
 
 def test_a_repeated_request_changes_nothing_and_gets_the_first_answer(store: Store) -> None:
     harness = Harness(store=store)
-    document = {"request": "q1", "rules": with_slots(5), "expected": 1}
+    document: Answer = {"request": "q1", "rules": with_slots(5), "expected": 1}
     first = ask(harness, **document)
     assert ask(harness, request="q2", rules=with_slots(2), expected=2)["version"] == 3
     assert ask(harness, **document) == first
     assert store.rules_version() == 3
     # A refusal is stored as well: a copy of the request is not carried out when its version returns.
-    stale = {"request": "q3", "rules": with_slots(9), "expected": 4}
+    stale: Answer = {"request": "q3", "rules": with_slots(9), "expected": 4}
     refused = ask(harness, **stale)
     assert not refused["ok"]
     assert ask(harness, request="q4", rules=with_slots(6), expected=3)["version"] == 4
