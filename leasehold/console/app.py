@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -56,6 +57,9 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
     app.state.backend, app.state.gate, app.state.prefix = backend, gate, console.prefix
     app.state.pages = [page for page in shown if page.in_navigation]
     app.state.static_version = _hash_static()
+    app.state.started = secrets.token_hex(4)
+    for page in shown:
+        page.prepare(app)
     return app
 
 

@@ -3,6 +3,6 @@
 from typing import Final
 
 from leasehold.console.page import Page
-from leasehold.console.pages import about
+from leasehold.console.pages import about, fleet
 
-PAGES: Final[tuple[Page, ...]] = (about.PAGE,)
+PAGES: Final[tuple[Page, ...]] = (fleet.PAGE, about.PAGE)
