@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -54,11 +55,11 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
         exception_handlers={404: not_found, LeaseholdError: explain_failure},
     )
     app.state.backend, app.state.gate, app.state.prefix = backend, gate, console.prefix
-    for page in shown:
-        for name, make_encoder in page.topics.items():
-            backend.feed.topic(name, make_encoder(backend.feed))
     app.state.pages = [page for page in shown if page.in_navigation]
     app.state.static_version = _hash_static()
+    app.state.started = secrets.token_hex(4)
+    for page in shown:
+        page.prepare(app)
     return app
 
 

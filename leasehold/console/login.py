@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -33,7 +34,7 @@ async def log_in(request: Request) -> Response:
     except ValueError:
         form = {}
     name, key = form.get("name", [""])[0], form.get("key", [""])[0]
-    cookie = gate.log_in(name, key)
+    cookie = await run_in_threadpool(gate.log_in, name, key)
     if cookie is None:
         return _fail(request, gate, name)
     log.info("A person logged in.", action="console.login", person=name)

@@ -1,13 +1,14 @@
 """The form of a page of the console, and what every page uses: templates, links, forms and fragments."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import jinja2
 from markupsafe import Markup, escape
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
@@ -15,7 +16,6 @@ from starlette.routing import BaseRoute
 from leasehold.common.visible import make_visible
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
-from leasehold.web.feed import Encode, Feed
 
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("leasehold.console", "templates"),
@@ -37,8 +37,8 @@ class Page:
     `name`: the id in links and in the style. `path`: of the entry in the navigation. `order`: its place there.
     `routes`: Starlette routes of the page and of its parts, with paths from the root of the console. Their functions
     take a request; `backend(request)` returns the services and `caller(request)` the caller. `in_navigation`: whether
-    the navigation shows the page. `topics`: topics of the feed that the page defines, each with a function that makes
-    its encoder.
+    the navigation shows the page. `prepare` is called once with the application, before the first request; a page
+    registers its topics of the feed there.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Page:
     order: int
     routes: Sequence[BaseRoute]
     in_navigation: bool = True
-    topics: Mapping[str, Callable[[Feed], Encode]] = field(default_factory=dict)
+    prepare: Callable[[Starlette], object] = lambda _app: None
 
 
 def backend(request: Request) -> Backend:

@@ -69,6 +69,10 @@ class Backend:
         self.feed.note_database(is_lost=False)
         return found
 
+    async def run_plain(self, function: Callable[P, R], /, *args: P.args, **keywords: P.kwargs) -> R:
+        """Call a function that takes long in a thread, so that the event loop serves others meanwhile."""
+        return await run_in_threadpool(function, *args, **keywords)
+
     async def watch_database(self) -> None:
         """Check the database every WATCH_SECONDS while a page listens, until this task is cancelled."""
         while True:

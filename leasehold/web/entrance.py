@@ -42,6 +42,8 @@ class Entrance:
         if not self._gate.principals.is_fresh:
             # The database may be slow. Meanwhile the event loop serves others.
             await run_in_threadpool(self._gate.refresh)
+        if "authorization" in request.headers and self._gate.identify(request) is None:
+            await run_in_threadpool(self._gate.look_again)
         answer = self._answer(request, path)
         if answer is not None:
             await answer(scope, receive, send)

@@ -100,6 +100,7 @@ class Feed:
         self.revision = 0
         self.status = FeedStatus()
         self._topics: dict[str, _Topic] = {}
+        self._watchers: list[Callable[[Changed], None]] = []
         self._guard = threading.RLock()
         self._asked = threading.Event()
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -128,8 +129,12 @@ class Feed:
             for subscriber in {each for topic in self._topics.values() for each in topic.subscribers}:
                 subscriber.end()
 
+    def watch(self, note: Callable[[Changed], None]) -> None:
+        """Let `note` be called with all changes, in the thread of the feed, also while no page listens."""
+        self._watchers.append(note)
+
     def topic(self, name: str, encode: Encode) -> None:
-        """Register a topic. `encode` makes its events, at most two a second, and only while somebody subscribes."""
+        """Register a topic. `encode` makes its events, at most two a second, and only while a page listens."""
         self._topics[name] = _Topic(name, encode)
 
     @property
@@ -242,6 +247,8 @@ class Feed:
 
     def _note(self, changed: Changed) -> None:
         self.revision = changed.revision
+        for note in self._watchers:
+            note(changed)
         for topic in self._topics.values():
             if topic.subscribers:
                 topic.pending = changed if topic.pending is None else topic.pending.joined(changed)

@@ -8,6 +8,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -67,6 +68,13 @@ class Gate:
         """Read the principals if the copy is old. A lost database is no error here."""
         self._read()
 
+    def look_again(self) -> None:
+        """Read the principals again, because wrong credentials may be those of a new principal. This may wait for the
+        database.
+        """
+        with suppress(StoreUnavailableError):
+            self.principals.look_again()
+
     def identify(self, request: HTTPConnection) -> Caller | None:
         """Return the caller of a request, or None if it is unknown."""
         found = self.admit(request)
@@ -90,9 +98,15 @@ class Gate:
         return not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), admission.csrf.encode())
 
     def log_in(self, name: str, key: str) -> str | None:
-        """Return a session cookie for the principal with this name and key, or None if they are wrong."""
+        """Return a session cookie for the principal with this name and key, or None if they are wrong. This may wait
+        for the database.
+        """
         known = self._read()
         row = self._check_key(known, name, key)
+        if row is None:
+            self.look_again()
+            known = self._read()
+            row = self._check_key(known, name, key)
         if known is None or row is None:
             return None
         return issue_cookie("principal", row.name, self._bind(known, row.key), self._now(known))

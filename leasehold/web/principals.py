@@ -14,6 +14,8 @@ LOOK_SECONDS: Final = 1.0
 time at the latest.
 """
 
+AGAIN_SECONDS: Final = 0.1
+
 
 class KnownPrincipals(msgspec.Struct, frozen=True):
     """A copy of the cluster's row and of its principals by name, read at the monotonic time `looked_at`."""
@@ -37,7 +39,7 @@ class PrincipalReader:
         self._store, self.monotonic = store, monotonic
         self._guard = threading.Lock()
         self._known: KnownPrincipals | None = None
-        self._tried_at = -LOOK_SECONDS
+        self._tried_at = float("-inf")
 
     @property
     def is_fresh(self) -> bool:
@@ -59,6 +61,18 @@ class PrincipalReader:
                 if self._known is None:
                     raise
             return self._known
+
+    def look_again(self) -> None:
+        """Read the database again, for a principal or a key that may be new. Nothing happens if the copy is younger
+        than AGAIN_SECONDS, so that wrong keys cannot keep the database busy.
+        """
+        if self.monotonic() - self._tried_at >= AGAIN_SECONDS:
+            self.forget()
+            self.read()
+
+    def forget(self) -> None:
+        """Read the database at the next use, because a principal has just changed."""
+        self._tried_at = float("-inf")
 
     def _look(self, known: KnownPrincipals | None) -> KnownPrincipals:
         state = self._store.read_cluster()

@@ -140,7 +140,9 @@ def _add_prefix(scope: Scope, prefix: str) -> Scope:
     path: str = scope["path"]
     if not prefix:
         return scope
-    is_kept = path == prefix or path.startswith(f"{prefix}/")
+    if path == prefix:
+        path = f"{prefix}/"
+    is_kept = path.startswith(f"{prefix}/")
     return {**scope, "root_path": prefix, "path": path if is_kept else prefix + path}
 
 

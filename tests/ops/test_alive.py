@@ -170,7 +170,7 @@ def test_a_beat_file_that_cannot_be_written_is_reported_at_once(tmp_path: Path) 
 
 class _Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        known = self.path in {"/healthcheck", "/metrics", "/_leasehold/health"}
+        known = self.path in {"/healthcheck", "/healthz", "/metrics", "/_leasehold/health"}
         self.send_response(200 if known else 404)
         self.end_headers()
         self.wfile.write(b"OK")

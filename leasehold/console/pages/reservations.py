@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -161,6 +162,11 @@ def _make_encoder(feed: Feed) -> Encode:
     return encode
 
 
+def _register_topic(app: Starlette) -> None:
+    feed: Feed = app.state.backend.feed
+    feed.topic(TOPIC, _make_encoder(feed))
+
+
 PAGE: Final = Page(
     "reservations",
     "Reservations",
@@ -171,5 +177,5 @@ PAGE: Final = Page(
         Route("/reservations/bulk/preview", preview_bulk, methods=["POST"]),
         Route("/reservations/bulk", carry_out_bulk, methods=["POST"]),
     ],
-    topics={TOPIC: _make_encoder},
+    prepare=_register_topic,
 )

@@ -1,0 +1,103 @@
+"""The table of the fleet: its filter, as the address of the page has it, and its rows."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+from scheduler.model.slots import Slot, slot_order
+from scheduler.model.transitions import SLOT_STATES
+from scheduler.model.view import View
+
+PAGE_ROWS: Final = 50
+_MOST_TEXT: Final = 200
+_MOST_PAGE: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class SlotFilter:
+    """Which slots the table shows; an empty text matches every slot. `text`: a part of the id, the address, the machine
+    or the id of a reservation on it. `page`: from 1. `fault`: what of the address was ignored, for people.
+    """
+
+    pool: str = ""
+    zone: str = ""
+    state: str = ""
+    account: str = ""
+    text: str = ""
+    page: int = 1
+    fault: str = ""
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> Self:
+        """Return the filter of a query. A wrong value is ignored, and `fault` names it."""
+        texts = {name: query.get(name, "")[:_MOST_TEXT] for name in ("pool", "zone", "state", "account")}
+        given, fault = query.get("page", "") or "1", ""
+        if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= _MOST_PAGE:
+            given, fault = "1", f"page: expected a number from 1, got {query['page'][:40]!r}"
+        if texts["state"] and texts["state"] not in SLOT_STATES:
+            fault = f"state: expected one of {', '.join(SLOT_STATES)}, got {texts['state']!r}"
+            texts["state"] = ""
+        return cls(**texts, text=query.get("text", "")[:_MOST_TEXT], page=int(given), fault=fault)
+
+    def query(self, page: int) -> str:
+        """Return the query of the address for another page of the same filter."""
+        values = {"pool": self.pool, "zone": self.zone, "state": self.state, "account": self.account, "text": self.text}
+        return urlencode({**{name: value for name, value in values.items() if value}, "page": page})
+
+
+def find_rows(view: View, wanted: SlotFilter) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of one page of the table, and the number of all slots that match. Slots are sorted by pool and
+    number. A page beyond the end is the last one.
+    """
+    found = [slot for slot in view.slots.values() if _matches(view, slot, wanted)]
+    found.sort(key=lambda slot: (slot.pool, slot_order(slot.id)))
+    last = max(1, -(-len(found) // PAGE_ROWS))
+    first = (min(wanted.page, last) - 1) * PAGE_ROWS
+    return [_describe(view, slot) for slot in found[first : first + PAGE_ROWS]], len(found)
+
+
+def clamp(wanted: SlotFilter, found: int) -> SlotFilter:
+    """Return the filter with a page that exists."""
+    return replace(wanted, page=min(wanted.page, max(1, -(-found // PAGE_ROWS))))
+
+
+def _matches(view: View, slot: Slot, wanted: SlotFilter) -> bool:
+    if wanted.pool not in {"", slot.pool} or wanted.zone not in {"", slot.zone or ""}:
+        return False
+    if wanted.state not in {"", slot.state}:
+        return False
+    if wanted.account and wanted.account not in _accounts(view, slot):
+        return False
+    texts = (slot.id, slot.address or "", slot.instance_id or "")
+    return not wanted.text or any(wanted.text in text for text in (*texts, *_owners(view, slot)))
+
+
+def _owners(view: View, slot: Slot) -> list[str]:
+    return [owner for owner, _ in view.leases_of(slot.id)]
+
+
+def _accounts(view: View, slot: Slot) -> list[str]:
+    rows = (view.reservations.get(owner) for owner in _owners(view, slot))
+    return sorted({row.request.account or "" for row in rows if row is not None} - {""})
+
+
+def _describe(view: View, slot: Slot) -> dict[str, Any]:
+    return {"slot": slot, "owners": _owners(view, slot), "accounts": _accounts(view, slot)}
+
+
+def count_fleet(view: View) -> dict[str, Any]:
+    """Return the figures above the map, and the choices of the filter."""
+    states = Counter(slot.state for slot in view.slots.values())
+    return {
+        "states": [(state, states[state]) for state in SLOT_STATES if states[state]],
+        "slots": len(view.slots),
+        "leased": len(view.leases_on),
+        "pending": len(view.by_phase["pending"]),
+        "price": sum(slot.price or 0.0 for slot in view.slots.values()),
+        "pools": sorted({slot.pool for slot in view.slots.values()}),
+        "zones": sorted({slot.zone for slot in view.slots.values() if slot.zone}),
+        "accounts": sorted(view.accounts),
+        "all_states": SLOT_STATES,
+    }

@@ -1,0 +1,152 @@
+"""The page Fleet: a box for each slot by pool and zone, a table of the same slots, and a panel with one slot."""
+
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leasehold.cli.event_sentences import describe_event
+from leasehold.console.fleet_document import TOPIC, FleetDocument
+from leasehold.console.fleet_table import PAGE_ROWS, SlotFilter, count_fleet, find_rows
+from leasehold.console.page import Page, backend, caller, render
+from leasehold.errors import LeaseholdError, Unavailable
+from scheduler.model.slots import Slot
+from scheduler.ports import EventFilter
+
+EVENTS_SHOWN: Final = 40
+VERBS: Final = {
+    "cordon": "takes no new leases",
+    "uncordon": "takes new leases again",
+    "drain": "is drained: its machine is terminated when its leases have ended",
+}
+"""The changes of a slot that the panel offers -> what the answer means."""
+
+
+def prepare(app: Starlette) -> None:
+    """Make the document of the fleet, which follows the feed."""
+    app.state.fleet = FleetDocument(app.state.backend.feed)
+
+
+async def show_fleet(request: Request) -> Response:
+    """Show the map, the table with the filter of the address, and the panel of the slot in the address."""
+    feed = backend(request).feed
+    await feed.refresh()
+    wanted = SlotFilter.read(request.query_params)
+    with feed.lock:
+        values = count_fleet(feed.view)
+        rows, found = find_rows(feed.view, wanted)
+    chosen = request.query_params.get("slot", "")
+    return render(
+        request, "fleet.html", page="fleet", topic=TOPIC, chosen=chosen, **values, **_table(wanted, rows, found)
+    )
+
+
+async def send_slots(request: Request) -> Response:
+    """Send the document of all slots. The answer is empty if the browser has this revision."""
+    document: FleetDocument = request.app.state.fleet
+    revision, body = await backend(request).run_plain(document.read)
+    tag = f'"{request.app.state.started}-{revision}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers={**headers, "Content-Encoding": "gzip"})
+
+
+async def show_table(request: Request) -> Response:
+    """Show one page of the table."""
+    feed = backend(request).feed
+    await feed.refresh()
+    wanted = SlotFilter.read(request.query_params)
+    with feed.lock:
+        rows, found = find_rows(feed.view, wanted)
+    return render(request, "fleet_table.html", **_table(wanted, rows, found))
+
+
+async def show_slot(request: Request) -> Response:
+    """Show the panel of one slot."""
+    await backend(request).feed.refresh()
+    return await _panel(request, request.path_params["slot"])
+
+
+async def change_slot(request: Request) -> Response:
+    """Cordon, uncordon or drain a slot, and show its panel with the outcome."""
+    name, verb = request.path_params["slot"], request.path_params["verb"]
+    if verb not in VERBS:
+        raise HTTPException(404, f"There is no request {verb[:40]}.")
+    who, services = caller(request), backend(request)
+    if refusal := who.find_refusal(verb):
+        return await _panel(request, name, problem=f"Nothing was changed: {refusal}.")
+    try:
+        client = await services.client(who)
+        answer = await getattr(client, verb)(name)
+    except LeaseholdError as error:
+        services.log_change(who, verb, name, error)
+        return await _panel(request, name, problem=f"Nothing was changed: {error}")
+    services.log_change(who, verb, name, answer)
+    await services.feed.refresh()
+    return await _panel(request, name, done=f"{name} {VERBS[verb]}.")
+
+
+async def _panel(request: Request, name: str, **outcome: str) -> Response:
+    services = backend(request)
+    with services.feed.lock:
+        slot = services.feed.view.slots.get(name)
+        leases = [
+            (services.feed.view.reservations.get(owner), owner, lease)
+            for owner, lease in services.feed.view.leases_of(name)
+        ]
+    events, lost = [], ""
+    try:
+        which = EventFilter(slot=name, newest=True, limit=EVENTS_SHOWN)
+        events = await services.run(services.store.read_events, which)
+    except Unavailable as error:
+        lost = str(error)
+    if slot is None and not events:
+        return render(request, "slot_gone.html", name=name, **_outcome(outcome))
+    life = [(event, describe_event(event)) for event in reversed(events)]
+    return render(
+        request,
+        "slot.html",
+        name=name,
+        slot=slot,
+        leases=leases,
+        free=_find_free(slot, leases),
+        life=life,
+        lost=lost,
+        refusal=caller(request).find_refusal("cordon"),
+        **_outcome(outcome),
+    )
+
+
+def _outcome(given: dict[str, str]) -> dict[str, Any]:
+    return {"done": "", "problem": "", **given}
+
+
+def _find_free(slot: Slot | None, leases: list[Any]) -> list[tuple[str, float, float]]:
+    """Return (resource, free, total) of a slot, sorted by name."""
+    total = (slot.resources or {}) if slot is not None else {}
+    used = {name: sum(lease.resources.get(name, 0.0) for *_, lease in leases) for name in total}
+    return [(name, max(0.0, total[name] - used[name]), total[name]) for name in sorted(total)]
+
+
+def _table(wanted: SlotFilter, rows: list[Any], found: int) -> dict[str, Any]:
+    return {"filter": wanted, "rows": rows, "found": found, "pages_of_table": max(1, -(-found // PAGE_ROWS))}
+
+
+PAGE: Final = Page(
+    "fleet",
+    "Fleet",
+    "/fleet",
+    100,
+    [
+        Route("/fleet", show_fleet),
+        Route("/fleet/slots.json", send_slots),
+        Route("/fleet/table", show_table),
+        Route("/fleet/slot/{slot:path}/{verb}", change_slot, methods=["POST"]),
+        Route("/fleet/slot/{slot:path}", show_slot),
+    ],
+    prepare=prepare,
+)
