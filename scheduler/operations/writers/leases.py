@@ -10,7 +10,6 @@ import msgspec
 
 from scheduler.model.accounts import FREE, NOTHING, Levels
 from scheduler.model.decisions import Placement
-from scheduler.model.labels import has_labels
 from scheduler.model.reservations import (
     Component,
     ComponentKind,
@@ -20,7 +19,7 @@ from scheduler.model.reservations import (
     Reservation,
     list_instances,
 )
-from scheduler.model.resources import subtract
+from scheduler.model.resources import has_labels, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter, itemgetter
 from typing import Final, TypeVar
 
-from scheduler.model.labels import Labels
+from scheduler.model.resources import Labels
 from scheduler.policy.capacity.fits import LEASE, Amounts, Mark, Rank, RemainingCapacities, RemainingCapacity
 from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
