@@ -26,8 +26,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle, measure
 from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.capacity.slot_info import capacity_of, count_uses_left
-from scheduler.policy.cycle.deadlines import expiry_of_lease
-from scheduler.policy.lifecycle.timeouts import has_timed_out, is_silent
+from scheduler.policy.cycle.deadlines import expiry_of_lease, has_timed_out, is_silent
 from scheduler.policy.quota.accounting import weigh
 
 _OBSTACLES: Mapping[Obstacle, str] = {

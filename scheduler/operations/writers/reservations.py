@@ -39,7 +39,7 @@ from scheduler.operations.ending_leases import (
     tell_instance,
 )
 from scheduler.operations.writers.leases import LeaseWriter
-from scheduler.policy.lifecycle.timeouts import is_silent
+from scheduler.policy.cycle.deadlines import is_silent
 from scheduler.policy.placement.cpu_bursting import find_spare, is_same, list_users, own_cores
 from scheduler.policy.quota.accounting import stop
 

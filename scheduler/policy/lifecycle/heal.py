@@ -24,9 +24,9 @@ from scheduler.policy.capacity.slot_info import (
     find_reason_to_retire,
     is_configured,
 )
+from scheduler.policy.cycle.deadlines import find_deadline, is_silent
 from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
-from scheduler.policy.lifecycle.timeouts import find_deadline, is_silent
 
 _sequence = attrgetter("sequence")
 
