@@ -34,12 +34,12 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
 from scheduler.model.waits import Reason, Waits
-from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
 from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.deadlines import Terms, Timers
-from scheduler.policy.cycle.queue import Demands, Queue
+from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
