@@ -76,7 +76,7 @@ def apply_rules(
         fit_slots(work, transaction.load_all_slots(), rules)
         fit_accounts(work, transaction.load_all_accounts(), stored.rules, rules)
         detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
-        work.tell(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
+        work.add_event(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
         change_set = work.flush()
     announce(ports, change_set, kick=True)
     return version, True

@@ -131,7 +131,7 @@ class SlotWriter:
         if current.state == "terminating":
             # The termination request had no effect. It is sent again, and its timeout starts again.
             self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
-            self.work.tell(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
+            self.work.add_event(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
         else:
             self.work.move_slot(
                 current, "terminating", reason=decision.reason, drain_reason=decision.reason, **slow_work
