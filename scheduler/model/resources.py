@@ -52,7 +52,10 @@ def total(requests: Iterable[Resources]) -> dict[str, float]:
     result: dict[str, float] = {}
     for request in requests:
         for name, amount in request.items():
-            result[name] = result.get(name, 0) + amount
+            if name in result:  # speed: `get` takes longer
+                result[name] += amount
+            else:
+                result[name] = amount
     return result
 
 

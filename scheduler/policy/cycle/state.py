@@ -333,8 +333,9 @@ class CycleState:
         slot_infos = self.pools[new.slot.pool]
         slot_infos[new.order - slot_infos[0].order] = new
         if self.ready.has(old):  # under `quota` the index leaves full slots out
-            self.ready.remove(old)
-        self.ready.add(new)
+            self.ready.exchange(old, new)
+        else:
+            self.ready.add(new)
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
         """Return whether the index can omit a ready slot whose queue is `quota`.
