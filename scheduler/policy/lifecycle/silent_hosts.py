@@ -9,8 +9,8 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.deadlines import is_silent
+from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.plan_cache import list_touched
 
 Heard = tuple[float, str]
