@@ -231,7 +231,7 @@ def measure(name: str, mode: str, seconds: float) -> dict[str, Any]:
     }
 
 
-def tell(row: dict[str, Any]) -> None:
+def print_result(row: dict[str, Any]) -> None:
     """Print a few lines."""
     others, ended = row["others"], row["ended"]
     print(
@@ -260,7 +260,7 @@ def main() -> None:
     for name in given.loads:
         for mode in given.modes:
             row = measure(name, mode, given.seconds)
-            print(json.dumps(row), flush=True) if given.json else tell(row)
+            print(json.dumps(row), flush=True) if given.json else print_result(row)
 
 
 if __name__ == "__main__":

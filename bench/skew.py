@@ -51,8 +51,8 @@ class Row:
         """A line of the table."""
         took = median(self.leases) if self.leases else float("nan")
         gone = median(self.ends) if self.ends else float("nan")
-        said = "; ".join(self.faults) or "kept"
-        return f"{self.name:<24} {took:7.2f} s {took / calm:6.2f} x {gone:8.2f} s   {said}"
+        verdict = "; ".join(self.faults) or "kept"
+        return f"{self.name:<24} {took:7.2f} s {took / calm:6.2f} x {gone:8.2f} s   {verdict}"
 
 
 class SkewedStack(Stack):

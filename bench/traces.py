@@ -48,7 +48,7 @@ def measure(path: Path, document: dict[str, Any], cloud: CloudDocument, share: f
     return summary.finished, summary.ticks, seconds
 
 
-def tell(name: str, path: Path, document: dict[str, Any], cloud: CloudDocument, share: float = 0.0) -> None:
+def print_result(name: str, path: Path, document: dict[str, Any], cloud: CloudDocument, share: float = 0.0) -> None:
     """Measure one log and print a line."""
     jobs, ticks, seconds = measure(path, document, cloud, share)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -66,7 +66,7 @@ def measure_growth() -> None:
         for name, document, share in FLEETS:
             for jobs in SIZES:
                 path.write_text(make_log(jobs=jobs), encoding="utf-8")
-                tell(name, path, document, CLOUD, share)
+                print_result(name, path, document, CLOUD, share)
 
 
 def is_share(word: str) -> bool:
@@ -80,10 +80,10 @@ def main() -> None:
         case []:
             measure_growth()
         case [log] if not log.startswith("-"):
-            tell("128 hosts of 1", Path(log), HOSTS, CLOUD)
+            print_result("128 hosts of 1", Path(log), HOSTS, CLOUD)
         case [log, config, *rest] if len(rest) <= 1 and all(map(is_share, rest)):
             found = read_configuration(Path(config))
-            tell(Path(config).name, Path(log), found.rules_document, found.cloud, *map(float, rest))
+            print_result(Path(config).name, Path(log), found.rules_document, found.cloud, *map(float, rest))
         case _:
             sys.exit("usage: python -m bench.traces [LOG [CONFIG [SHARE]]]")
 

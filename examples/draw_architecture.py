@@ -1,16 +1,20 @@
-"""`python -m examples.draw_architecture`: draw the packages and the way of a reservation for the page on architecture.
+"""`python -m examples.draw_architecture`: draw the pictures of the pages that show how Leasehold is built.
 
-The arrows between packages are the imports of the code. The stations of a reservation's way are functions of the code.
-A test compares the drawings with what this command would write.
+The arrows between packages are the imports of the code, the moves of a state those of its table. The stations of a
+reservation's way and the steps of a tick are functions of the code. A test compares the drawings with what this command
+would write.
 """
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import grimp
+
+from examples.draw_states import draw_moves
+from examples.svg import WIDTH, arrow, box, frame
+from scheduler.model.transitions import LEASE_MOVES, PHASES, RESERVATION_MOVES, SLOT_MOVES, SLOT_STATES
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "pictures"
 ROOTS: Final = ("leasehold", "tasks", "workers", "scheduler")
@@ -55,11 +59,54 @@ WAY: Final = (
 )
 """(process, or "" for the same one; module:function; what it does to a reservation), in the order of time."""
 
-_WIDTH: Final = 860
-_STYLE: Final = (
-    "text{font-family:sans-serif;font-size:14px;fill:#222}.name{font-weight:bold}.note{fill:#555;font-size:12px}"
-    "rect{fill:#eef3f8;stroke:#5b7a99}path{fill:none;stroke:#8a8a8a}.process{fill:#345;font-weight:bold}"
+STEPS: Final = (
+    ("expire", "what is over ends"),
+    ("heal", "losses, stuck slots"),
+    ("charge", "accounts earn and pay"),
+    ("order", "the queue is sorted"),
+    ("place", "leases on ready slots"),
+    ("launch", "slots for the rest"),
+    ("warm pool", "minimum and reserve"),
+    ("scale in", "idle slots drain"),
+    ("headroom", "room for launches"),
+    ("cpu bursting", "spare cores are shared"),
+    ("wake", "when the next tick is due"),
 )
+"""The steps of `plan()`: as the page on scheduling names them, and in a few words."""
+FLOW: Final = {
+    "producer": (20, 20, "a program or a person"),
+    "queue reservations": (230, 20, "signed messages"),
+    "intake": (440, 20, "one row for each request"),
+    "SQL: intent": (650, 20, "decisions, always right"),
+    "beat": (20, 140, "every 5 s, and when due"),
+    "queue ticks": (230, 140, "one tick at a time"),
+    "tick": (440, 140, "plan(view, rules, now)"),
+    "Redis: belief": (650, 140, "a copy that may lag"),
+    "sweep": (20, 260, "looks at each slot"),
+    "queue health": (230, 260, "ready? asks for a tick"),
+    "launch, terminate": (440, 260, "two queues of tasks"),
+    "EC2: reality": (650, 260, "machines as they are"),
+}
+"""What a request passes: name -> upper left corner of its box and a note."""
+FLOW_ARROWS: Final = (
+    ("M190 43H227", "", 0, 0),
+    ("M400 43H437", "", 0, 0),
+    ("M610 43H647", "row", 628, 36),
+    ("M510 66C510 100 330 90 320 137", "kick", 400, 96),
+    ("M190 163H227", "", 0, 0),
+    ("M400 163H437", "", 0, 0),
+    ("M580 140C600 110 690 110 720 69", "leases, events", 610, 100),
+    ("M610 163H647", "view", 628, 156),
+    ("M525 186V257", "tasks", 545, 225),
+    ("M610 283H647", "", 0, 0),
+    ("M190 283H227", "", 0, 0),
+    ("M315 260V189", "kick", 300, 225),
+    ("M735 306V335H315V309", "state of each machine", 525, 330),
+    ("M820 163H845V370H8V43H17", "leased: token, address", 425, 365),
+)
+"""Path of an arrow, its label, and where the middle of the label stands."""
+_COLUMNS: Final = 4
+"""How many steps of a tick stand in a row of its drawing."""
 
 
 class _Box(NamedTuple):
@@ -100,18 +147,14 @@ def draw_packages(packages: Mapping[str, str]) -> str:
     arrows = find_arrows(packages)
     boxes: dict[str, _Box] = {}
     for row, names in enumerate(find_levels(list(packages), arrows)):
-        width = min(250.0, (_WIDTH - 20) / len(names) - 20)
+        width = min(250.0, (WIDTH - 20) / len(names) - 20)
         for column, name in enumerate(names):
-            middle = _WIDTH * (column + 0.5) / len(names)
+            middle = WIDTH * (column + 0.5) / len(names)
             boxes[name] = _Box(name, middle - width / 2, 20 + row * 86, width)
     lines = [_draw_arrow(boxes[start], boxes[end]) for start, end in sorted(_reduce(arrows))]
-    for name, box in boxes.items():
-        lines += [
-            f'<rect x="{box.x:.0f}" y="{box.y}" width="{box.width:.0f}" height="46" rx="4"/>',
-            f'<text class="name" x="{box.x + 8:.0f}" y="{box.y + 19}">{name}</text>',
-            f'<text class="note" x="{box.x + 8:.0f}" y="{box.y + 37}">{escape(packages[name])}</text>',
-        ]
-    return _frame(lines, max(box.y for box in boxes.values()) + 66)
+    for name, each in boxes.items():
+        lines += box(each.x, each.y, each.width, name, packages[name])
+    return frame(lines, max(each.y for each in boxes.values()) + 66)
 
 
 def draw_way() -> str:
@@ -120,14 +163,42 @@ def draw_way() -> str:
     for row, (process, place, text) in enumerate(WAY):
         y = 20 + row * 64
         if row:
-            lines.append(f'<path marker-end="url(#end)" d="M430 {y - 18}V{y - 3}"/>')
-        lines += [
-            f'<text class="process" x="20" y="{y + 28}">{process}</text>',
-            f'<rect x="190" y="{y}" width="560" height="46" rx="4"/>',
-            f'<text class="name" x="200" y="{y + 19}">{place}</text>',
-            f'<text class="note" x="200" y="{y + 37}">{escape(text)}</text>',
-        ]
-    return _frame(lines, 20 + len(WAY) * 64)
+            lines.append(arrow(f"M430 {y - 18}V{y - 3}"))
+        lines += [f'<text class="process" x="20" y="{y + 28}">{process}</text>', *box(190, y, 560, place, text)]
+    return frame(lines, 20 + len(WAY) * 64)
+
+
+def draw_tick() -> str:
+    """Return an SVG of the view, the steps of `plan()` four in a row, the commit and what is published."""
+    lines = box(20, 20, 400, "view", "a copy of slots, reservations and accounts, which may lag")
+    lines += ['<rect class="frame" x="10" y="96" width="840" height="236" rx="4"/>', arrow("M110 66V117")]
+    lines.append('<text class="process" x="440" y="90">plan(view, rules, now)</text>')
+    for number, (name, note) in enumerate(STEPS):
+        row, column = divmod(number, _COLUMNS)
+        x, y = 20 + column * 210, 120 + row * 70
+        lines += box(x, y, 180, name, note)
+        if number + 1 < len(STEPS):
+            lines.append(arrow(f"M{x + 180} {y + 23}H{x + 207}" if column < _COLUMNS - 1 else _turn(x + 90, y + 46)))
+    lines += [arrow("M530 306V357"), *box(440, 360, 400, "commit", "checks each decision on fresh rows, and writes it")]
+    lines += [arrow("M530 406V437"), *box(440, 440, 400, "publish", "notices, machines to launch and to terminate")]
+    return frame(lines, 506)
+
+
+def _turn(x: float, y: float) -> str:
+    """Return the path from the end of one row of boxes to the beginning of the next."""
+    return f"M{x} {y}V{y + 12}H110V{y + 21}"
+
+
+def draw_flow() -> str:
+    """Return an SVG of the queues, processes and stores that a request passes on its way to a lease."""
+    lines = []
+    for path, label, x, y in FLOW_ARROWS:
+        lines.append(arrow(path))
+        if label:
+            lines.append(f'<text class="label" x="{x}" y="{y}">{label}</text>')
+    for name, (x, y, note) in FLOW.items():
+        lines += box(x, y, 170, name, note)
+    return frame(lines, 400)
 
 
 def find_function(place: str) -> object:
@@ -141,7 +212,16 @@ def find_function(place: str) -> object:
 
 def list_drawings() -> dict[str, str]:
     """Return the drawings by the name of their file."""
-    return {"packages.svg": draw_packages(PACKAGES), "rules.svg": draw_packages(ROOMS), "way.svg": draw_way()}
+    return {
+        "packages.svg": draw_packages(PACKAGES),
+        "rules.svg": draw_packages(ROOMS),
+        "way.svg": draw_way(),
+        "flow.svg": draw_flow(),
+        "tick.svg": draw_tick(),
+        "slots.svg": draw_moves(SLOT_STATES, SLOT_MOVES),
+        "reservations.svg": draw_moves(PHASES, RESERVATION_MOVES),
+        "leases.svg": draw_moves(("claimed", "held", "revoking", "ended"), LEASE_MOVES),
+    }
 
 
 def _reduce(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -157,17 +237,7 @@ def _reduce(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
 def _draw_arrow(start: _Box, end: _Box) -> str:
     x, y, to_x, to_y = start.x + start.width / 2, start.y + 46, end.x + end.width / 2, end.y - 3
     bend = (to_y - y) / 2
-    curve = f"M{x:.0f} {y:.0f}C{x:.0f} {y + bend:.0f} {to_x:.0f} {to_y - bend:.0f} {to_x:.0f} {to_y:.0f}"
-    return f'<path marker-end="url(#end)" d="{curve}"/>'
-
-
-def _frame(lines: Iterable[str], height: float) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}">'
-    marker = (
-        '<defs><marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path d="M0 0L8 4L0 8" /></marker></defs>'
-    )
-    return "\n".join([head, f"<style>{_STYLE}</style>", marker, *lines, "</svg>", ""])
+    return arrow(f"M{x:.0f} {y:.0f}C{x:.0f} {y + bend:.0f} {to_x:.0f} {to_y - bend:.0f} {to_x:.0f} {to_y:.0f}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from kombu.transport import redis
 from kombu.utils.json import dumps
 from redis.exceptions import ResponseError
 
-from leasehold.common.names import RESERVATIONS
+from leasehold.common.names import RESERVATIONS, TICKS
 from scheduler.view.set_aside import UNACKED
 from tasks.messages import expired
 from tasks.queues import HELD_A_PROCESS, is_gatherable
@@ -21,8 +21,8 @@ from workers.logs import get_logger
 
 log = get_logger(__name__)
 ACK_SECONDS: Final = 0.005
-"""Seconds for which acknowledgements are collected. The next message of an idle worker does not wait for them, and many
-are sent in one round trip.
+"""Seconds for which acknowledgements are collected, and the records of messages for ticks. The next message of an idle
+worker does not wait for them, and many are sent in one round trip.
 """
 _NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
 """Decoder of the record that kombu stores for a message that a worker has taken: envelope, exchange and routing key."""
@@ -67,6 +67,12 @@ class QoS(redis.QoS):
         """Delivery tag of the message that is being delivered and whose record is stored already."""
         self._acks: list[Command] = []
         """Commands that acknowledge messages, sent together by the worker's loop at most ACK_SECONDS later."""
+        self._unrecorded: dict[str, list[Command]] = {}
+        """By delivery tag: the commands that store the records of messages for ticks. They are sent with the
+        acknowledgements. A message that is acknowledged before gets no record.
+        """
+        self._is_due = False
+        """Whether the worker's loop will send acknowledgements and records."""
 
     def accept_recorded(self, tag: str, deliver: Callable[[], None]) -> bool:
         """Deliver a message whose record is stored already. Return whether this worker has the message now: it has not
@@ -94,19 +100,32 @@ class QoS(redis.QoS):
                 command(pipe)
             pipe.execute()
 
-    def _send_acks(self) -> None:
-        """Send all acknowledgements in one round trip. If the connection is lost, the messages are restored later."""
-        acks, self._acks = self._acks, []
+    def _send_soon(self) -> None:
+        """Send the collected acknowledgements and records in ACK_SECONDS; now if the worker's loop does not run."""
+        loop = get_event_loop()
+        if loop is None:
+            self._send_collected()
+        elif not self._is_due:
+            self._is_due = True
+            loop.call_later(ACK_SECONDS, self._send_collected)
+
+    def _send_collected(self) -> None:
+        """Send all acknowledgements and records in one round trip. If the connection is lost, the messages are restored
+        later.
+        """
+        records = [command for commands in self._unrecorded.values() for command in commands]
+        commands = [*self._acks, *records]
+        self._acks, self._unrecorded, self._is_due = [], {}, False
         try:
-            self._send(acks)
+            self._send(commands)
         except self.channel.connection_errors as error:
             log.warning("Messages cannot be acknowledged.", action="broker.not_acknowledged", error=str(error))
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
-        """Return unacknowledged messages to their queues when the worker stops, after the acknowledgements were
-        sent.
+        """Return unacknowledged messages to their queues when the worker stops, after the acknowledgements and records
+        were sent.
         """
-        self._send_acks()
+        self._send_collected()
         super().restore_unacked_once(stderr)
 
     @property
@@ -131,9 +150,16 @@ class QoS(redis.QoS):
         return not is_gathering or len(self._large) * HELD_A_PROCESS < self.prefetch_count
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Store a record in Redis of a message that this worker has taken, as kombu does, but with cluster time."""
+        """Store a record in Redis of a message that this worker has taken, as kombu does, but with cluster time.
+
+        The record of a message for a tick is stored ACK_SECONDS later, unless the tick has ended by then: the message
+        expires long before a record would bring it back, and the periodic tick replaces a lost one.
+        """
         if delivery_tag == self._recorded:
             self._recorded = None
+        elif message.delivery_info["routing_key"] == TICKS:
+            self._unrecorded[delivery_tag] = self._note(message, delivery_tag)
+            self._send_soon()
         else:
             self._send(self._note(message, delivery_tag))
         if not is_gatherable(message.headers.get("task"), message.body):
@@ -145,12 +171,9 @@ class QoS(redis.QoS):
         broker has a wrong type, the key is renamed first and the records are stored again.
         """
         self._large.discard(delivery_tag)
-        self._acks.append(partial(self._remove_from_indices, delivery_tag))
-        loop = get_event_loop()
-        if loop is None:
-            self._send_acks()
-        elif len(self._acks) == 1:
-            loop.call_later(ACK_SECONDS, self._send_acks)
+        if self._unrecorded.pop(delivery_tag, None) is None:
+            self._acks.append(partial(self._remove_from_indices, delivery_tag))
+            self._send_soon()
         super(redis.QoS, self).ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
@@ -158,6 +181,8 @@ class QoS(redis.QoS):
         renamed and the records are stored again.
         """
         self._large.discard(delivery_tag)
+        if delivery_tag in self._unrecorded:
+            self._send_collected()
         try:
             super().reject(delivery_tag, requeue)
         except ResponseError:

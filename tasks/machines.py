@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
-from scheduler.operations.machines.interrupt import heed_notices
+from scheduler.operations.machines.interrupt import handle_notices
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.machines.terminate import terminate
@@ -78,12 +78,12 @@ def read_interruptions() -> str:
     feed = services.notices
     if feed is None:
         return "no queue"
-    heeded = heed_notices(services.ports, feed, services.settings.aws.interruption_interval - 1)
-    if heeded.changed:
+    handled = handle_notices(services.ports, feed, services.settings.aws.interruption_interval - 1)
+    if handled.changed:
         log.info(
-            "EC2's notices about interruptions were recorded.", action="interruptions.heeded", count=heeded.changed
+            "EC2's notices about interruptions were recorded.", action="interruptions.heeded", count=handled.changed
         )
-    return f"heeded: {heeded.changed}, left: {heeded.left}"
+    return f"heeded: {handled.changed}, left: {handled.left}"
 
 
 @app.task(name=PRUNE)

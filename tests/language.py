@@ -1,7 +1,8 @@
 """`python -m tests.language [PATH...]`: print constructions that the house rules of language refuse.
 
 The rules stand in CONTRIBUTING.md, "Language". In Python files the check reads comments, docstrings, messages and the
-names of tests; in Markdown it reads everything but code. Without a path it reads all files of the repository.
+names that the file defines; in Markdown it reads everything but code. Without a path it reads all files of the
+repository.
 """
 
 import ast
@@ -90,7 +91,7 @@ def _read_page(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _read_python(text: str) -> Iterator[tuple[int, str]]:
-    """Comments, strings of two words or more, and the names of tests."""
+    """Comments, strings of two words or more, and the names of functions, classes, parameters and variables."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], _CODE.sub(" ", token.string)
@@ -98,8 +99,16 @@ def _read_python(text: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             for offset, line in enumerate(node.value.splitlines()):
                 yield node.lineno + offset, _CODE.sub(" ", line)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.lineno, node.name.replace("_", " ")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, _split_name(node.name)
+        elif isinstance(node, ast.arg):
+            yield node.lineno, _split_name(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, _split_name(node.id)
+
+
+def _split_name(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def find_all(paths: Iterable[str]) -> list[Finding]:

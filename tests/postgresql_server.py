@@ -143,8 +143,8 @@ class PostgresServer:
         settings = {**_SETTINGS, **self._settings}
         command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         log = self._folder / "log"
-        with log.open("wb") as said:
-            self.process = Guarded(command, stdout=said, stderr=said, cwd="/", **_as_other_user())
+        with log.open("wb") as stated:
+            self.process = Guarded(command, stdout=stated, stderr=stated, cwd="/", **_as_other_user())
         self._await_answer(log)
 
     def _await_answer(self, log: Path) -> None:

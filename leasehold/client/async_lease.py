@@ -97,12 +97,12 @@ class AsyncLease(HeldLease):
         except asyncio.CancelledError:
             # The request may still be accepted. Cancel the reservation after the answer.
             await asyncio.wait([asking])
-            await self._say_goodbye(None)
+            await self._end_lease(None)
             raise
         try:
             await self._take()
         except BaseException:
-            await self._say_goodbye(None)
+            await self._end_lease(None)
             raise
         for work in (self._keep_renewed(), self._keep_watch(), self._keep_time()):
             self._begin_task(work)
@@ -120,7 +120,7 @@ class AsyncLease(HeldLease):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._say_goodbye(self.token)
+        await self._end_lease(self.token)
 
     async def _take(self) -> None:
         """Wait until the reservation is leased, and confirm the lease with a first renewal. If the lease was taken back
@@ -190,7 +190,7 @@ class AsyncLease(HeldLease):
     def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.add(asyncio.create_task(work))
 
-    async def _say_goodbye(self, token: int | None) -> None:
+    async def _end_lease(self, token: int | None) -> None:
         """Give the lease back. If the present task is cancelled during this, a task of its own completes it."""
         await asyncio.shield(asyncio.ensure_future(self._give_back(token)))
 

@@ -62,7 +62,7 @@ class Commands(ABC):
         """Move the expiry of a reservation to the present time plus its ttl. A holder's first renewal also confirms the
         lease.
         """
-        return self._tell("renew", reservation, token, timeout, key=key)
+        return self._command("renew", reservation, token, timeout, key=key)
 
     def confirm(
         self,
@@ -80,11 +80,11 @@ class Commands(ABC):
         `as_of`: time of the report in seconds since the epoch. A report that is older than the known state changes
         nothing.
         """
-        return self._tell("confirm", reservation, token, timeout, slot=slot, as_of=as_of, key=key)
+        return self._command("confirm", reservation, token, timeout, slot=slot, as_of=as_of, key=key)
 
     def absent(self, reservation: str, *, as_of: float | None = None, timeout: float | None = None) -> Answer:
         """Report that a reservation neither runs nor waits any more. The reservation and its leases end."""
-        return self._tell("absent", reservation, None, timeout, as_of=as_of)
+        return self._command("absent", reservation, None, timeout, as_of=as_of)
 
     def idle(
         self,
@@ -97,7 +97,7 @@ class Commands(ABC):
         """Report that nothing runs on a slot. Reservations that were confirmed there end; a lease that is not confirmed
         yet is kept. `labels`: the new labels of the slot.
         """
-        return self._say("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
+        return self._send_fields("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
 
     def release(
         self,
@@ -108,7 +108,7 @@ class Commands(ABC):
         timeout: float | None = None,
     ) -> Answer:
         """End a reservation because its holder has finished. The release of a pending reservation needs no token."""
-        return self._tell("release", reservation, token, timeout, key=key)
+        return self._command("release", reservation, token, timeout, key=key)
 
     def renew_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
         """Renew many reservations, a thousand in a message, and return the answers by index. `tokens`: by reservation,
@@ -116,21 +116,21 @@ class Commands(ABC):
 
         Raise NotAnswered (safe to repeat) or Unavailable; reservations that were renewed until then stay renewed.
         """
-        return self._tell_many("renew", tokens, timeout)
+        return self._command_many("renew", tokens, timeout)
 
     def release_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
         """End many reservations because their holder has finished, a thousand in a message, like `renew_many`."""
-        return self._tell_many("release", tokens, timeout)
+        return self._command_many("release", tokens, timeout)
 
     def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
         """End a reservation in any phase, without a token. `reason`: a text for people."""
-        return self._tell("cancel", reservation, None, timeout, reason=reason)
+        return self._command("cancel", reservation, None, timeout, reason=reason)
 
     def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
         """Change the priority of a reservation. Under the queue `priority`, the highest is served first. The priority 0
         puts a pending reservation on hold.
         """
-        return self._tell("priority", reservation, None, timeout, priority=priority)
+        return self._command("priority", reservation, None, timeout, priority=priority)
 
     def fail(
         self,
@@ -145,7 +145,7 @@ class Commands(ABC):
         """Report that a component of a reservation, or the whole reservation, has died. The reservation fails, and its
         restart policy decides whether it restarts.
         """
-        return self._tell("fail", reservation, token, timeout, component=component, reason=reason, key=key)
+        return self._command("fail", reservation, token, timeout, component=component, reason=reason, key=key)
 
     def surrender(
         self,
@@ -159,7 +159,7 @@ class Commands(ABC):
         """Give revoked leases back before their deadline. With `component`, give the elastic instance of this name
         back, even if it is not being revoked.
         """
-        return self._tell("surrender", reservation, token, timeout, component=component, key=key)
+        return self._command("surrender", reservation, token, timeout, component=component, key=key)
 
     def decline(
         self,
@@ -172,7 +172,7 @@ class Commands(ABC):
         """Give leases back because the holder cannot use their slots. The reservation returns to its position in the
         queue, and its next lease is on other slots.
         """
-        return self._tell("decline", reservation, token, timeout, key=key)
+        return self._command("decline", reservation, token, timeout, key=key)
 
     def suspend(
         self,
@@ -183,11 +183,11 @@ class Commands(ABC):
         timeout: float | None = None,
     ) -> Answer:
         """Give the leases of a reservation back, and keep it out of the queue until `resume`. It keeps its position."""
-        return self._tell("suspend", reservation, token, timeout, key=key)
+        return self._command("suspend", reservation, token, timeout, key=key)
 
     def resume(self, reservation: str, *, key: str | None = None, timeout: float | None = None) -> Answer:
         """Put a suspended reservation back into the queue, so that it can be leased again."""
-        return self._tell("resume", reservation, None, timeout, key=key)
+        return self._command("resume", reservation, None, timeout, key=key)
 
     def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
         """Mark a slot so that it takes no new leases (for operators)."""
@@ -205,7 +205,7 @@ class Commands(ABC):
 
     def account(self, account: str, *, timeout: float | None = None, **fields: Unpack[AccountFields]) -> Answer:
         """Create a quota account, or change those of its fields that are given. Without `balance` its balance stays."""
-        return self._say("account", {"account": account, **fields}, timeout)
+        return self._send_fields("account", {"account": account, **fields}, timeout)
 
     def reset_account(self, account: str, *, timeout: float | None = None) -> Answer:
         """Set the balance of a quota account to 0 at every level."""
@@ -217,15 +217,15 @@ class Commands(ABC):
         """
         return self._ask("forget_account", {"account": account}, timeout)
 
-    def _tell(self, verb: str, reservation: str, token: int | None, timeout: float | None, **more: Any) -> Answer:
+    def _command(self, verb: str, reservation: str, token: int | None, timeout: float | None, **more: Any) -> Answer:
         if verb in KEY_VERBS and more.get("key") is None:
             more["key"] = self.find_key(reservation)
-        return self._say(verb, {"reservation": reservation, "token": token, **more}, timeout)
+        return self._send_fields(verb, {"reservation": reservation, "token": token, **more}, timeout)
 
-    def _tell_many(self, verb: str, tokens: Mapping[str, int | None], timeout: float | None) -> Table[Answer]:
+    def _command_many(self, verb: str, tokens: Mapping[str, int | None], timeout: float | None) -> Table[Answer]:
         keys = self._find_keys(tokens)
         documents = ({"reservation": name, "token": token, "key": keys.get(name)} for name, token in tokens.items())
         return self._ask_many(verb, split_documents(documents), timeout)
 
-    def _say(self, verb: str, content: Mapping[str, Any], timeout: float | None) -> Answer:
+    def _send_fields(self, verb: str, content: Mapping[str, Any], timeout: float | None) -> Answer:
         return self._ask(verb, {key: value for key, value in content.items() if value is not None}, timeout)

@@ -27,19 +27,19 @@ class Credentials:
 
 
 def find_credentials(
-    said: Mapping[str, str],
+    variables: Mapping[str, str],
     principal: str | None = None,
     key: str | None = None,
     key_file: str | os.PathLike[str] | None = None,
 ) -> Credentials | None:
-    """Return the credentials from the arguments, else from the environment variables in `said`. Return None if neither
-    has a key.
+    """Return the credentials from the arguments, else from `variables`, which are environment variables. Return None if
+    neither has a key.
 
     If there is both a key and a key file, the key is used. Raise BadCredentials.
     """
     if key is None and key_file is None:
-        key, key_file = said.get(KEY_VARIABLE) or None, said.get(KEY_FILE_VARIABLE) or None
-        principal = principal or said.get(PRINCIPAL_VARIABLE) or None
+        key, key_file = variables.get(KEY_VARIABLE) or None, variables.get(KEY_FILE_VARIABLE) or None
+        principal = principal or variables.get(PRINCIPAL_VARIABLE) or None
     if key is not None:
         return read_credentials(key, principal, "access.key")
     if key_file is not None:

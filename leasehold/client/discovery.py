@@ -156,17 +156,17 @@ def find_address(url: str | None = None, view_url: str | None = None, prefix: st
     If a URL is given, the environment and the running stack are ignored, because they may name the view of another
     stack. Raise NoStack if no URL is found, and UntrustedFolder if only a folder of another user has one.
     """
-    said: Mapping[str, str] = {} if url else os.environ
-    broker = url or said.get(URL_VARIABLE)
+    variables: Mapping[str, str] = {} if url else os.environ
+    broker = url or variables.get(URL_VARIABLE)
     if not broker:
         running = find_running()
         if running is None:
             raise NoStack(
                 f"no stack runs here or in a folder above: start one with `leasehold up`, or set {URL_VARIABLE}"
             )
-        broker, said = running.broker_url, {**running.environment, **os.environ}
+        broker, variables = running.broker_url, {**running.environment, **os.environ}
     return Address(
         broker_url=broker,
-        view_url=view_url or said.get(VIEW_URL_VARIABLE) or broker,
-        prefix=prefix or said.get(PREFIX_VARIABLE) or DEFAULT_PREFIX,
+        view_url=view_url or variables.get(VIEW_URL_VARIABLE) or broker,
+        prefix=prefix or variables.get(PREFIX_VARIABLE) or DEFAULT_PREFIX,
     )

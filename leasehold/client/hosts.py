@@ -50,8 +50,8 @@ class Hosts:
         Registering the same machine again updates its slot. Another machine under this name is refused until an
         operator has removed the slot.
         """
-        said = {"pool": pool, "machine": machine, "resources": resources, "labels": labels, "address": address}
-        document = {"slot": slot, **{key: value for key, value in said.items() if value is not None}}
+        given = {"pool": pool, "machine": machine, "resources": resources, "labels": labels, "address": address}
+        document = {"slot": slot, **{key: value for key, value in given.items() if value is not None}}
         answer = read_answer(self._ask("register", document, timeout))
         self._counters[slot] = max(self._counters.get(slot, 0), answer.heartbeat or 0)
         return answer

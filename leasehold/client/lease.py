@@ -78,7 +78,7 @@ class Lease(HeldLease):
             self._take()
         except BaseException:
             # This includes Ctrl-C. Otherwise the reservation would be leased without a holder.
-            self._say_goodbye(None)
+            self._end_lease(None)
             raise
         for work in (self._keep_renewed, self._keep_watch, self._keep_time):
             thread = threading.Thread(target=work, name=f"leasehold-{work.__name__}", daemon=True)
@@ -95,7 +95,7 @@ class Lease(HeldLease):
         self._left.set()
         self._elastic.end()
         self._wake()
-        self._say_goodbye(self.token)
+        self._end_lease(self.token)
         for thread in self._threads:
             # The watching thread ends at the notice of the release, or at its next poll.
             thread.join(POLL_SECONDS)
@@ -164,7 +164,7 @@ class Lease(HeldLease):
         if not self._left.is_set():
             self._lose("it could not be renewed in time")
 
-    def _say_goodbye(self, token: int | None) -> None:
+    def _end_lease(self, token: int | None) -> None:
         """Release the lease. If the release is refused, because the token is stale or the reservation is not leased
         yet, cancel the reservation.
         """

@@ -4,7 +4,8 @@ A view is valid if its generation names the present Redis server. After a flush,
 raise Unavailable until a leader has rebuilt the view.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -20,6 +21,7 @@ from leasehold.errors import Unavailable
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)
+_NO_SLOTS: Final[Mapping[str, Slot | None]] = MappingProxyType({})
 
 
 class Joined(NamedTuple):
@@ -50,18 +52,24 @@ class ViewReader:
         """
         return [each.row for each in self.find_joined(ids)]
 
-    def find_joined(self, ids: Sequence[str]) -> list[Joined]:
+    def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
         """Return the reservations with these ids and their machines, in the given order. Each has the list of its slots
         whose machine is missing in the view.
+
+        `expected`: ids of slots that the reservations probably have leases on. They are read in the same round trip as
+        the reservations; other slots need another one.
         """
-        bodies = self._fetch(self._names.rows("reservations"), ids)
-        return self._join([None if body is None else _decode(body, Reservation) for body in bodies])
+        names = list(expected)
+        if not names or len(ids) + len(names) > ROWS_A_CALL:
+            return self._join(_decode_rows(self._fetch(self._names.rows("reservations"), ids)))
+        bodies, slots = self._fetch_some({self._names.rows("reservations"): ids, self._names.rows("slots"): names})
+        return self._join(_decode_rows(bodies), dict(zip(names, map(_decode_slot, slots), strict=True)))
 
     def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
         """Return the slots with these ids in the given order. The list has None for an id that the view
         does not have.
         """
-        return [None if body is None else _decode(body, Slot) for body in self._fetch(self._names.rows("slots"), ids)]
+        return [_decode_slot(body) for body in self._fetch(self._names.rows("slots"), ids)]
 
     def scan_reservations(self) -> Iterator[Reservation]:
         """Yield every reservation of the view in any order, without machines."""
@@ -92,31 +100,37 @@ class ViewReader:
         """Raise Unavailable unless Redis answers and has a valid view."""
         self._fetch(self._names.rows("slots"), [""])
 
-    def _join(self, rows: Sequence[Reservation | None]) -> list[Joined]:
-        wanted = {lease.slot for row in rows if row is not None for lease in row.leases}
-        names = sorted(wanted)
-        slots = dict(zip(names, self.find_slots(names), strict=True)) if names else {}
+    def _join(self, rows: Sequence[Reservation | None], known: Mapping[str, Slot | None] = _NO_SLOTS) -> list[Joined]:
+        """Add the machines of their leases to the rows. `known`: slots by id that were read together with the rows; the
+        others are read now.
+        """
+        names = sorted({lease.slot for row in rows if row is not None for lease in row.leases}.difference(known))
+        slots = {**known, **dict(zip(names, self.find_slots(names), strict=True))} if names else known
         return [Joined(None) if row is None else _join_machines(row, slots) for row in rows]
 
     def _fetch(self, key: str, ids: Sequence[str]) -> list[bytes | None]:
         found: list[bytes | None] = []
         for start in range(0, len(ids), ROWS_A_CALL):
-            found += self._fetch_some(key, ids[start : start + ROWS_A_CALL])
+            found += self._fetch_some({key: ids[start : start + ROWS_A_CALL]})[0]
         return found
 
-    def _fetch_some(self, key: str, ids: Sequence[str]) -> list[bytes | None]:
+    def _fetch_some(self, ids: Mapping[str, Sequence[str]]) -> list[list[bytes | None]]:
+        """Return the bodies of rows (key of a kind -> ids) in one round trip, as they were at one moment: a list for
+        each key.
+        """
         pipeline = self._redis.pipeline(transaction=True)
         pipeline.get(self._names.generation)
         pipeline.info("server")
-        pipeline.hmget(key, list(ids))
+        for key, names in ids.items():
+            pipeline.hmget(key, list(names))
         try:
-            generation, server, bodies = pipeline.execute()
+            generation, server, *bodies = pipeline.execute()
         except redis.RedisError as error:
             raise explain_redis(error, self._url, "read the view") from error
         self._check_generation(generation, server)
         if self._clock is not None:
             self._clock.refresh()
-        return cast("list[bytes | None]", bodies)
+        return cast("list[list[bytes | None]]", bodies)
 
     def _scan(self, key: str) -> Iterator[bytes]:
         self.check()
@@ -149,6 +163,14 @@ def _join_machines(row: Reservation, slots: Mapping[str, Slot | None]) -> Joined
             leases.append(lease)
             missing.append(lease.slot)
     return Joined(msgspec.structs.replace(row, leases=tuple(leases)), frozenset(missing))
+
+
+def _decode_rows(bodies: Iterable[bytes | None]) -> list[Reservation | None]:
+    return [None if body is None else _decode(body, Reservation) for body in bodies]
+
+
+def _decode_slot(body: bytes | None) -> Slot | None:
+    return None if body is None else _decode(body, Slot)
 
 
 def _decode(body: bytes, type_: type[Row]) -> Row:

@@ -14,7 +14,7 @@ from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE
 from scheduler.model.view import View
-from scheduler.policy.lifecycle.timeouts import find_timeout, is_silent
+from scheduler.policy.cycle.deadlines import find_timeout, is_silent
 from scheduler.policy.quota.accounting import charge, sum_running
 
 _MINUTE: Final = 60

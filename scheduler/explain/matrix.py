@@ -16,10 +16,9 @@ from scheduler.explain.conditions import describe_account, describe_pool, foreca
 from scheduler.explain.replay import replay
 from scheduler.explain.search import describe_labels
 from scheduler.model.decisions import WAITING_CODES, Plan
-from scheduler.model.labels import Labels
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.reservations import Reservation, is_on_hold
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.capacity.fits import find_obstacle

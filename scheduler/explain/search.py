@@ -18,8 +18,8 @@ import msgspec
 
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Assign, Plan, Preempt
-from scheduler.model.labels import Labels
 from scheduler.model.reservations import Component, Reservation
+from scheduler.model.resources import Labels
 from scheduler.model.rules import Pool, Rules, merge_rules, read_rules
 from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot

@@ -12,9 +12,7 @@ import msgspec
 
 from scheduler.model.accounts import FREE, NOTHING, Levels, add, at_level
 from scheduler.model.events import Event
-from scheduler.model.labels import Labels
-from scheduler.model.labels import shape_of as shape_of_labels
-from scheduler.model.resources import shape_of as shape_of_resources
+from scheduler.model.resources import Labels, shape_of
 from scheduler.model.transitions import ENDED, RESERVATION_MOVES, Cause, Phase, check_move
 
 ComponentKind = Literal["essential", "elastic"]
@@ -252,10 +250,10 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
 def shape_key(request: Request) -> Hashable:
     """Return a key for a dict of shapes. It is equal for requests that can be placed on the same slots."""
     components = tuple(
-        (each.name, each.count, each.kind, shape_of_resources(each.resources), shape_of_labels(each.labels))
+        (each.name, each.count, each.kind, shape_of(each.resources), shape_of(each.labels))
         for each in request.components
     )
-    return (request.system, request.pool, components, shape_of_labels(request.labels), shape_of_labels(request.prefers))
+    return (request.system, request.pool, components, shape_of(request.labels), shape_of(request.prefers))
 
 
 def make_shape(request: Request) -> Shape:

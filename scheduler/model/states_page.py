@@ -11,8 +11,8 @@ INTRODUCTION = """\
 # States and legal moves
 
 This page is generated from the tables in `scheduler/model/transitions.py` (`python -m scheduler.model.states_page`); a
-test compares both. States change by these tables alone: one function makes a move, checks it and appends an event with
-its cause.
+test compares both. `python -m examples.draw_architecture` draws the pictures. States change by these tables alone: one
+function makes a move, checks it and appends an event with its cause.
 
 Causes: `tick` is a decision of a plan, `holder` a producer or the holder of a lease, `operator` a person, `cloud` a
 report of EC2 or a host.
@@ -28,9 +28,7 @@ def write_page() -> str:
 
 def _write_table(name: str, edges: Edges) -> Iterator[str]:
     yield f"## {name}\n"
-    yield "```mermaid\nstateDiagram-v2"
-    yield from (f"    {source} --> {target}" for source, target in edges)
-    yield "```\n"
+    yield f"![The moves of {name.lower()}](../pictures/{name.lower()}.svg)\n"
     yield "| from | to | cause | when |\n|---|---|---|---|"
     for (source, target), causes in edges.items():
         yield from (f"| `{source}` | `{target}` | {cause} | {reason} |" for cause, reason in causes.items())

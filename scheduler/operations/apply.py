@@ -117,7 +117,7 @@ def write_rules(
     fit_slots(work, transaction.load_all_slots(), rules)
     fit_accounts(work, transaction.load_all_accounts(), stored.rules, rules)
     detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
-    work.tell(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
+    work.add_event(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
     return Applied(version, work.flush())
 
 

@@ -89,7 +89,7 @@ def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
     dropped = msgspec.structs.replace(current, leases=())
     work.put(dropped)
     work.free_slots(current)
-    work.tell(Event(at=work.now, name=UNCLAIMED, cause=work.cause, reservation=current.id))
+    work.add_event(Event(at=work.now, name=UNCLAIMED, cause=work.cause, reservation=current.id))
     return dropped
 
 
@@ -118,7 +118,7 @@ def end_instance(
     work.free_slot(lease)
     if not clean:
         _note_unclean(work, rules, lease)
-    tell_instance(work, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=None), reason)
+    add_instance_event(work, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=None), reason)
     return left
 
 
@@ -158,7 +158,7 @@ def take_back_instances(
             _note_unclean(work, rules, lease)
         else:
             work.put(work.slots[lease.slot])
-        tell_instance(work, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=revoke_by), reason)
+        add_instance_event(work, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=revoke_by), reason)
 
 
 def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
@@ -178,14 +178,14 @@ def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str
     return end_reservation(work, rules, current, "failed", reason, failed_at=work.now, details=details)
 
 
-def tell_instance(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:
+def add_instance_event(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:
     """Stage the event that the lease of one elastic instance was granted, revoked or ended. `name`: the name of the
     event.
     """
     detail: dict[str, Any] = {"component": lease.component, "slot": lease.slot, "reason": reason}
     if lease.revoke_by is not None:
         detail["deadline"] = lease.revoke_by
-    work.tell(Event(at=work.now, name=name, cause=work.cause, reservation=reservation, detail=detail))
+    work.add_event(Event(at=work.now, name=name, cause=work.cause, reservation=reservation, detail=detail))
 
 
 def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: bool) -> None:

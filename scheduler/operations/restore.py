@@ -180,7 +180,7 @@ def _write_lost(ports: Ports, rows: Sequence[Reservation], *, resubmit: bool) ->
         waits = {row.id for row in inserted if resubmit and not by_id[row.id].leases}
         for row in inserted:
             work.reservations[row.id] = row
-            work.tell(Event(at=work.now, name="reservation_restored", cause="operator", reservation=row.id))
+            work.add_event(Event(at=work.now, name="reservation_restored", cause="operator", reservation=row.id))
             if row.id not in waits:
                 end_reservation(work, rules, row, "cancelled", RESTORED)
         outcome = work.flush()

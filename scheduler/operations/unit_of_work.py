@@ -214,7 +214,7 @@ class UnitOfWork:
             self.slots.pop(row.id, None)
         self._deleted.append(row)
 
-    def tell(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Stage an event. It gets the leader's term and the name of the sender of the request, if there are any."""
         if self._term is not None:
             event = msgspec.structs.replace(event, detail={**event.detail, "term": self._term})
@@ -242,7 +242,7 @@ class UnitOfWork:
             changes = {**without_machine(slot), **changes}
         moved, event = move_slot(slot, to, cause or self.cause, self.now, **changes)
         self.put(moved)
-        self.tell(event)
+        self.add_event(event)
         return moved
 
     def move_reservation(self, reservation: Reservation, to: Phase, **changes: Any) -> Reservation:
@@ -251,7 +251,7 @@ class UnitOfWork:
         """
         moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)  # promise: table-of-moves
         self.put(moved)
-        self.tell(event)
+        self.add_event(event)
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:

@@ -132,7 +132,8 @@ class LeaderLock(Protocol):
         is stored.
 
         The process that has the lock sees the mark when it releases the lock, and runs one more tick. A `take` that
-        succeeds deletes the mark, because the tick that begins now is the requested one.
+        succeeds deletes the mark, because the tick that begins now is the requested one. For the same reason it is
+        recorded in the notifier, as by `Notifier.hear`.
         """
 
     def renew(self) -> bool:

@@ -236,7 +236,7 @@ def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
             holder = work.reservations.get(lease.reservation)
             if holder is not None and holder.phase not in ENDED:
                 _put_lease(work, cluster, slot, holder, lease)
-        work.tell(Event(at=now, name="slot_given", cause="operator", slot=slot.id))
+        work.add_event(Event(at=now, name="slot_given", cause="operator", slot=slot.id))
         change_set = work.flush()
     announce(cluster.ports, change_set, kick=True)
     _go_on(cluster, next(row for row in change_set.rows if isinstance(row, Slot) and row.id == given.id))

@@ -258,7 +258,7 @@ def _remove(work: UnitOfWork, name: str) -> None:
     slot = work.slots.get(name)
     if slot is not None:
         work.delete(slot)
-        work.tell(Event(at=work.now, name="slot_removed", cause="operator", slot=name))
+        work.add_event(Event(at=work.now, name="slot_removed", cause="operator", slot=name))
 
 
 def _describe_account(account: Account) -> Line:

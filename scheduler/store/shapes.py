@@ -31,7 +31,7 @@ class Shape(Generic[AnyStruct]):
     """How one kind of struct is stored as rows of a table.
 
     `columns`: the columns to read, in the order that `read` expects. A field is stored in the column of its name,
-    except the fields in `besides`, which are stored in other tables. `written`: the struct that is written, if it
+    except the fields in `elsewhere`, which are stored in other tables. `written`: the struct that is written, if it
     differs from the one that is read.
     """
 
@@ -40,13 +40,13 @@ class Shape(Generic[AnyStruct]):
         table: Table,
         struct: type[AnyStruct],
         *,
-        besides: Sequence[str] = (),
+        elsewhere: Sequence[str] = (),
         written: type[msgspec.Struct] | None = None,
     ) -> None:
         self.table = table
         self._struct = struct
         self._positions = {field: at for at, field in enumerate((written or struct).__struct_fields__)}
-        self._fields = tuple(field for field in struct.__struct_fields__ if field not in besides)
+        self._fields = tuple(field for field in struct.__struct_fields__ if field not in elsewhere)
         self.columns = tuple(table.c[field] for field in self._fields)
         hints = get_type_hints(struct)
         self._readers = tuple(
@@ -65,16 +65,17 @@ class Shape(Generic[AnyStruct]):
             found.append((column, (self._positions[first], *deeper)))
         return found
 
-    def read(self, values: Sequence[Any], **besides: object) -> AnyStruct:
-        """Return the struct made of the `values` of one row, which are in the order of `columns`. `besides`: values of
-        fields that other tables hold, by field name.
+    def read(self, values: Sequence[Any], **elsewhere: object) -> AnyStruct:
+        """Return the struct made of the `values` of one row, which are in the order of `columns`.
+
+        `elsewhere`: values of fields that other tables hold, by field name.
         """
         fields: dict[str, Any] = dict(zip(self._fields, values, strict=False))
         for field, reader in self._readers:
             value = fields[field]
             if value is not None:
                 fields[field] = reader(value)
-        return self._struct(**fields, **besides)
+        return self._struct(**fields, **elsewhere)
 
     def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
         """Return the struct of each row, in the order of the rows."""
@@ -101,7 +102,7 @@ class StoredLease(msgspec.Struct, frozen=True):
 SLOTS: Final = Shape(tables.slots, Slot)
 HOLDS: Final = Shape(tables.holds, Hold)
 ACCOUNTS: Final = Shape(tables.accounts, Account)
-RESERVATIONS: Final = Shape(tables.reservations, Reservation, besides=("leases",))
+RESERVATIONS: Final = Shape(tables.reservations, Reservation, elsewhere=("leases",))
 LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 BALANCES: Final = Shape(tables.balances, BalanceSample)
 EVENTS: Final = Shape(tables.events, Event)

@@ -219,15 +219,18 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`. Processes share `lock_holder`."""
+    """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`. Processes share `lock_holder`.
+    `hear` is called by a `take` that succeeds; it is the notifier's.
+    """
 
     def __init__(
         self,
         lock_holder: LockHolder | None = None,
         lock_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
+        hear: Callable[[], None] = lambda: None,
     ) -> None:
-        self.lock_holder = lock_holder or LockHolder()
+        self.lock_holder, self._hear = lock_holder or LockHolder(), hear
         self._lock_seconds, self._clock = lock_seconds, clock
         self._me = object()
 
@@ -238,6 +241,7 @@ class MemoryLeaderLock:
             return False
         self.lock_holder.holder, self.lock_holder.again = self._me, False
         self.lock_holder.until = self._clock() + self._lock_seconds
+        self._hear()
         return True
 
     def renew(self) -> bool:

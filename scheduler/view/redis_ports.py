@@ -246,6 +246,7 @@ def _read_number(text: bytes | None) -> int:
 
 class RedisLeaderLock:
     """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object.
+    A `take` that succeeds deletes the flag `<prefix>kick` of the notifier in the same round trip.
 
     Every `take` has its own random token; a `take` without an answer is repeated with the same token. `clock` is a
     monotonic clock in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
@@ -260,6 +261,7 @@ class RedisLeaderLock:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._keys = client, [RedisNames(prefix).leader, f"{prefix}again"]
+        self._kick = f"{prefix}kick"
         self._lock_ms, self._clock = int(lock_seconds * 1000), clock
         self._token = ""
         self._unanswered: str | None = None
@@ -274,7 +276,7 @@ class RedisLeaderLock:
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
-        is_taken = bool(self._take(self._keys, [token, self._lock_ms]))
+        is_taken = bool(self._take([*self._keys, self._kick], [token, self._lock_ms]))
         self._unanswered = None
         if is_taken:
             self._token, self._held_since = token, began

@@ -55,7 +55,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
     return intake
 
 
-def said(stack: FakeIntake) -> list[tuple[str, Document]]:
+def stated(stack: FakeIntake) -> list[tuple[str, Document]]:
     return [
         (verb, {key: value for key, value in document.items() if key not in {"request", "reply_to"}})
         for verb, document in stack.seen
@@ -102,7 +102,7 @@ def test_set_sends_only_the_given_options(stack: FakeIntake, run: Run) -> None:
     assert (found.status, found.out) == (0, "ci 1.5 0 0 0 0\n")
     assert run("accounts", "set", "lab", "--enable-free-tasks", "--json").status == 0
     assert run("accounts", "set", "new").status == 0
-    assert said(stack) == [
+    assert stated(stack) == [
         (
             "account",
             {
@@ -182,7 +182,7 @@ def test_deleting_asks_on_a_terminal_only(stack: FakeIntake, run: Run, monkeypat
         assert "delete ci, lab with their balances?" in found.err
     monkeypatch.setattr("sys.stdin", Terminal(""))
     assert run("accounts", "delete", "lab", "--yes").status == 0
-    assert said(stack) == [("forget_account", {"account": name}) for name in ("ci", "ci", "lab", "lab")]
+    assert stated(stack) == [("forget_account", {"account": name}) for name in ("ci", "ci", "lab", "lab")]
 
 
 def test_balances_over_time_come_from_the_database(
@@ -278,7 +278,7 @@ def test_notices_are_dated(stack: FakeIntake, run: Run) -> None:
     assert run("confirm", "r6", "--slot", "linux-3", "--as-of", "1970-01-01T00:01:40+00:00").out == "r6 leased\n"
     assert run("absent", "unknown", "--as-of", "100.5").status == 0
     assert run("idle", "linux-3", "--label", "image=web", "--as-of", "1970-01-01T00:01:40").out == "linux-3 ready\n"
-    assert said(stack) == [
+    assert stated(stack) == [
         ("confirm", {"reservation": "r6", "token": 7, "slot": "linux-3", "as_of": 100.0}),
         ("absent", {"reservation": "unknown", "as_of": 100.5}),
         ("idle", {"slot": "linux-3", "labels": {"image": "web"}, "as_of": 100.0}),

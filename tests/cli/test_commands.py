@@ -122,14 +122,14 @@ def test_a_reservation_that_no_slot_can_hold_is_accepted_with_a_warning(
 
     stack.handler = answer
     found = run("reserve", "--system", "s", "--id", "r1")
-    said = "leasehold: r1 is accepted and waits: never_fits: no slot or offering of s could hold main, even empty"
-    assert (found.status, found.out, found.complaints) == (0, "r1 pending\n", [said])
+    stated = "leasehold: r1 is accepted and waits: never_fits: no slot or offering of s could hold main, even empty"
+    assert (found.status, found.out, found.complaints) == (0, "r1 pending\n", [stated])
     found = run("reserve", "--system", "s", "--id", "r1", "--json")
-    assert (json.loads(found.out)["waiting"], found.complaints) == (why, [said])
+    assert (json.loads(found.out)["waiting"], found.complaints) == (why, [stated])
     (tmp_path / "many.json").write_text(json.dumps([{"id": f"r{n}", "system": "s"} for n in range(2)]))
     found = run("reserve", "--file", "many.json", "--json")
     assert [json.loads(line)["waiting"] for line in found.out.splitlines()] == [why, why]
-    assert found.complaints == [said.replace("r1", "r0"), said]
+    assert found.complaints == [stated.replace("r1", "r0"), stated]
 
 
 def test_a_refused_message_is_an_event_with_its_fault(database: str, run: Run) -> None:
@@ -142,8 +142,8 @@ def test_a_refused_message_is_an_event_with_its_fault(database: str, run: Run) -
     detail |= {"path": "launch_id", "expected": "str", "got": "7"}
     with closing(open_store(database)) as store, store.transaction() as transaction:
         transaction.append_events([Event(at=0, name="message_refused", cause="holder", detail=detail)])
-    told = "leasehold.launch.slot on the queue launch, message m1: launch_id: expected str, got 7"
-    assert told in run("events", "--name", "message_refused").out
+    reported = "leasehold.launch.slot on the queue launch, message m1: launch_id: expected str, got 7"
+    assert reported in run("events", "--name", "message_refused").out
     assert json.loads(run("events", "--json").out)["detail"] == detail
 
 
@@ -157,13 +157,15 @@ def test_parts_of_a_request_without_effect_are_notes_on_standard_error(
         return accept(verb, document) | (many if "items" in document else {"notes": notes})
 
     stack.handler = answer
-    said = "leasehold: note: priority: the queue `fifo` does not read it"
+    stated = "leasehold: note: priority: the queue `fifo` does not read it"
     found = run("reserve", "--system", "s", "--id", "r1", "--priority", "9")
-    assert (found.status, found.out, found.complaints) == (0, "r1 pending\n", [said])
+    assert (found.status, found.out, found.complaints) == (0, "r1 pending\n", [stated])
     found = run("priority", "r1", "9", "--json")
-    assert (json.loads(found.out)["notes"], found.complaints) == (notes, [said])
+    assert (json.loads(found.out)["notes"], found.complaints) == (notes, [stated])
     (tmp_path / "many.json").write_text(json.dumps([{"id": f"r{n}", "system": "s"} for n in range(2)]))
-    assert run("reserve", "--file", "many.json").complaints == [said.replace("note: ", f"note: r{n}: ") for n in (0, 1)]
+    assert run("reserve", "--file", "many.json").complaints == [
+        stated.replace("note: ", f"note: r{n}: ") for n in (0, 1)
+    ]
 
 
 def test_a_file_of_reservations_is_submitted_in_one_request(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
@@ -202,8 +204,8 @@ def test_a_component_is_surrendered_by_its_name(stack: FakeIntake, run: Run) -> 
     parts = (a_lease("linux-1", token=7), a_lease("linux-2", component="more.0", kind="elastic", token=9))
     stack.publish(a_row("r1", phase="leased", token=7, leases=parts))
     assert run("surrender", "r1", "--component", "more.0").status == 0
-    verb, said = stack.seen[-1]
-    assert (verb, said["component"], said["token"]) == ("surrender", "more.0", 7)
+    verb, stated = stack.seen[-1]
+    assert (verb, stated["component"], stated["token"]) == ("surrender", "more.0", 7)
 
 
 def test_a_stale_token_is_one_line_and_status_1(stack: FakeIntake, run: Run) -> None:
@@ -264,8 +266,8 @@ def test_without_a_worker_the_last_tick_explains_a_wait(
 
 def test_slots_are_shown_with_their_conditions(stack: FakeIntake, run: Run) -> None:
     stack.publish(a_slot("linux-1", version=1))
-    said = {"slots": {"linux-1": ["offline: no heartbeat for 5 min"]}, "pools": {"linux": ["no capacity"]}}
-    stack.handler = lambda _verb, _document: {"ok": True, "as_of": 5.0, **said}
+    stated = {"slots": {"linux-1": ["offline: no heartbeat for 5 min"]}, "pools": {"linux": ["no capacity"]}}
+    stack.handler = lambda _verb, _document: {"ok": True, "as_of": 5.0, **stated}
     shown = run("slots").out
     assert "offline: no heartbeat for 5 min" in shown
     assert "pool linux: no capacity" in shown

@@ -58,10 +58,10 @@ def test_the_command_has_its_lease_in_its_environment_and_it_is_released(
     holder.fields["leases"] = (a_lease("linux-1", token=1, resources={"cpus": 2}),)
     found = hold("--cpus", "2", "--", sys.executable, "-c", SHOW)
     assert (found.await_status(), found.complaints()) == (0, [])
-    told = json.loads(found.read())
-    assert Path(told.pop("LEASEHOLD_REVOKED_FILE")).name == "revoked"
-    assert float(told.pop("LEASEHOLD_DEADLINE")) > time.time()
-    [placement] = json.loads(told.pop("LEASEHOLD_PLACEMENTS"))
+    reported = json.loads(found.read())
+    assert Path(reported.pop("LEASEHOLD_REVOKED_FILE")).name == "revoked"
+    assert float(reported.pop("LEASEHOLD_DEADLINE")) > time.time()
+    [placement] = json.loads(reported.pop("LEASEHOLD_PLACEMENTS"))
     assert placement == {
         "component": "main",
         "kind": "essential",
@@ -74,7 +74,7 @@ def test_the_command_has_its_lease_in_its_environment_and_it_is_released(
         "type": "m7g.large",
         "zone": "us-east-1a",
     }
-    assert told == {
+    assert reported == {
         "LEASEHOLD_KEYS": os.environ["LEASEHOLD_KEYS"],
         "LEASEHOLD_BROKER__URL": stack.url,
         "LEASEHOLD_RESERVATION": "r1",

@@ -65,8 +65,8 @@ def test_a_reservation_that_is_waited_for_stays_and_is_named(
     stack.publish(a_row(document["id"]))
     # It subscribed to its reservation, so it waits.
     wait_for(lambda: stack.count_listeners(document["id"]), "the wait")
-    told = f"leasehold: interrupted: {document['id']} continues; `leasehold cancel {document['id']}` ends it"
-    assert interrupt(process) == (130, [told])
+    reported = f"leasehold: interrupted: {document['id']} continues; `leasehold cancel {document['id']}` ends it"
+    assert interrupt(process) == (130, [reported])
     wait_for(lambda: not stack.count_listeners(document["id"]), "the end of its connection")
     assert stack.verbs() == ["submit"]
 

@@ -44,9 +44,14 @@ def test_a_trace_ends_with_a_summary(run: Run) -> None:
     found = run("simulate", "log.swf", "--config", "fleet.toml")
     assert (found.status, found.err) == (0, "")
     rows = dict(line.strip().rsplit("  ", 1) for line in found.out.splitlines() if "  " in line.strip())
-    told = {name.strip(): value.strip() for name, value in rows.items()}
-    assert (told["jobs"], told["finished"], told["skipped"], told["makespan"]) == ("6", "6", "0", "5 min")
-    assert told["utilisation"] == "71.0%"
+    reported = {name.strip(): value.strip() for name, value in rows.items()}
+    assert (reported["jobs"], reported["finished"], reported["skipped"], reported["makespan"]) == (
+        "6",
+        "6",
+        "0",
+        "5 min",
+    )
+    assert reported["utilisation"] == "71.0%"
 
 
 def test_the_summary_is_one_object_for_programs(run: Run) -> None:
@@ -104,8 +109,8 @@ def test_a_share_of_each_job_may_be_elastic(run: Run, tmp_path: Path) -> None:
     runs = json.loads(run(*words, "--json").out)["runs"]
     assert [each["turnaround"]["mean"] for each in runs] == [12.5, 12.5, 15]
     assert [(each["grants"], each["revocations"]) for each in runs] == [(2, 0), (2, 0), (2, 1)]
-    told = {line.split()[0]: line.split()[1:] for line in run(*words).out.splitlines() if line.strip()}
-    assert (told["grants"], told["revocations"]) == (["2", "2", "2"], ["0", "0", "1"])
+    reported = {line.split()[0]: line.split()[1:] for line in run(*words).out.splitlines() if line.strip()}
+    assert (reported["grants"], reported["revocations"]) == (["2", "2", "2"], ["0", "0", "1"])
 
 
 def test_a_setting_of_a_pool_may_be_compared_too(run: Run) -> None:

@@ -147,8 +147,8 @@ def _look_at(shell: Shell, leased: Reservation) -> None:
     total = leased.leases[0].resources["cpus"]
     assert (slot["slot"], slot["held_by"], slot["machine"]) == (lease.slot, leased.id, lease.instance_id)
     assert f"cpus {total:g}/" in slot["used"]
-    told = shell.run("explain", leased.id).stdout
-    assert f"on {lease.slot} {lease.instance_id} {lease.address} {lease.type}" in told
+    reported = shell.run("explain", leased.id).stdout
+    assert f"on {lease.slot} {lease.instance_id} {lease.address} {lease.type}" in reported
 
 
 def _interrupt(running: RunningStack, machine: str) -> None:

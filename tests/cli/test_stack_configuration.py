@@ -25,12 +25,14 @@ def test_the_configured_queue_is_the_one_that_the_emulator_makes(tmp_path: Path)
     assert plan.environment["LEASEHOLD_AWS__INTERRUPTION_QUEUE"] == health["interruption_queue"]
 
 
-@pytest.mark.parametrize(("configured", "told"), [(None, "FOLDER/beat"), ("/run/beat", None)])
+@pytest.mark.parametrize(("configured", "reported"), [(None, "FOLDER/beat"), ("/run/beat", None)])
 def test_beat_has_a_file_to_touch_unless_one_is_configured(
-    configured: str | None, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: str | None, reported: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`leasehold alive beat` reads its age."""
     if configured:
         monkeypatch.setenv("LEASEHOLD_CELERY__BEAT_FILE", configured)
     plan = configure(tmp_path, tmp_path)
-    assert plan.environment.get("LEASEHOLD_CELERY__BEAT_FILE") == (told and told.replace("FOLDER", str(tmp_path)))
+    assert plan.environment.get("LEASEHOLD_CELERY__BEAT_FILE") == (
+        reported and reported.replace("FOLDER", str(tmp_path))
+    )

@@ -34,8 +34,8 @@ def test_status_shows_the_leader_the_lag_of_the_view_and_addresses_without_passw
 ) -> None:
     unknown = json.loads(run("status", "--json").out)
     assert (unknown["leader"], unknown["view_lag_seconds"]) == (None, None)
-    told = {"at": time.time(), "term": 3, "seconds": 0.01}
-    stack.view_cache.write_report({**told, "leader": "alpha:4711", "view_lag": 2.5})
+    reported = {"at": time.time(), "term": 3, "seconds": 0.01}
+    stack.view_cache.write_report({**reported, "leader": "alpha:4711", "view_lag": 2.5})
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", stack.url.replace("redis://", "redis://default:guess@"))
     found = json.loads(run("status", "--json").out)
     assert (found["leader"], found["view_lag_seconds"]) == ("alpha:4711", 2.5)

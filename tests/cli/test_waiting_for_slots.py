@@ -19,12 +19,12 @@ from tests.system.processes import wait_for
 def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
     """Return a stand-in that carries out an operator's requests for a slot with a lease."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
-    intake.handler = lambda verb, document: heed(intake, verb, document)
+    intake.handler = lambda verb, document: handle(intake, verb, document)
     intake.publish(a_slot("linux-1", version=1), held("r1"))
     return intake
 
 
-def heed(intake: FakeIntake, verb: str, document: Document) -> Document:
+def handle(intake: FakeIntake, verb: str, document: Document) -> Document:
     state: SlotState = "draining" if verb == "drain" else "ready"
     intake.publish(a_slot("linux-1", state=state, cordoned=verb == "cordon", version=2))
     return {"ok": True, "slot": document["slot"], "state": state, "cordoned": verb == "cordon"}

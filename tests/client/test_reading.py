@@ -1,7 +1,9 @@
 """Reading the view: rows, a view that is not valid, and waiting for a change."""
 
+import json
 import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -142,6 +144,36 @@ def test_a_wait_ends_with_the_notice(intake: FakeIntake, client: Client, monkeyp
     assert client.wait("r1", timeout=30).phase == "leased"
     done.set()
     thread.join()
+
+
+def count_transactions(client: redis.Redis) -> int:
+    """How many transactions Redis has carried out. Each read of the view is one, and one round trip."""
+    return int(client.info("commandstats").get("cmdstat_exec", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize(
+    ("notice", "round_trips"),
+    [
+        ({"leases": [{"slot": "linux-1", "token": 1}]}, 1),
+        ({"leases": [{"slot": "linux-2"}]}, 2),
+        ({"leases": 7}, 2),
+        ({}, 2),
+    ],
+)
+def test_the_slots_that_a_notice_names_are_read_together_with_the_row(
+    intake: FakeIntake, redis_url: str, redis_client: redis.Redis, notice: Document, round_trips: int
+) -> None:
+    with closing(Client(redis_url)) as client, client.watch("r1") as watch:
+        intake.publish_silently(a_slot("linux-1", version=1, address="10.0.0.1"), a_leased_row("r1"))
+        while not redis_client.publish("leasehold:notice:r1", json.dumps(notice)):
+            pass
+        watch.wait_for_hint(30)
+        before = count_transactions(redis_client)
+        row, missing = watch.read_joined()
+        after = count_transactions(redis_client)
+    assert row is not None
+    assert (row.leases[0].address, missing) == ("10.0.0.1", frozenset())
+    assert after - before == round_trips
 
 
 def test_a_wait_also_ends_without_the_notice(intake: FakeIntake, client: Client) -> None:

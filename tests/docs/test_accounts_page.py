@@ -25,8 +25,8 @@ def test_the_example_plays_as_shown(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_described() -> None:
-    told = set(re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE))
-    assert told >= set(AccountRules.model_fields) - {"description"}
+    reported = set(re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE))
+    assert reported >= set(AccountRules.model_fields) - {"description"}
 
 
 def test_every_metric_of_accounts_is_named() -> None:

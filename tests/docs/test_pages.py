@@ -71,8 +71,8 @@ def test_a_command_of_a_sentence_exists(place: str) -> None:
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_is_on_its_page(path: tuple[str, ...]) -> None:
-    told = [text for place, text in (TYPED | QUOTED).items() if place.startswith("docs/reference/cli.md")]
-    assert COMMANDS[path] in [split(text)[0] for text in told]
+    reported = [text for place, text in (TYPED | QUOTED).items() if place.startswith("docs/reference/cli.md")]
+    assert COMMANDS[path] in [split(text)[0] for text in reported]
 
 
 def test_an_unknown_command_or_option_is_found() -> None:

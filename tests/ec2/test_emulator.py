@@ -323,10 +323,10 @@ def test_a_failed_start_is_reported_in_one_line(
 ) -> None:
     port = server.url.rpartition(":")[2]
     assert main(["--port", port]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("leasehold: ")
-    assert "Address already in use" in said
-    assert said.count("\n") == 1
+    stated = capsys.readouterr().err
+    assert stated.startswith("leasehold: ")
+    assert "Address already in use" in stated
+    assert stated.count("\n") == 1
 
     broken = tmp_path / "broken.toml"
     broken.write_text("boot_secs = 1")

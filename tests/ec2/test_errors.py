@@ -73,8 +73,8 @@ def test_a_code_has_its_category(code: str, status: int, category: Category) -> 
 def test_the_page_has_the_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "ec2-errors.md"
     rows = re.findall(r"^\| (\w+) \| .+ \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    said = {code: category for category, codes in rows if category != "category" for code in codes.split(", ")}
-    assert said == CODES
+    stated = {code: category for category, codes in rows if category != "category" for code in codes.split(", ")}
+    assert stated == CODES
 
 
 def test_every_code_of_the_table_is_tested() -> None:

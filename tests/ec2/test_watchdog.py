@@ -34,7 +34,7 @@ class Machine:
             text=True,
             start_new_session=True,
         )
-        self.said = self.process.communicate(timeout=30)[0]
+        self.stated = self.process.communicate(timeout=30)[0]
 
     @property
     def is_off(self) -> bool:
@@ -77,7 +77,7 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
 
 def test_a_machine_that_is_always_silent_ends_itself_after_its_boot_time(boot: Boot) -> None:
     machine = boot(boot_timeout=0.6, binding_timeout=0.4, self_end_after=10)
-    assert machine.said == "leasehold: slot linux-1 of cluster blue has booted\n"
+    assert machine.stated == "leasehold: slot linux-1 of cluster blue has booted\n"
     wait_for(lambda: machine.is_off, "the end of the machine", 60)
     assert machine.calls.read_text(encoding="utf-8") == "shutdown -h now\n"
 

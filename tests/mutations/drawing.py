@@ -82,10 +82,10 @@ class Possible:
     def _list_anchors(self) -> Iterator[Anchor]:
         """Yield the node and what is around it; a statement alone, then with the one before or behind it."""
         path = self.spot.path
-        function = ".".join(each.name for each in path if isinstance(each, _DEFINITIONS))
         for depth in range(len(path) - 1, 0, -1):
             node = path[depth]
             if isinstance(node, ast.expr | ast.stmt):
+                function = ".".join(each.name for each in path[:depth] if isinstance(each, _DEFINITIONS))
                 old, new = ast.unparse(node), _unparse_changed(self.spot, depth)
                 yield Anchor(self.module, function, old, new)
                 for before, behind in _list_neighbours(path[depth - 1], node):

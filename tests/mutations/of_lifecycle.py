@@ -61,11 +61,6 @@ OF_LIFECYCLE: Final[Changes] = {
             Change("unconfirmed leases in a row are counted for the slot", "1", "0"),
         ],
     },
-    "scheduler.policy.lifecycle.timeouts": {
-        "find_timeout": [
-            Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
-        ],
-    },
     "scheduler.policy.capacity.slot_info": {
         "find_reason_to_retire": [
             Change(
@@ -81,6 +76,9 @@ OF_LIFECYCLE: Final[Changes] = {
         ],
     },
     "scheduler.policy.cycle.deadlines": {
+        "find_timeout": [
+            Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
+        ],
         "_own_ttl": [
             Change("an own ttl of 0 means never", "request.ttl is not None", "request.ttl"),
         ],

@@ -12,8 +12,8 @@ OF_REPLAN: Final[Changes] = {
         "KeptCycle._follow_queue": [
             Change(
                 "a reservation whose lease was not written waits again",
-                "dict.fromkeys(sorted(self._given)) | dict.fromkeys(row.id for row, _, _ in changes)",
-                "dict.fromkeys(row.id for row, _, _ in changes)",
+                "{name: (pending[name], shapes[name]) if name in pending else None for name in sorted(self._given)}",
+                "{}",
             ),
             Change(
                 "a reservation that left is not reported any more",

@@ -186,7 +186,7 @@ class Harness:
         self.ports = Ports(
             store=self.store,
             view_cache=MemoryViewCache(self.redis, self.clock),
-            lock=MemoryLeaderLock(self.lock_holder, 15.0, self.clock),
+            lock=MemoryLeaderLock(self.lock_holder, 15.0, self.clock, self.notifier.hear),
             notifier=self.notifier,
             heartbeats=self.heartbeats,
             dispatcher=self.mailbox,

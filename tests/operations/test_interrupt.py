@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from scheduler.operations.machines.check import check, sweep
-from scheduler.operations.machines.interrupt import MOST_BATCHES, HandledNotices, heed_notices
+from scheduler.operations.machines.interrupt import MOST_BATCHES, HandledNotices, handle_notices
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, Notice
 from tests.memory_feed import MOST_AT_ONCE, MemoryFeed
@@ -44,7 +44,7 @@ def test_the_holder_has_two_minutes_from_the_notice_and_gets_another_machine(
     """The time of the event counts, not the time when the message arrives."""
     token = harness.token()
     feed.put(interruption(at=NOW - 20))
-    assert heed_notices(harness.ports, feed) == HandledNotices(changed=1)
+    assert handle_notices(harness.ports, feed) == HandledNotices(changed=1)
     assert (harness.slot().interrupted_at, harness.slot().interrupted_by) == (NOW, NOW + 100)
     assert harness.notifier.is_rung
     harness.tick()
@@ -59,7 +59,7 @@ def test_the_holder_has_two_minutes_from_the_notice_and_gets_another_machine(
 
 def test_a_notice_after_the_deadline_gives_no_grace(harness: Harness, feed: MemoryFeed) -> None:
     feed.put(interruption(at=NOW - 500))
-    heed_notices(harness.ports, feed)
+    handle_notices(harness.ports, feed)
     harness.tick()
     assert harness.phase() == "pending"
 
@@ -67,9 +67,9 @@ def test_a_notice_after_the_deadline_gives_no_grace(harness: Harness, feed: Memo
 def test_a_repeated_notice_is_one_event_and_counts_once(harness: Harness, feed: MemoryFeed) -> None:
     for _ in range(3):
         feed.put(interruption())
-    assert heed_notices(harness.ports, feed).changed == 1
+    assert handle_notices(harness.ports, feed).changed == 1
     feed.put(interruption(at=NOW + 50))
-    assert heed_notices(harness.ports, feed).changed == 0
+    assert handle_notices(harness.ports, feed).changed == 0
     assert harness.slot().interrupted_by == NOW + 120
     (event,) = harness.store.read_events(EventFilter(name="slot_interrupted"))
     assert (event.slot, event.cause, event.detail) == ("linux-1", "cloud", {"epoch": 1, "gone_at": NOW + 120})
@@ -90,7 +90,7 @@ def test_both_kinds_for_one_machine_are_handled(harness: Harness, feed: MemoryFe
     """The rebalance recommendation drains the slot; the interruption warning then revokes its leases."""
     feed.put(hint())
     feed.put(hint())
-    assert heed_notices(harness.ports, feed).changed == 1
+    assert handle_notices(harness.ports, feed).changed == 1
     assert (harness.slot().state, harness.slot().drain_reason, harness.slot().interrupted_at) == (
         "draining",
         "rebalance",
@@ -99,7 +99,7 @@ def test_both_kinds_for_one_machine_are_handled(harness: Harness, feed: MemoryFe
     harness.tick()
     assert harness.phase() == "leased"
     feed.put(interruption())
-    assert heed_notices(harness.ports, feed).changed == 1
+    assert handle_notices(harness.ports, feed).changed == 1
     harness.tick()
     assert harness.phase() == "revoking"
     assert interruptions(harness) == {("linux", "rebalance"): 1, ("linux", "interruption"): 1}
@@ -109,7 +109,7 @@ def test_a_pool_may_ignore_hints() -> None:
     harness = Harness({"pools": {"linux": CONFIG["pools"]["linux"] | {"rebalance": "ignore"}}}).leased()
     feed = MemoryFeed(harness.clock, HIDDEN)
     feed.put(hint())
-    assert heed_notices(harness.ports, feed) == HandledNotices()
+    assert handle_notices(harness.ports, feed) == HandledNotices()
     assert harness.slot().state == "ready"
     assert is_drained(harness, feed)
 
@@ -118,7 +118,7 @@ def test_an_unreadable_or_foreign_notice_changes_nothing_and_is_deleted(harness:
     before = harness.slot()
     feed.put(None)
     feed.put(interruption("i-99"))
-    assert heed_notices(harness.ports, feed) == HandledNotices()
+    assert handle_notices(harness.ports, feed) == HandledNotices()
     assert harness.slot() == before
     assert is_drained(harness, feed)
 
@@ -130,7 +130,7 @@ def test_a_notice_about_an_earlier_machine_of_a_slot_changes_nothing(harness: Ha
     harness.leased("r2")
     assert harness.slot().instance_id == "i-2"
     feed.put(interruption("i-1", at=harness.now))
-    assert heed_notices(harness.ports, feed) == HandledNotices()
+    assert handle_notices(harness.ports, feed) == HandledNotices()
     assert harness.slot().interrupted_at is None
 
 
@@ -141,9 +141,9 @@ def test_a_notice_is_deleted_only_after_its_effect_is_committed(harness: Harness
     undeleted.put(interruption())
     undeleted.delete = lambda receipts: (_ for _ in ()).throw(CloudError("transient", "timeout", ""))  # type: ignore[method-assign]
     with pytest.raises(CloudError):
-        heed_notices(harness.ports, undeleted)
+        handle_notices(harness.ports, undeleted)
     assert harness.slot().interrupted_at == NOW
-    assert heed_notices(harness.ports, feed) == HandledNotices()
+    assert handle_notices(harness.ports, feed) == HandledNotices()
     assert is_drained(harness, feed)
 
 
@@ -167,7 +167,7 @@ def test_a_notice_before_the_answer_to_the_launch_finds_its_slot() -> None:
     """The slot is given up at once, its machine is terminated, and another slot is launched."""
     harness, feed = a_launching_harness()
     feed.put(interruption("i-1"))
-    assert heed_notices(harness.ports, feed) == HandledNotices(changed=1)
+    assert handle_notices(harness.ports, feed) == HandledNotices(changed=1)
     assert is_drained(harness, feed)
     harness.tick()
     assert (harness.slot().state, harness.slot("linux-2").state) == ("terminating", "launching")
@@ -183,7 +183,7 @@ def test_a_notice_during_the_launch_is_kept_on_the_slot() -> None:
     harness.submit("r1")
     harness.tick()
     feed.put(interruption("i-1"))
-    harness.fleet.during_launch = lambda: heed_notices(harness.ports, feed)
+    harness.fleet.during_launch = lambda: handle_notices(harness.ports, feed)
     harness.play_tasks()
     assert harness.slot().interrupted_at == NOW
     harness.settle(10)
@@ -194,14 +194,14 @@ def test_a_notice_about_a_machine_that_is_not_listed_yet_is_kept_until_its_deadl
     harness, feed = a_launching_harness()
     hidden = harness.fleet.machines.pop("i-1")
     feed.put(interruption("i-1"))
-    assert heed_notices(harness.ports, feed) == HandledNotices(left=1)
+    assert handle_notices(harness.ports, feed) == HandledNotices(left=1)
     harness.now += HIDDEN
     harness.fleet.machines["i-1"] = hidden
-    assert heed_notices(harness.ports, feed) == HandledNotices(changed=1)
+    assert handle_notices(harness.ports, feed) == HandledNotices(changed=1)
     harness.fleet.machines.clear()
     feed.put(interruption("i-7"))
     harness.now += 120
-    assert heed_notices(harness.ports, feed) == HandledNotices()
+    assert handle_notices(harness.ports, feed) == HandledNotices()
     assert is_drained(harness, feed)
 
 
@@ -220,7 +220,7 @@ def test_a_cloud_that_does_not_answer_delays_no_other_notice() -> None:
 
     harness.fleet.describe = fail  # type: ignore[method-assign,assignment]
     with pytest.raises(CloudError):
-        heed_notices(harness.ports, feed)
+        handle_notices(harness.ports, feed)
     assert harness.slot().interrupted_at == NOW
     harness.now += HIDDEN
     assert [message.notice for message in feed.receive()] == [interruption("i-9")]
@@ -233,7 +233,7 @@ def test_a_notice_about_a_terminating_machine_changes_nothing(harness: Harness, 
     assert harness.slot().state == "terminating"
     feed.put(interruption())
     feed.put(hint())
-    assert heed_notices(harness.ports, feed) == HandledNotices()
+    assert handle_notices(harness.ports, feed) == HandledNotices()
     assert terminate(harness.ports, "linux-1", harness.slot().epoch) == "asked"
 
 
@@ -242,15 +242,15 @@ def test_one_call_reads_a_limited_number_of_batches(harness: Harness, feed: Memo
     for _ in range(batch):
         feed.put(None)
     feed.put(interruption())
-    assert heed_notices(harness.ports, feed) == HandledNotices()
-    assert heed_notices(harness.ports, feed) == HandledNotices(changed=1)
+    assert handle_notices(harness.ports, feed) == HandledNotices()
+    assert handle_notices(harness.ports, feed) == HandledNotices(changed=1)
 
 
 def test_each_notice_of_a_batch_changes_its_slot(harness: Harness, feed: MemoryFeed) -> None:
     harness.leased("r2")
     feed.put(hint("i-2"))
     feed.put(interruption("i-1"))
-    assert heed_notices(harness.ports, feed) == HandledNotices(changed=2)
+    assert handle_notices(harness.ports, feed) == HandledNotices(changed=2)
     assert (harness.slot("linux-1").interrupted_at, harness.slot("linux-2").state) == (NOW, "draining")
 
 
@@ -278,7 +278,7 @@ def test_every_sweep_checks_interrupted_slots(harness: Harness, feed: MemoryFeed
     sweep(harness.ports)
     assert harness.mailbox.tasks == []
     feed.put(interruption("i-1"))
-    heed_notices(harness.ports, feed)
+    handle_notices(harness.ports, feed)
     harness.tick()
     harness.mailbox.tasks.clear()
     sweep(harness.ports)

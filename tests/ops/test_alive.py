@@ -25,7 +25,7 @@ from tests.servers import open_redis, redis_server, redis_url
 
 __all__ = ["open_redis", "redis_server", "redis_url", "run"]
 
-NOBODY = "redis://127.0.0.1:1/0"
+UNREACHABLE = "redis://127.0.0.1:1/0"
 Ask = Callable[..., Outcome]
 
 
@@ -111,7 +111,7 @@ def test_an_answer_from_a_worker_on_another_host_does_not_count(
 @pytest.mark.parametrize(
     ("process", "settings", "complaint"),
     [
-        ("ticks", {"BROKER__URL": NOBODY}, "Redis at redis://127.0.0.1:1/0"),
+        ("ticks", {"BROKER__URL": UNREACHABLE}, "Redis at redis://127.0.0.1:1/0"),
         ("ticks", {}, "broker.url: expected the URL of a Redis, got nothing"),
         ("beat", {}, "celery.beat_file: expected the file that beat touches, got nothing"),
         ("beat", {"CELERY__BEAT_FILE": "nowhere"}, "beat has not started, because its file nowhere cannot be read"),

@@ -255,9 +255,9 @@ def test_a_container_has_no_unnecessary_rights(name: str) -> None:
 
 
 def test_only_processes_that_call_ec2_get_aws_roles() -> None:
-    told = {name for name, service in SERVICES.items() if "AWS_CONFIG_FILE" in environment_of(service)}
+    reported = {name for name, service in SERVICES.items() if "AWS_CONFIG_FILE" in environment_of(service)}
     profiled = {name for name, service in SERVICES.items() if "LEASEHOLD_AWS__PROFILE" in environment_of(service)}
-    assert told == profiled == {"launch", "health", "terminate"}
+    assert reported == profiled == {"launch", "health", "terminate"}
 
 
 def test_the_image_contains_the_wheel_runs_without_root_and_stops_softly() -> None:

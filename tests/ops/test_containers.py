@@ -238,8 +238,8 @@ def test_a_lease_is_taken_and_released_in_a_container_and_the_doctor_finds_nothi
     assert "first released" in containers.leasehold("ticks", "release", "first")
     found = json.loads(containers.leasehold("ticks", "doctor", "--no-aws", "--timeout", "60", "--json"))
     assert [each for each in found["findings"] if each["outcome"] not in {"ok", "skipped"}] == []
-    said = containers.leasehold("metrics", "status", status=2)
-    assert "user metrics may not read the leader lock" in said
+    stated = containers.leasehold("metrics", "status", status=2)
+    assert "user metrics may not read the leader lock" in stated
 
 
 def test_a_stop_of_launch_while_ec2_does_not_answer_ends_within_the_grace(containers: Containers) -> None:

@@ -28,26 +28,26 @@ def main(words: Sequence[str] | None = None) -> int:
             compare(make_scenario(seed), comparison)
         except InvalidInputError as error:
             refused += 1
-            _say(f"seed {seed} is refused: {error}")
+            _print(f"seed {seed} is refused: {error}")
         except DifferenceError:
             found += 1
-            _tell(seed)
+            _explain(seed)
         if found >= arguments.most:
             break
     reached = ", ".join(f"{count} {kind}" for kind, count in sorted(comparison.reached.items()))
-    _say(f"{comparison.ticks} ticks compared, {refused} scenarios refused, {found} differences\n{reached}")
+    _print(f"{comparison.ticks} ticks compared, {refused} scenarios refused, {found} differences\n{reached}")
     return 1 if found else 0
 
 
-def _tell(seed: int) -> None:
+def _explain(seed: int) -> None:
     smallest = shrink(make_scenario(seed))
     try:
         compare(smallest)
     except DifferenceError as difference:
-        _say(f"seed {seed}: {difference}\n{json.dumps(smallest)}")
+        _print(f"seed {seed}: {difference}\n{json.dumps(smallest)}")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -8,7 +8,7 @@ from scheduler.model.decisions import Assign, Cores, Decision, Drain, Launch, Pl
 from tests.reference_model.expiring import list_wrong_expiries
 from tests.reference_model.holding import History
 from tests.reference_model.recording import Recorder
-from tests.reference_model.tick import Told, tick
+from tests.reference_model.tick import Reported, tick
 from tests.rules.playing import Document
 from tests.rules.watching import Seen, watch
 
@@ -16,7 +16,7 @@ from tests.rules.watching import Seen, watch
 class DifferenceError(Exception):
     """The two ticks do not agree: when, and the decisions of each."""
 
-    def __init__(self, at: float, ports: Told, naive: Told, wrong: list[str]) -> None:
+    def __init__(self, at: float, ports: Reported, naive: Reported, wrong: list[str]) -> None:
         self.at, self.ports, self.naive, self.wrong = at, ports, naive, wrong
         super().__init__(f"at {at:g}\n  engine: {_show(ports)}\n  naive:  {_show(naive)}\n  committed: {wrong}")
 
@@ -61,9 +61,9 @@ def _list_wrong_expiries(seen: Seen) -> list[str]:
     return list_wrong_expiries(seen.after, seen.rules, moved, seen.now)
 
 
-def describe(plan: Plan) -> Told:
+def describe(plan: Plan) -> Reported:
     """Return the engine's plan in the words of the naive tick."""
-    return Told(list(map(_describe, plan.decisions)), [f"{each.reservation} {each.code}" for each in plan.waiting])
+    return Reported(list(map(_describe, plan.decisions)), [f"{each.reservation} {each.code}" for each in plan.waiting])
 
 
 def _describe(decision: Decision) -> str:
@@ -93,5 +93,5 @@ def _kind(decision: Decision) -> str:
     return f"{type(decision).__name__.lower()} {getattr(decision, 'reason', '')}".strip()
 
 
-def _show(told: Told) -> str:
-    return "; ".join([*told.decisions, *(f"{each} (waits)" for each in told.waiting)]) or "nothing"
+def _show(reported: Reported) -> str:
+    return "; ".join([*reported.decisions, *(f"{each} (waits)" for each in reported.waiting)]) or "nothing"

@@ -122,7 +122,7 @@ def serve(
     return found
 
 
-def serve_for_good(
+def serve_with_launches(
     picture: Picture,
     reservation: Reservation,
     stages: Sequence[Sequence[Site]],

@@ -163,7 +163,7 @@ def some_holders(random: Random, config: Document, slots: list[Document]) -> lis
     return holders
 
 
-def some_who_wait(random: Random, config: Document) -> list[Document]:
+def some_waiting(random: Random, config: Document) -> list[Document]:
     """Reservations that are pending from the start, or wait for their restart, the older one not always first."""
     systems = [pool["system"] for pool in config["pools"].values()]
     return [

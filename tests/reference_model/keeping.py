@@ -6,7 +6,7 @@ from math import inf
 
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.slots import Slot
-from tests.reference_model.fitting import serve_for_good
+from tests.reference_model.fitting import serve_with_launches
 from tests.reference_model.launching import (
     ROOM,
     Offer,
@@ -153,7 +153,7 @@ class Imagined:
                     return made[-1][0]
             return None
 
-        if serve_for_good(copy.picture, each, stages, extend) is None:
+        if serve_with_launches(copy.picture, each, stages, extend) is None:
             for site, counter in reversed(made):
                 counter[site.name] -= 1
                 self.sites.remove(site)

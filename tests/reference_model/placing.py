@@ -5,7 +5,7 @@ Orchard.
 from msgspec.structs import replace
 
 from scheduler.model.reservations import Component, Reservation
-from tests.reference_model.fitting import find_need, fits, has_labels, has_room, is_declined, serve, serve_for_good
+from tests.reference_model.fitting import find_need, fits, has_labels, has_room, is_declined, serve, serve_with_launches
 from tests.reference_model.launching import (
     CODES,
     ROOM,
@@ -128,18 +128,18 @@ class Pass:
         queue = queue if queue in self.picture.rules.scheduler.system else ""
         is_blocked = queue in self.blocked
         if queue in self.behind_gang:
-            self.tell(each, "behind_queue")
+            self.note_wait(each, "behind_queue")
             self.unserved.append(each)
             return
         if is_blocked or self.is_kept_out(each):
-            self.tell(each, "behind_queue")
+            self.note_wait(each, "behind_queue")
         found = serve(self.picture, each, [self.ready])
         if found is not None and not is_blocked:
             self.assign(each, found)
             return
         is_covered = found is not None or serve(self.picture, each, [self.ready, self.coming]) is not None
         if is_covered:
-            self.tell(each, "booting")
+            self.note_wait(each, "booting")
         else:
             self.unserved.append(each)
         if not settings_of(self.picture.rules, each).backfill:
@@ -162,7 +162,7 @@ class Pass:
         for name, site, amounts in zip(names, sites, given, strict=True):
             site.came.append((each.id, name, amounts))
 
-    def tell(self, each: Reservation, code: str) -> None:
+    def note_wait(self, each: Reservation, code: str) -> None:
         """Only a pending reservation waits; "the first that applies": `behind_queue` comes before later codes."""
         if self.picture.phases[each.id] == "pending":
             self.picture.waits.setdefault(each.id, code)
@@ -214,7 +214,7 @@ class Pass:
         """
         attempt = Attempt(self, each)
         code = attempt.run()
-        self.tell(each, code)
+        self.note_wait(each, code)
         if attempt.served:
             return
         first = attempt.offers[0] if attempt.offers else None
@@ -252,7 +252,7 @@ class Attempt:
                 fresh.sort(key=self.picture.sites.index)
             return site
 
-        found = serve_for_good(self.picture, self.each, stages, extend)
+        found = serve_with_launches(self.picture, self.each, stages, extend)
         if found is not None:
             self.served = found
             return "no_capacity" if all(site.state == "ready" for site in found) else "booting"

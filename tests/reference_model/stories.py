@@ -16,7 +16,7 @@ from tests.reference_model.fleets import (
     some,
     some_holders,
     some_slots,
-    some_who_wait,
+    some_waiting,
 )
 from tests.rules.playing import Document
 
@@ -29,7 +29,7 @@ def make_scenario(seed: int) -> Document:
     random = Random(seed)
     config = a_config(random)
     slots = some_slots(random, config)
-    known = [*some_holders(random, config, slots), *some_who_wait(random, config)]
+    known = [*some_holders(random, config, slots), *some_waiting(random, config)]
     story = Story(random, deepcopy(config), [each["id"] for each in known])
     story.hosts = [each["id"] for each in slots if each["pool"] == "h"]
     timeline = [each for _ in range(random.randint(10, 45)) for each in story.go_on()]
@@ -76,15 +76,15 @@ class Story:
             return [{"at": self.at, "tick": self._tick()}]
         if what < 0.62 or not self.names:
             return [{"at": self.at, "submit": [self._wish() for _ in range(self.random.randint(1, 3))]}]
-        return [{"at": self.at} | self._say()]
+        return [{"at": self.at} | self._choose_action()]
 
     def _tick(self) -> Any:
         """Sometimes an action happens between the plan and its commit."""
         if self.names and self.random.random() < 0.05:
-            return {"between": [self._say()]}
+            return {"between": [self._choose_action()]}
         return True
 
-    def _say(self) -> Document:
+    def _choose_action(self) -> Document:
         """Another action."""
         while True:
             is_refused = self.is_at_quota and self.random.random() < 0.4
@@ -114,7 +114,7 @@ class Story:
         served = [pool["system"] for pool in pools.values()]
         return {"system": self.random.choice([*served * 5, *SYSTEMS])}
 
-    def anybody(self) -> str:
+    def choose_reservation(self) -> str:
         """A reservation, often one of the last few."""
         few = self.names[-4:] if self.random.random() < 0.6 else self.names
         return self.random.choice(few)
@@ -126,7 +126,7 @@ class Story:
 
     def priority(self) -> Document:
         """Changed while pending or leased."""
-        return {"reservation": self.anybody(), "priority": self.random.choice([0, 1, 5])}
+        return {"reservation": self.choose_reservation(), "priority": self.random.choice([0, 1, 5])}
 
     def interrupt(self) -> Document | None:
         """A notice."""
@@ -136,11 +136,11 @@ class Story:
     def confirm(self) -> Document | None:
         """It is confirmed to run there, if it does."""
         slot = self.anywhere()
-        return {"reservation": self.anybody(), "slot": slot} if slot else None
+        return {"reservation": self.choose_reservation(), "slot": slot} if slot else None
 
     def about_reservation(self) -> Document:
         """All slots of one reservation are reported."""
-        return {"reservation": self.anybody()}
+        return {"reservation": self.choose_reservation()}
 
     def outage(self) -> Document:
         """EC2 refuses launches for a while."""
@@ -217,12 +217,12 @@ def _amounts(random: Random) -> Document:
 
 
 ACTIONS: dict[str, Callable[[Story], Any]] = {
-    "release": Story.anybody,
-    "cancel": Story.anybody,
-    "renew": Story.anybody,
-    "decline": Story.anybody,
-    "suspend": Story.anybody,
-    "resume": Story.anybody,
+    "release": Story.choose_reservation,
+    "cancel": Story.choose_reservation,
+    "renew": Story.choose_reservation,
+    "decline": Story.choose_reservation,
+    "suspend": Story.choose_reservation,
+    "resume": Story.choose_reservation,
     "fail": Story.about_reservation,
     "surrender": Story.about_reservation,
     "priority": Story.priority,

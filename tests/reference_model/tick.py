@@ -14,14 +14,14 @@ from tests.reference_model.sharing import share
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """The decisions of a tick in order, and the waits with their codes in queue order; a line of text each."""
 
     decisions: list[str]
     waiting: list[str]
 
 
-def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -> Told:
+def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -> Reported:
     """Rule: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
 
     Then unneeded slots drain at quota; where launches are withheld, none is made for `minimum` or `warm`. Last, the
@@ -35,7 +35,7 @@ def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -
     placing.run(queue)
     let_go(picture, placing)
     share(picture)
-    return Told(picture.decisions, [f"{each.id} {code}" for each in queue if (code := picture.waits.get(each.id))])
+    return Reported(picture.decisions, [f"{each.id} {code}" for each in queue if (code := picture.waits.get(each.id))])
 
 
 def let_go(picture: Picture, placing: Pass) -> None:

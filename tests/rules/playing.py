@@ -87,8 +87,8 @@ class Played:
         """The same by time, several ticks of one instant in one list; ticks without decisions and waits are omitted."""
         found: dict[float, list[str]] = {}
         for line in self.lines:
-            if "tick" in line and (told := _describe_tick(line)):
-                found.setdefault(line["at"], []).extend(told)
+            if "tick" in line and (reported := _describe_tick(line)):
+                found.setdefault(line["at"], []).extend(reported)
         return found
 
     @property
@@ -156,7 +156,7 @@ def play_out(document: Document) -> Played:
     return Played(list(play(read_scenario(document))))
 
 
-def told(*timeline: Document, **parts: Any) -> list[list[str]]:
+def reported(*timeline: Document, **parts: Any) -> list[list[str]]:
     """For each tick of a scenario its decisions, then the waits with their codes."""
     return play_out(a_scenario(*timeline, **parts)).ticks
 

@@ -11,10 +11,10 @@ from tests.rules.playing import (
     a_wish,
     act,
     play_out,
+    reported,
     submit,
     tick,
     ticks,
-    told,
 )
 
 OTHER = "aarch64-linux"
@@ -290,7 +290,7 @@ def test_after_a_capacity_outage_every_slot_is_empty() -> None:
 def test_maximum_over_all_pools_limits_the_launches_of_each() -> None:
     pools = {"linux": a_pool(), "arm": a_pool(system=OTHER)}
     wishes = [a_wish("a1", system=OTHER), a_wish("r1"), a_wish("a2", system=OTHER), a_wish("r2")]
-    assert told({"at": 0, "submit": wishes}, tick(0), pools=pools, scheduler={"max_slots": 3}) == [
+    assert reported({"at": 0, "submit": wishes}, tick(0), pools=pools, scheduler={"max_slots": 3}) == [
         [
             "launch arm-1 demand",
             "launch linux-1 demand",
@@ -304,7 +304,7 @@ def test_maximum_over_all_pools_limits_the_launches_of_each() -> None:
 
 
 def test_draining_and_terminating_slots_of_one_pool_count_towards_the_maximum_over_all() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1"),
         tick(0),
         pools=TWO_POOLS,
@@ -316,7 +316,7 @@ def test_draining_and_terminating_slots_of_one_pool_count_towards_the_maximum_ov
 
 
 def test_an_error_slot_is_not_active_and_not_launched_on() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1", "r2"),
         tick(0),
         pool={"max_slots": 2, "error_cooldown": FOR_EVER},

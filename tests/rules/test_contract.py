@@ -376,7 +376,7 @@ RECORDS: dict[str, tuple[Document, str]] = {
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_slot_record_has_the_same_effect_at_the_top_and_in_the_timeline(name: str) -> None:
     """Keys about the past count in the timeline too."""
-    said, expected = RECORDS[name]
-    record, pool = a_slot("linux-1", **said), {"max_uses": 5}
+    stated, expected = RECORDS[name]
+    record, pool = a_slot("linux-1", **stated), {"max_uses": 5}
     assert play_out(a_scenario(tick(0), slots=[record], pool=pool)).ticks == [[expected]]
     assert play_out(a_scenario(act(0, "slot", record), tick(0), pool=pool)).ticks == [[expected]]

@@ -63,7 +63,7 @@ def no_reservation_is_lost(seen: Seen) -> None:
             assert all(lease.state == "claimed" for lease in row.leases)
 
 
-def everyone_who_waits_is_told_why(seen: Seen) -> None:
+def each_waiting_reservation_has_a_reason(seen: Seen) -> None:
     pending = {row.id for row in seen.after if isinstance(row, Reservation) and row.phase == "pending"}
     assert {each.reservation for each in seen.plan.waiting} == pending
 
@@ -162,7 +162,7 @@ def test_every_plan_keeps_to_the_rules(fleet: Document) -> None:
         no_slot_is_overfull,
         launches_stay_within_the_maximum,
         no_reservation_is_lost,
-        everyone_who_waits_is_told_why,
+        each_waiting_reservation_has_a_reason,
         what_expires_is_not_assigned,
         idleness_drains_nothing_that_is_kept,
         every_decision_is_accepted,

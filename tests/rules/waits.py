@@ -142,6 +142,6 @@ def is_served_after(fleet: Document, change: Document, name: str) -> bool:
     actions = [{"at": at, **action} for action in change["actions"]]
     waited = tick(at + change["wait_seconds"])
     played = play_out({**fleet, "timeline": [*fleet["timeline"], *actions, waited]})
-    told = [line for line in played.lines if "tick" in line][-1]
-    codes = {each["reservation"]: each["code"] for each in told["waiting"]}
+    reported = [line for line in played.lines if "tick" in line][-1]
+    codes = {each["reservation"]: each["code"] for each in reported["waiting"]}
     return played.phases[name] == "leased" or codes.get(name) == "booting"

@@ -292,7 +292,7 @@ def test_the_procfile_starts_a_worker_for_each_queue(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "status", "said"),
+    ("words", "variables", "status", "stated"),
     [
         (["tasks.worker"], {}, 2, "usage: python -m tasks.worker"),
         (["tasks.worker", "tick"], {}, 2, "usage: python -m tasks.worker"),
@@ -303,7 +303,7 @@ def test_the_procfile_starts_a_worker_for_each_queue(name: str) -> None:
     ],
 )
 def test_a_process_that_cannot_start_prints_why_in_one_line(
-    words: list[str], variables: dict[str, str], status: int, said: str, tmp_path: Path
+    words: list[str], variables: dict[str, str], status: int, stated: str, tmp_path: Path
 ) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
     done = subprocess.run(
@@ -316,7 +316,7 @@ def test_a_process_that_cannot_start_prints_why_in_one_line(
         check=False,
     )
     assert done.returncode == status
-    assert said in done.stderr
+    assert stated in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

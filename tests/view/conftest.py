@@ -28,6 +28,7 @@ __all__ = ["find_redis", "open_redis", "redis_client"]
 MakeViewCache = Callable[[], ViewCache]
 MakeLock = Callable[[], LeaderLock]
 MakeNotifier = Callable[[Callable[[], None]], Notifier]
+MakeLockAndNotifier = Callable[[Callable[[], None]], tuple[LeaderLock, Notifier]]
 BACKENDS = ("memory", *SERVERS)
 
 
@@ -65,6 +66,24 @@ def make_notifier(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iter
         return
     with make_redis(find_redis(request.param)) as client:
         yield lambda send_tick: RedisNotifier(client, send_tick)
+
+
+@pytest.fixture(params=BACKENDS)
+def make_lock_and_notifier(
+    request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis
+) -> MakeLockAndNotifier:
+    """A function that makes a lock and a notifier of one cluster; the notifier calls the given function to send a tick
+    message.
+    """
+    if request.param == "memory":
+
+        def make(send_tick: Callable[[], None]) -> tuple[LeaderLock, Notifier]:
+            notifier = MemoryNotifier(send_tick)
+            return MemoryLeaderLock(hear=notifier.hear), notifier
+
+        return make
+    client = open_redis(find_redis(request.param))
+    return lambda send_tick: (RedisLeaderLock(client), RedisNotifier(client, send_tick))
 
 
 @pytest.fixture(params=BACKENDS)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold.common.names import LAUNCH, RESERVATIONS
+from leasehold.common.names import LAUNCH, RESERVATIONS, TICKS
 from tasks import held_messages
 from tasks.held_messages import QoS
-from tasks.queues import HELD_A_PROCESS
+from tasks.queues import HELD_A_PROCESS, TICK
 
 PROCESSES = 2
 SUBMIT, EXPLAIN = "leasehold.reservations.submit", "leasehold.reservations.explain"
@@ -57,8 +57,8 @@ def make_qos(client: redis.Redis, prefetch: int, queue: str = RESERVATIONS) -> Q
     return QoS(FakeChannel(client, queue), prefetch)
 
 
-def hold(qos: QoS, tag: str, task: str = SUBMIT, body: str = "[]") -> None:
-    delivery = {"exchange": "", "routing_key": RESERVATIONS}
+def hold(qos: QoS, tag: str, task: str = SUBMIT, body: str = "[]", queue: str = RESERVATIONS) -> None:
+    delivery = {"exchange": "", "routing_key": queue}
     message: Any = SimpleNamespace(headers={"task": task}, body=body, delivery_info=delivery, _raw={"body": body})
     qos.append(message, tag)
 
@@ -124,6 +124,33 @@ def test_acknowledgements_are_collected_and_sent_together(redis_client: redis.Re
     (act,) = loop.ready
     act()
     assert (redis_client.hlen("unacked"), redis_client.zcard("unacked_index")) == (0, 0)
+
+
+def test_a_message_for_a_tick_gets_a_record_only_if_the_tick_lasts(redis_client: redis.Redis, loop: Loop) -> None:
+    qos = make_qos(redis_client, 2, TICKS)
+    hold(qos, "short", TICK, queue=TICKS)
+    hold(qos, "long", TICK, queue=TICKS)
+    qos.ack("short")
+    assert qos.held == 1
+    assert redis_client.hlen("unacked") == 0
+    loop.ready.pop(0)()
+    assert (loop.ready, redis_client.hkeys("unacked")) == ([], [b"long"])
+    assert redis_client.zscore("unacked_index", "long") == 1000.0
+    qos.ack("long")
+    (act,) = loop.ready
+    act()
+    assert (redis_client.hlen("unacked"), redis_client.zcard("unacked_index")) == (0, 0)
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_message_for_a_tick_that_is_returned_to_its_queue_gets_its_record_first(redis_client: redis.Redis) -> None:
+    qos = make_qos(redis_client, 2, TICKS)
+    hold(qos, "rejected", TICK, queue=TICKS)
+    qos.reject("rejected")
+    assert redis_client.hlen("unacked") == 0
+    hold(qos, "left", TICK, queue=TICKS)
+    qos.restore_unacked_once()
+    assert redis_client.hkeys("unacked") == [b"left"]
 
 
 @pytest.mark.usefixtures("loop")

@@ -10,7 +10,7 @@ from scheduler.ports import LeaderLock, ViewUnavailableError
 from scheduler.view.memory import LockHolder, MemoryLeaderLock
 from scheduler.view.redis_ports import RedisLeaderLock, Renewal
 from tests.servers import OpenRedis
-from tests.view.conftest import MakeLock
+from tests.view.conftest import MakeLock, MakeLockAndNotifier
 
 
 class Clock:
@@ -60,6 +60,17 @@ def test_a_new_take_clears_the_mark_for_one_more_tick(make_lock: MakeLock) -> No
     assert lock.release()
     assert lock.take()
     assert not lock.release()
+
+
+def test_a_take_that_succeeds_lets_the_next_kick_send_a_message(make_lock_and_notifier: MakeLockAndNotifier) -> None:
+    sent: list[str] = []
+    lock, notifier = make_lock_and_notifier(lambda: sent.append("tick"))
+    notifier.kick()
+    assert lock.take()
+    notifier.kick()
+    assert not lock.take()
+    notifier.kick()
+    assert len(sent) == 2
 
 
 def test_every_process_can_read_when_a_held_lock_ends(make_lock: MakeLock) -> None:

@@ -20,10 +20,9 @@ from scheduler.explain.search import (
     list_pools,
     required_labels,
 )
-from scheduler.model.labels import has_labels
 from scheduler.model.machines import Offering
 from scheduler.model.reservations import Component, list_instances
-from scheduler.model.resources import Resources, fits
+from scheduler.model.resources import Resources, fits, has_labels
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.policy.capacity.requests import given_to

@@ -25,11 +25,8 @@ from scheduler.explain.search import (
     list_slots,
     required_labels,
 )
-from scheduler.model.labels import has_labels
-from scheduler.model.labels import shape_of as shape_of_labels
 from scheduler.model.reservations import list_instances
-from scheduler.model.resources import SLACK, Resources
-from scheduler.model.resources import shape_of as shape_of_resources
+from scheduler.model.resources import SLACK, Resources, has_labels, shape_of
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.policy.capacity.requests import given_to
@@ -88,9 +85,9 @@ def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
     for slot, pool in list_hosts(search):
         alike = (
             slot.pool,
-            shape_of_resources(capacity_of(slot, pool) or {}),
-            shape_of_resources(_used_on(search, slot)),
-            shape_of_labels(slot.labels),
+            shape_of(capacity_of(slot, pool) or {}),
+            shape_of(_used_on(search, slot)),
+            shape_of(slot.labels),
             len(search.view.leases_of(slot.id)),
             slot.uses if pool.max_uses else 0,
             slot.id in search.reservation.declined,
@@ -234,7 +231,7 @@ class _Host:
 
 def _list_known_hosts(search: Search, name: str, pool: Pool) -> Iterator[_Host]:
     models = {
-        (shape_of_resources(slot.resources or {}), shape_of_labels(slot.labels)): slot
+        (shape_of(slot.resources or {}), shape_of(slot.labels)): slot
         for slot, other in reversed(list(list_slots(search)))
         if other is pool
     }

@@ -39,7 +39,7 @@ def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balanc
     changed = msgspec.structs.replace(fresh, **settings, balance=fresh.balance if balance is None else balance)
     if changed != known:
         work.put(changed)
-        _tell(work, "account_set", name)
+        _add_event(work, "account_set", name)
     return changed
 
 
@@ -49,7 +49,7 @@ def reset_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument
     changed = msgspec.structs.replace(known, balance=NOTHING)
     if changed != known:
         work.put(changed)
-        _tell(work, "account_reset", known.id)
+        _add_event(work, "account_reset", known.id)
     return changed
 
 
@@ -75,7 +75,7 @@ def drop_account(work: UnitOfWork, known: Account) -> Account:
         forgotten_upto=work.submitted,
     )
     work.put(changed)
-    _tell(work, "account_forgotten", known.id)
+    _add_event(work, "account_forgotten", known.id)
     return changed
 
 
@@ -86,8 +86,8 @@ def _find(work: UnitOfWork, document: AccountNameDocument) -> Account:
     return known
 
 
-def _tell(work: UnitOfWork, name: str, account: str) -> None:
-    work.tell(Event(at=work.now, name=name, cause=work.cause, detail={"account": account}))
+def _add_event(work: UnitOfWork, name: str, account: str) -> None:
+    work.add_event(Event(at=work.now, name=name, cause=work.cause, detail={"account": account}))
 
 
 ACCOUNT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Account]] = {

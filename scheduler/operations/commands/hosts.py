@@ -67,7 +67,7 @@ def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument)
             "machine", f"the machine that {current.id} belongs to, or that it is removed", document.machine
         )
     if fault is not None:
-        work.tell(
+        work.add_event(
             Event(
                 at=work.now,
                 name="register_refused",
@@ -106,7 +106,7 @@ def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
     if (slot.machine is None) if pool is None else pool.is_elastic:
         raise CommandRefused("slot", "a slot of a static pool", document.slot)
     work.delete(slot)
-    work.tell(Event(at=work.now, name="slot_removed", cause=work.cause, slot=slot.id))
+    work.add_event(Event(at=work.now, name="slot_removed", cause=work.cause, slot=slot.id))
     return msgspec.structs.replace(slot, state="empty")
 
 

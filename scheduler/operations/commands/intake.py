@@ -53,7 +53,7 @@ from scheduler.operations.admission import Admission
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.hosts import HOST_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused, raise_first
-from scheduler.operations.commands.reports import REPORT_COMMANDS, Nobody
+from scheduler.operations.commands.reports import REPORT_COMMANDS, UnknownReservation
 from scheduler.operations.commands.submit import (
     Answer,
     Item,
@@ -71,7 +71,7 @@ from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.ports import Meter, StaleWriteError, StoredAnswer, StoredRules
 
-COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | Nobody]]] = {
+COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | UnknownReservation]]] = {
     **LEASE_COMMANDS,
     **REPORT_COMMANDS,
     **HOST_COMMANDS,
@@ -328,7 +328,9 @@ def _list_named(documents: Iterable[Document], field: str) -> list[str]:
     return [name for document in documents if (name := getattr(document, field, None))]
 
 
-def carry_out(work: UnitOfWork, rules: Rules, verb: str, document: Document) -> Reservation | Slot | Account | Nobody:
+def carry_out(
+    work: UnitOfWork, rules: Rules, verb: str, document: Document
+) -> Reservation | Slot | Account | UnknownReservation:
     """Carry out one document whose rows are loaded, and return the row that it changed.
 
     Raises CommandRefused if the sender lacks the right, or if the command cannot be carried out; then nothing was

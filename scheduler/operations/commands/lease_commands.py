@@ -327,7 +327,7 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
         slot = msgspec.structs.replace(slot, interrupted_at=work.now, interrupted_by=gone_at)
         work.put(slot)
         detail: dict[str, Any] = {"epoch": slot.epoch, "gone_at": gone_at}
-        work.tell(Event(at=work.now, name=INTERRUPTED, cause="cloud", slot=name, detail=detail))
+        work.add_event(Event(at=work.now, name=INTERRUPTED, cause="cloud", slot=name, detail=detail))
     return slot
 
 

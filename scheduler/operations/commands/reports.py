@@ -29,13 +29,13 @@ change.
 CONTRADICTED = "contradicted"
 
 
-class Nobody(msgspec.Struct, frozen=True):
+class UnknownReservation(msgspec.Struct, frozen=True):
     """The result for a reservation that a report names and the database does not have."""
 
     id: str
 
 
-def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reservation | Nobody:
+def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reservation | UnknownReservation:
     """Record the report that a reservation runs, so that `confirm_timeout` no longer applies to it.
 
     A reservation that is pending, or leased on another slot, becomes leased on the reported slot. If that slot has no
@@ -162,7 +162,7 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
     work.free_slots(current)
     work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + 1))
     detail: dict[str, Any] = {"from": left[0], "slots": [slot.id]}
-    work.tell(Event(at=work.now, name=MOVED, cause=work.cause, reservation=current.id, detail=detail))
+    work.add_event(Event(at=work.now, name=MOVED, cause=work.cause, reservation=current.id, detail=detail))
 
 
 def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
@@ -191,7 +191,7 @@ def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
         return_to_queue(work, rules, other, CONTRADICTED)
 
 
-def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at: float) -> Nobody:
+def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at: float) -> UnknownReservation:
     if slot.state not in HOLDING:
         raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}")
     if at >= _occupied_since(work, slot):
@@ -203,16 +203,16 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
         else:
             work.put(msgspec.structs.replace(current, stranger=name, noted_at=at))
         _hear_hosts(work, rules, [slot.id], at)
-    return Nobody(name)
+    return UnknownReservation(name)
 
 
-def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | Nobody:
+def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | UnknownReservation:
     """End a reservation and its leases, because a report states that it does not run. An unknown reservation needs no
     change.
     """
     current = work.reservations.get(document.reservation)
     if current is None:
-        return Nobody(document.reservation)
+        return UnknownReservation(document.reservation)
     if current.phase in ENDED or _instant(work, document) < _known_since(current):
         return current
     return end_reservation(work, rules, current, "released", "absent", clean=False)
@@ -250,7 +250,7 @@ def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
     return (work.reservations[owner] for owner in owners)
 
 
-REPORT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Nobody]] = {
+REPORT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | UnknownReservation]] = {
     "confirm": confirm,
     "absent": absent,
     "idle": idle,

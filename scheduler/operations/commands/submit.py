@@ -21,7 +21,7 @@ from scheduler.model.transitions import Cause
 from scheduler.model.validation import Document, Fault, InvalidInputError, fault, show, suggest
 from scheduler.model.waits import Reason
 from scheduler.operations.admission import Admission, KnownSlots, find_excess, foresee_misfits
-from scheduler.operations.commands.reports import Nobody
+from scheduler.operations.commands.reports import UnknownReservation
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.policy.queueing.order import find_ignored
@@ -265,7 +265,7 @@ def _show(value: object) -> str:
     return "not set" if value is None else show(msgspec.to_builtins(value))
 
 
-def describe_answer(row: Reservation | Slot | Account | Nobody) -> Answer:
+def describe_answer(row: Reservation | Slot | Account | UnknownReservation) -> Answer:
     """Return the answer to a command that was carried out. `row`: the reservation, slot or account after
     the command.
     """
@@ -273,7 +273,7 @@ def describe_answer(row: Reservation | Slot | Account | Nobody) -> Answer:
         return {"ok": True, "account": row.id, "balance": row.balance}
     if isinstance(row, Slot):
         return {"ok": True, "slot": row.id, "state": row.state, "cordoned": row.cordoned}
-    if isinstance(row, Nobody):
+    if isinstance(row, UnknownReservation):
         return {"ok": True, "reservation": row.id, **dict.fromkeys(("phase", "expires_at", "token", "deadline"))}
     return {
         "ok": True,

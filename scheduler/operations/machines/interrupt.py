@@ -50,26 +50,26 @@ class _Sorted:
     error: CloudError | None = None
 
 
-def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> HandledNotices:
+def handle_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> HandledNotices:
     """Read EC2's notices from `feed` until it is empty, and record them on the slots of their machines. Return how many
     changed a slot and how many stay in the queue.
 
     `wait_seconds`: how long to wait for the first message. Raises CloudError if the feed cannot be read, or if EC2
     cannot be asked about an unknown machine. Messages that were not handled are delivered again.
     """
-    heeded = HandledNotices()
+    handled = HandledNotices()
     for number in range(MOST_BATCHES):
         batch = feed.receive(0.0 if number else wait_seconds)
         if not batch:
             break
         found = _sort(ports, [each for each in batch if each.notice is not None])
-        heeded.changed += _heed(ports, found.meant)
+        handled.changed += _handle(ports, found.meant)
         kept = {each.receipt for each in found.unplaced}
-        heeded.left += len(kept)
+        handled.left += len(kept)
         feed.delete([each.receipt for each in batch if each.receipt not in kept])  # promise: notice-kept
         if found.error is not None:
             raise found.error
-    return heeded
+    return handled
 
 
 def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
@@ -116,7 +116,7 @@ def _sort_by_launch(
             found.meant.append(_Meant(notice, coming[machine.launch_id], machine.launch_id))
 
 
-def _heed(ports: Ports, meant: Sequence[_Meant]) -> int:
+def _handle(ports: Ports, meant: Sequence[_Meant]) -> int:
     """Record notices on their slots in one transaction, announce the changes, and count the notices. Return the number
     of notices that changed a slot.
     """

@@ -149,7 +149,7 @@ def _adopt(
             if machine.state != "stopping":
                 detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
                 detail["launch"] = machine.launch_id
-                work.tell(Event(at=work.now, name="machine_orphaned", cause="cloud", detail=detail))
+                work.add_event(Event(at=work.now, name="machine_orphaned", cause="cloud", detail=detail))
         change_set = work.flush()
     adopted = [event.slot for event in change_set.events if event.name == "slot_adopted" and event.slot]
     announce(ports, change_set, kick=bool(adopted) or is_fewer)

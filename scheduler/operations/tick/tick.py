@@ -97,9 +97,8 @@ def _tick_while_asked(
 
 def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     started = leader.clock()
-    # In this order: changes that come with later requests for a tick may be missing in the view, and the time and the
-    # rules are not older than the view.
-    ports.notifier.hear()
+    # In this order: changes that come with requests for a tick after the take of the lock may be missing in the view,
+    # and the time and the rules are not older than the view.
     view = _keep_trying(ports, leader, ports.view_cache.catch_up)
     cluster = check_membership(ports)
     leader_term = take_leader_term(ports, leader, cluster.leader_term)

@@ -10,7 +10,6 @@ import msgspec
 
 from scheduler.model.accounts import FREE, NOTHING, Levels
 from scheduler.model.decisions import Placement
-from scheduler.model.labels import has_labels
 from scheduler.model.reservations import (
     Component,
     ComponentKind,
@@ -20,15 +19,14 @@ from scheduler.model.reservations import (
     Reservation,
     list_instances,
 )
-from scheduler.model.resources import subtract
+from scheduler.model.resources import has_labels, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle, measure
 from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.capacity.slot_info import capacity_of, count_uses_left
-from scheduler.policy.cycle.deadlines import expiry_of_lease
-from scheduler.policy.lifecycle.timeouts import has_timed_out, is_silent
+from scheduler.policy.cycle.deadlines import expiry_of_lease, has_timed_out, is_silent
 from scheduler.policy.quota.accounting import weigh
 
 _OBSTACLES: Mapping[Obstacle, str] = {

@@ -69,7 +69,7 @@ class QuotaWriter:
             for lease in current.leases
         )
         self.work.put(msgspec.structs.replace(current, leases=leases))
-        self._tell(RELEVELLED, current, **{"from": decision.source, "to": decision.to})
+        self._add_event(RELEVELLED, current, **{"from": decision.source, "to": decision.to})
         return None
 
     def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
@@ -168,7 +168,7 @@ class QuotaWriter:
             self._leases.lease(current, assignment.leases, decision.level, cost, details)
             return
         self._leases.claim(current, decision.leases, decision.level, cost)
-        self._tell(
+        self._add_event(
             CLAIMED,
             current,
             slots=list(dict.fromkeys(each.slot for each in decision.leases)),
@@ -177,8 +177,8 @@ class QuotaWriter:
             **details,
         )
 
-    def _tell(self, name: str, current: Reservation, **detail: Any) -> None:
-        self.work.tell(
+    def _add_event(self, name: str, current: Reservation, **detail: Any) -> None:
+        self.work.add_event(
             Event(at=self.now, name=name, cause=self.work.cause, reservation=current.id, detail=dict(detail))
         )
 

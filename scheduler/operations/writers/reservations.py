@@ -29,6 +29,7 @@ from scheduler.model.rules import SchedulerKeys
 from scheduler.model.transitions import ENDED
 from scheduler.operations.ending_leases import (
     Parting,
+    add_instance_event,
     drop_claims,
     end_failed,
     end_reservation,
@@ -36,10 +37,9 @@ from scheduler.operations.ending_leases import (
     return_to_queue,
     revoke,
     take_back_instances,
-    tell_instance,
 )
 from scheduler.operations.writers.leases import LeaseWriter
-from scheduler.policy.lifecycle.timeouts import is_silent
+from scheduler.policy.cycle.deadlines import is_silent
 from scheduler.policy.placement.cpu_bursting import find_spare, is_same, list_users, own_cores
 from scheduler.policy.quota.accounting import stop
 
@@ -201,7 +201,7 @@ class ReservationWriter:
         granted = [(decision, placement) for decision, placement, objection in judged if objection is None]
         leases = self._leases.grant(current, [placement for _, placement in granted]) if granted else []
         for (decision, _), lease in zip(granted, leases, strict=True):
-            tell_instance(self.work, GRANTED, current.id, lease, decision.reason)
+            add_instance_event(self.work, GRANTED, current.id, lease, decision.reason)
         return [(decision, objection) for decision, _, objection in judged if objection is not None]
 
     def revoke(self, decisions: Sequence[Revoke]) -> list[tuple[Decision, str]]:
@@ -300,7 +300,9 @@ class ReservationWriter:
                     # The version of the slot's row increases, so the host asks for its leases and sets the new limit.
                     self.work.put(slot)
                 detail: dict[str, Any] = {"component": decision.component, "slot": slot.id, "cpus": decision.cpus}
-                self.work.tell(Event(at=self.now, name=CORES, cause=self.work.cause, reservation=name, detail=detail))
+                self.work.add_event(
+                    Event(at=self.now, name=CORES, cause=self.work.cause, reservation=name, detail=detail)
+                )
         return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
 
     def _find_spare(self, name: str) -> float | None:

@@ -17,7 +17,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.slot_info import count_uses_left, is_configured, is_unhealthy
-from scheduler.policy.lifecycle.timeouts import has_timed_out
+from scheduler.policy.cycle.deadlines import has_timed_out
 from scheduler.policy.scaling.launch_limits import list_choices
 
 BOOTING: Final = frozenset({"booting", "binding"})
@@ -131,7 +131,7 @@ class SlotWriter:
         if current.state == "terminating":
             # The termination request had no effect. It is sent again, and its timeout starts again.
             self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
-            self.work.tell(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
+            self.work.add_event(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
         else:
             self.work.move_slot(
                 current, "terminating", reason=decision.reason, drain_reason=decision.reason, **slow_work

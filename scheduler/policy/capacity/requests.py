@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, groupby, repeat
 
-from scheduler.model.labels import Labels, count_preferred, has_labels, shape_of
 from scheduler.model.reservations import Component, Shape
-from scheduler.model.resources import Resources, merge
-from scheduler.model.rules import Pool, SchedulerKeys
+from scheduler.model.resources import Labels, Resources, count_preferred, has_labels, merge, shape_of
+from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.policy.capacity.fits import Amounts, find_obstacle
 
 
@@ -141,10 +140,28 @@ class Demand:
         return not self.declined and not self.impatient
 
 
+class Demands(dict[Shape, Demand]):
+    """The demands of a cycle by shape; a demand is made when its shape is looked up for the first time."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__()
+        self._rules, self._steps = rules, SharedAmounts()
+
+    def __missing__(self, shape: Shape) -> Demand:
+        rules, asked = self._rules, (shape.pool, shape.system)
+        pools, settings = rules.serving_pools(*asked), rules.settings_of(*asked)
+        serving = [(name, rules.pools[name]) for name in pools]
+        needs, elastic = _make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
+        if settings.elastic == "rigid" and settings.queue != "quota":  # quota grants them by its own rules
+            needs += elastic
+        demand = self[shape] = Demand(shape, pools, rules.queue_of(*asked), settings, needs, elastic)
+        return demand
+
+
 Needs = tuple[InstanceRequest, ...]
 
 
-def make_needs(
+def _make_needs(
     shape: Shape, pools: Iterable[tuple[str, Pool]], steps: SharedAmounts, *, spreads: bool
 ) -> tuple[Needs, Needs]:
     """Return the requests of the essential and of the elastic instances of a shape in these pools."""

@@ -10,10 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.decisions import SlotReason
-from scheduler.model.labels import Labels
 from scheduler.model.machines import Offering
 from scheduler.model.reservations import Lease
-from scheduler.model.resources import Resources, subtract
+from scheduler.model.resources import Labels, Resources, subtract
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, SlotState

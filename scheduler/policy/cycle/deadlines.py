@@ -1,4 +1,4 @@
-"""When reservations expire, and when the next cycle is due.
+"""When reservations expire, when slots time out, and when the next cycle is due.
 
 All times are in seconds. The ttl of a pending reservation is the one in its request, else `reservation_ttl` of its pool
 (the first pool that serves its system). The ttl of a lease is the one in the request, else `lease_ttl` of that pool. A
@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from scheduler.model.reservations import Request, Reservation
 from scheduler.model.rules import Pool, Rules
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import HOLDING, SlotState
 
 
 class Terms(NamedTuple):
@@ -27,7 +29,7 @@ def expiry_of_pending(request: Request | Terms, rules: Rules, now: float) -> flo
 
     `now`: the time from which its ttl counts, which is its submission, its renewal or its return to the queue.
     """
-    ttl = _own_ttl(request, rules)
+    ttl = _own_ttl(request, _first_pool(request, rules))
     return now + ttl if ttl else None
 
 
@@ -35,9 +37,9 @@ def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float
     """Return when a leased reservation expires; None: never. `now`: the time from which its ttl counts, which is its
     assignment or its renewal.
     """
-    ttl = _own_ttl(request, rules)
+    pool = _first_pool(request, rules)
+    ttl = _own_ttl(request, pool)
     if ttl is None:
-        pool = _first_pool(request, rules)
         ttl = pool.lease_ttl if pool else 0.0
     return now + ttl if ttl else None
 
@@ -49,19 +51,49 @@ def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> f
     return expiry_of_lease(reservation.request, rules, now)
 
 
-def _own_ttl(request: Request | Terms, rules: Rules) -> float | None:
-    """Return the ttl (seconds) of a reservation's pending and of its leased phase: None if neither request nor pool has
-    one, 0.0 for never.
+def _own_ttl(request: Request | Terms, pool: Pool | None) -> float | None:
+    """Return the ttl (seconds) of a reservation's pending and of its leased phase: None if neither the request nor its
+    first pool has one, 0.0 for never.
     """
     if request.ttl is not None:
         return request.ttl
-    pool = _first_pool(request, rules)
     return (pool.reservation_ttl or None) if pool else None
 
 
 def _first_pool(request: Request | Terms, rules: Rules) -> Pool | None:
     names = rules.serving_pools(request.pool, request.system)
     return rules.pools[names[0]] if names else None
+
+
+def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
+    """Return whether a static host that is in service sent nothing for longer than `offline_timeout`.
+    Source: Orchard.
+    """
+    if pool is None or pool.is_elastic or slot.state not in HOLDING or slot.last_seen is None:
+        return False
+    return now - slot.last_seen > pool.offline_timeout
+
+
+def find_timeout(state: SlotState, pool: Pool) -> float:
+    """Return for how many seconds a slot of the pool may be in a state; infinity: without limit (`drain_timeout` 0)."""
+    limits = {
+        "launching": pool.launch_timeout,
+        "booting": pool.boot_timeout,
+        "binding": pool.binding_timeout,
+        "draining": pool.drain_timeout or inf,
+        "terminating": pool.terminating_timeout,
+    }
+    return limits.get(state, inf)
+
+
+def find_deadline(slot: Slot, pool: Pool) -> float:
+    """Return when a slot that stays in its state times out; infinity for a state without a timeout."""
+    return slot.since + find_timeout(slot.state, pool)
+
+
+def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:
+    """Return whether the slot has been in its state for at least the timeout of that state."""
+    return pool is not None and now >= find_deadline(slot, pool)
 
 
 class Timers:

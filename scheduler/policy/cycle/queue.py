@@ -7,27 +7,8 @@ from itertools import chain, compress
 from math import inf
 from typing import Any
 
-from scheduler.model.reservations import Reservation, Shape
-from scheduler.model.rules import Rules
-from scheduler.policy.capacity.requests import Demand, SharedAmounts, make_needs
-
-
-class Demands(dict[Shape, Demand]):
-    """The demands of a cycle by shape; a demand is made when its shape is looked up for the first time."""
-
-    def __init__(self, rules: Rules) -> None:
-        super().__init__()
-        self._rules, self._steps = rules, SharedAmounts()
-
-    def __missing__(self, shape: Shape) -> Demand:
-        rules, asked = self._rules, (shape.pool, shape.system)
-        pools, settings = rules.serving_pools(*asked), rules.settings_of(*asked)
-        serving = [(name, rules.pools[name]) for name in pools]
-        needs, elastic = make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
-        if settings.elastic == "rigid" and settings.queue != "quota":  # quota grants them by its own rules
-            needs += elastic
-        demand = self[shape] = Demand(shape, pools, rules.queue_of(*asked), settings, needs, elastic)
-        return demand
+from scheduler.model.reservations import Reservation
+from scheduler.policy.capacity.requests import Demand
 
 
 @dataclass(slots=True)

@@ -34,12 +34,12 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
 from scheduler.model.waits import Reason, Waits
-from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
 from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.deadlines import Terms, Timers
-from scheduler.policy.cycle.queue import Demands, Queue
+from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
@@ -333,8 +333,9 @@ class CycleState:
         slot_infos = self.pools[new.slot.pool]
         slot_infos[new.order - slot_infos[0].order] = new
         if self.ready.has(old):  # under `quota` the index leaves full slots out
-            self.ready.remove(old)
-        self.ready.add(new)
+            self.ready.exchange(old, new)
+        else:
+            self.ready.add(new)
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
         """Return whether the index can omit a ready slot whose queue is `quota`.

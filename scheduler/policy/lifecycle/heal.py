@@ -24,9 +24,10 @@ from scheduler.policy.capacity.slot_info import (
     find_reason_to_retire,
     is_configured,
 )
+from scheduler.policy.cycle.deadlines import find_deadline
 from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
-from scheduler.policy.lifecycle.timeouts import find_deadline, is_silent
+from scheduler.policy.lifecycle.silent_hosts import find_silent
 
 _sequence = attrgetter("sequence")
 
@@ -40,7 +41,7 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
     """
     _end_graces(cycle)
     _heal_interrupted(cycle)
-    silent = _find_silent(cycle)
+    silent = find_silent(cycle)
     _fail_lost(cycle, silent)
     end_lost_instances(cycle, silent)
     drop_claims(cycle)
@@ -124,23 +125,6 @@ def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable
     if not ends or cycle.is_due(min(ends)):
         return None
     return min(ends)
-
-
-def _find_silent(cycle: CycleState) -> set[str]:
-    """Return the ids of static hosts without a heartbeat for longer than `offline_timeout`; they take no lease."""
-    silent = set()
-    for name, slot_infos in cycle.pools.items():
-        pool = cycle.rules.pools[name]
-        heard = [] if pool.is_elastic else [each for each in slot_infos if each.state in HOLDING]
-        seen = [each.slot.last_seen for each in heard if each.slot.last_seen is not None]
-        if seen and cycle.is_past(min(seen), pool.offline_timeout):  # else the others are not silent either
-            for slot_info in [each for each in heard if is_silent(each.slot, pool, cycle.now)]:
-                slot_info.stuck = True
-                silent.add(slot_info.slot.id)
-            seen = [instant for instant in seen if not cycle.is_past(instant, pool.offline_timeout)]
-        if seen:
-            cycle.timers.add_after(min(seen), pool.offline_timeout)
-    return silent
 
 
 def _fail_lost(cycle: CycleState, silent: Collection[str]) -> None:

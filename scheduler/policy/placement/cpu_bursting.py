@@ -49,17 +49,14 @@ def share(cycle: Scaled) -> Shared:
     arrivals = {name: came for name, came in moves.came.items() if not _is_filled(slot_infos[name], len(came))}
     touched = moves.list_left(cycle).union(arrivals)
     unshared = cycle.cache.list_unshared(cycle.view, rules)
-    for name in unshared - touched:
-        slot = cycle.view.slots.get(name)
-        users = [] if slot is None else list_users(find_leases(cycle.view, slot).values())
-        spare = None if slot is None else find_spare(slot, [own_cores(each.resources) for each in users], rules)
-        if spare is None or all(is_same(present_spare(each), spare) for each in users):
+    slots, changes_on = cycle.view.slots, dict[str, list[Cores]]()
+    for name in unshared | touched:
+        limits = _list_changes(cycle, slots[name], moves, arrivals.get(name, ())) if name in slots else None
+        if limits:
+            changes_on[name] = limits
+        elif name not in touched:
             unshared.discard(name)
-    found = [
-        cores
-        for slot in _sort(cycle, unshared | touched)
-        for cores in _list_changes(cycle, slot, moves, arrivals.get(slot.id, ()))
-    ]
+    found = [cores for slot in _sort(cycle, changes_on) for cores in changes_on[slot.id]]
     rows = cycle.view.reservations
     # The changes of one reservation stand together, so that one write contains them.
     found.sort(key=lambda each: (rows[each.reservation].sequence, each.reservation))
@@ -86,13 +83,6 @@ def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
 def own_cores(resources: Resources) -> float:
     """Return the number of cpus that a lease with these resources has of its own, without spare ones."""
     return resources.get(CPUS, 0.0)
-
-
-def present_spare(lease: Lease | Placement) -> float:
-    """Return the cpus that a lease may use now in addition to its own; 0 for a new lease."""
-    if isinstance(lease, Placement) or lease.cores is None:
-        return 0.0
-    return lease.cores - own_cores(lease.resources)
 
 
 def is_same(cores: float, other: float) -> bool:
@@ -187,12 +177,18 @@ def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[t
         if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
     ]
     users += reversed(came)
-    owns = [own_cores(each.resources) for _, each in users]
+    owns = [each.resources.get(CPUS, 0.0) for _, each in users]  # speed: `own_cores` without the call
     spare = find_spare(slot, owns, cycle.rules)
     if spare is None:
         return []
+    presents = [
+        0.0 if isinstance(each, Placement) or each.cores is None else each.cores - own
+        for (_, each), own in zip(users, owns, strict=True)
+    ]
+    if not spare and not any(presents):
+        return []  # speed: most slots are full
     return [
         Cores(reservation=owner, component=each.component, slot=slot.id, cpus=own + spare, epoch=slot.epoch)
-        for (owner, each), own in zip(users, owns, strict=True)
-        if not is_same(present_spare(each), spare)
+        for (owner, each), own, present in zip(users, owns, presents, strict=True)
+        if not is_same(present, spare)
     ]

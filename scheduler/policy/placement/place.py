@@ -156,10 +156,14 @@ def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demand
     """Add to the unplaced reservations those of `quota` queues and interrupted ones that fit on nothing ready or in
     flight.
     """
-    late, has_capacity = demanding, len(cycle.ready) or len(cycle.coming)
-    if late.ids and has_capacity and (cycle.preempted or any(each.is_coming for each in cycle.slot_infos.values())):
+    late = demanding
+    if (
+        late.ids
+        and (len(cycle.ready) or len(cycle.coming))
+        and (cycle.preempted or any(each.is_coming for each in cycle.slot_infos.values()))
+    ):
         late = late.filter([demand in search.uncovered or not search.cover(row, demand) for row, demand in late])
-    returning = _cover_returning(cycle, search)
+    returning = _cover_returning(cycle, search) if cycle.returning else []
     if returning or (late.ids and unplaced.ids):
         return insert(cycle, unplaced, late.reservations + returning)
     return late if late.ids else unplaced

@@ -7,9 +7,8 @@ Each cycle checks this before the placing, and the intake when a request is subm
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from scheduler.model.labels import Labels
 from scheduler.model.reservations import Reservation, is_on_hold
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View

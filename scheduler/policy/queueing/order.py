@@ -5,8 +5,8 @@ from math import nextafter
 from types import MappingProxyType
 from typing import Any, Final
 
-from scheduler.model.labels import shape_of
 from scheduler.model.reservations import Reservation, Shape
+from scheduler.model.resources import shape_of
 from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from copy import deepcopy
 
 from scheduler.model.accounts import Account
-from scheduler.model.labels import Labels, shape_of
 from scheduler.model.reservations import Shape
+from scheduler.model.resources import Labels, shape_of
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.quota.pending_groups import PendingGroup

@@ -10,8 +10,7 @@ not, the slot goes to the next reservation in order, and later slots are tried f
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from scheduler.model.labels import has_labels, shape_of
-from scheduler.model.resources import Resources, subtract
+from scheduler.model.resources import Resources, has_labels, shape_of, subtract
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo

@@ -14,9 +14,8 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from scheduler.model.accounts import Account
-from scheduler.model.labels import Labels, shape_of
 from scheduler.model.reservations import Reservation
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Labels, Resources, shape_of
 from scheduler.policy.capacity.fits import Amounts, find_obstacle
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo

@@ -17,8 +17,7 @@ import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, Levels, add
 from scheduler.model.decisions import Preempt, Relevel
-from scheduler.model.labels import has_labels
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Resources, has_labels
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.quota.group_table import Candidates

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final
 
 from scheduler.model.decisions import Assign, Placement, Plan
 from scheduler.model.reservations import Reservation, Shape, is_on_hold
@@ -35,6 +36,7 @@ from scheduler.policy.replan.by_quota import PlacementByQuota, rank_by_group
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
 from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
+from scheduler.policy.replan.refusal import Refusal
 from scheduler.policy.scaling.launch import WITHHELD, choose_code_for_one
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
@@ -48,16 +50,6 @@ FEW_CHANGED: Final = 250
 
 class _LeftWayError(Exception):
     """Raised after a change that only a full cycle can handle. The kept cycle is dropped."""
-
-
-class _Refusal(NamedTuple):
-    """Why the reservations of one demand wait."""
-
-    reason: Reason
-    is_withheld: bool
-    """Whether only `max_slots` or EC2's quota withholds a launch."""
-    is_misfit: bool
-    """Whether no slot could hold the demand, even empty."""
 
 
 def keep_cycle(
@@ -85,7 +77,7 @@ class KeptCycle:
         settings = (self.rules.scheduler, *self.rules.scheduler.system.values())
         self._guard = min((each.starvation_guard for each in settings if each.starvation_guard), default=0.0)
         self._feasibility = Feasibility(cycle, limits)
-        self._refusals: dict[Demand, _Refusal] = {}
+        self._refusals: dict[Demand, Refusal] = {}
         self._keys: dict[str, Key] = {}
         """The position of each waiting reservation, by id."""
         self._lines: dict[Demand, KeyHeap] = {}
@@ -113,9 +105,7 @@ class KeptCycle:
     def _open_queue(self, waits: Waits, known: tuple[WaitBlock, ...]) -> KeptQueue:
         rows = list(map(self._cycle.view.reservations.__getitem__, waits.names))
         shapes = list(map(self._cycle.view.shapes.__getitem__, waits.names))
-        ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
-        ranks = map(self._rank, rows) if self._by_quota is None else rank_by_group(self._rank, rows, shapes)
-        keys: list[Key] = list(zip(ranks, ages, numbers, waits.names, strict=True))
+        keys = list(self._make_keys(waits.names, rows, shapes))
         if keys != sorted(keys):
             raise _LeftWayError
         self._keys.update(zip(waits.names, keys, strict=True))
@@ -135,24 +125,24 @@ class KeptCycle:
             line.extend(found[demand])
         return KeptQueue(keys, waits.cut(known))
 
-    def _list_demands(self, rows: Sequence[Reservation], shapes: Iterable[Shape]) -> list[Demand | None]:
+    def _make_keys(self, names: Iterable[str], rows: Sequence[Reservation], shapes: Sequence[Shape]) -> Iterator[Key]:
+        """Return the position of each pending reservation."""
+        ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
+        ranks = map(self._rank, rows) if self._by_quota is None else rank_by_group(self._rank, rows, shapes)
+        return zip(ranks, ages, numbers, names, strict=True)
+
+    def _list_demands(self, rows: Sequence[Reservation], shapes: Sequence[Shape]) -> list[Demand | None]:
         """Return the demand of each waiting reservation (None: it is on hold)."""
         found: list[Demand | None] = list(map(self._cycle.demand_of_shape, shapes))
         if special := self._cycle.view.special:  # speed: almost all reservations have the demand of their shape
             for at, row in enumerate(rows):
                 if row.id in special:
-                    found[at] = self._find_demand(row)
+                    found[at] = self._find_demand(row, shapes[at])
         return found
 
-    def _classify(self, reservation: Reservation) -> tuple[Key, Demand | None]:
-        """Return the position of a pending reservation and its demand (None: the reservation is on hold)."""
-        key = (self._rank(reservation), reservation.created_at, reservation.sequence, reservation.id)
-        return key, self._find_demand(reservation)
-
-    def _find_demand(self, reservation: Reservation) -> Demand | None:
-        view, name = self._cycle.view, reservation.id
-        if name not in view.special:
-            demand = self._cycle.demand_of_shape(view.shapes[name])
+    def _find_demand(self, reservation: Reservation, shape: Shape) -> Demand | None:
+        if reservation.id not in self._cycle.view.special:
+            demand = self._cycle.demand_of_shape(shape)
             if demand not in self._refusals:  # speed: a demand with a known refusal was examined
                 _check_plain(demand)
             return demand
@@ -162,7 +152,7 @@ class KeptCycle:
         _check_plain(demand)
         return None if is_on_hold(reservation) else demand
 
-    def _find_refusal(self, demand: Demand) -> _Refusal:
+    def _find_refusal(self, demand: Demand) -> Refusal:
         """Return why reservations with this demand wait if they fit on no slot.
 
         The answer stays valid, because the slots on which it depends do not change.
@@ -172,16 +162,16 @@ class KeptCycle:
             known = self._refusals[demand] = self._look_up(demand)
         return known
 
-    def _look_up(self, demand: Demand) -> _Refusal:
+    def _look_up(self, demand: Demand) -> Refusal:
         misfit = self._feasibility.find(demand)
         if misfit is not None:
-            return _Refusal(misfit, is_withheld=False, is_misfit=True)
+            return Refusal(misfit, is_withheld=False, is_misfit=True)
         held = self._limits.find_launch(demand, demand.needs[0])
         if not isinstance(held, str):
             raise _LeftWayError
         code = choose_code_for_one(demand, held, self._limits)
         reason = (code, self._limits.describe(code, demand.pools))
-        return _Refusal(reason, is_withheld=held in WITHHELD, is_misfit=False)
+        return Refusal(reason, is_withheld=held in WITHHELD, is_misfit=False)
 
     def _note_plan(self, outcome: Plan) -> None:
         view, cycle = self._cycle.view, self._cycle
@@ -251,7 +241,7 @@ class KeptCycle:
             self._place(changed, came)
         else:
             self._place_by_quota(came)
-        for key, demand in came.values():
+        for key, demand in sorted(came.values(), key=itemgetter(0)):  # speed: neighbours stand in one block
             self._queue.insert(key, self._find_reason(demand))
         self._check_slots()
         shared = share(Scaled(cycle))
@@ -292,15 +282,19 @@ class KeptCycle:
         changes = self._cycle.view.waiters.changes_since(self._position)
         if changes is None:
             raise _LeftWayError
-        names = dict.fromkeys(sorted(self._given)) | dict.fromkeys(row.id for row, _, _ in changes)
-        pending = self._cycle.view.by_phase["pending"]
-        for name in names:
-            row, known = pending.get(name), self._keys.pop(name, None)
-            if row is None:
+        pending, shapes = self._cycle.view.by_phase["pending"], self._cycle.view.shapes
+        states = {name: (pending[name], shapes[name]) if name in pending else None for name in sorted(self._given)}
+        # The last change of a reservation in the log is its present state.
+        states.update((row.id, (row, shape) if has_come else None) for row, shape, has_come in changes)
+        rows = {name: state for name, state in states.items() if state is not None}
+        keys = self._make_keys(rows, [row for row, _ in rows.values()], [shape for _, shape in rows.values()])
+        for name, state in states.items():
+            known = self._keys.pop(name, None)
+            if state is None:
                 if known is not None:
                     self._queue.remove(known)
                 continue
-            key, demand = self._classify(row)
+            key, demand = next(keys), self._find_demand(*state)
             self._keys[name] = key
             if demand is not None:
                 self._push(key, demand)
@@ -369,10 +363,11 @@ class KeptCycle:
 
     def _assign(self, name: str, demand: Demand, slot_info: SlotInfo) -> None:
         cycle, [instance], [need] = self._cycle, demand.shape.essential, demand.needs
-        slot, request = slot_info.slot, cycle.view.reservations[name].request
+        slot, shape, timed = slot_info.slot, demand.shape, cycle.view.timed
         placement = Placement(instance.name, slot.id, slot.epoch, need.given[slot.pool])
         cycle.decide(Assign(reservation=name, leases=(placement,)))
-        cycle.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
+        ttl = timed[name].request.ttl if name in timed else None
+        cycle.timers.lease_terms.add(Terms(ttl, shape.pool, shape.system))
         slot_info.wanted = True
         self._idle.note(slot_info)
 

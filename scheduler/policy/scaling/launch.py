@@ -110,6 +110,8 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
     launches nothing and waits with the code of the reason. If the starvation guard protects such a gang, launches that
     could serve it are not made for reservations behind it. Elastic instances come last, after all essential ones.
     """
+    if not unplaced.queue.ids and not unplaced.elastic:
+        return Shortfall((), unplaced.protected.kept)
     cycle.turns.begin_launches(cycle.count_steps())
     withheld = _launch_for_all(cycle, unplaced, limits)
     _launch_for_elastic(cycle, unplaced.elastic, limits)

@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from scheduler.model.decisions import Launch
-from scheduler.model.labels import Labels
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Pool
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import has_room

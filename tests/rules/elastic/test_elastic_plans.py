@@ -12,8 +12,8 @@ from scheduler.model.reservations import Reservation, list_instances
 from tests.rules.fleets import QUICKLY, fleets
 from tests.rules.playing import Document, act, ticks
 from tests.rules.test_plans import (
+    each_waiting_reservation_has_a_reason,
     every_decision_is_accepted,
-    everyone_who_waits_is_told_why,
     no_reservation_is_lost,
     no_slot_is_overfull,
     nothing_is_due_before_it_wakes,
@@ -69,14 +69,14 @@ def a_second_tick_decides_nothing(seen: Seen) -> None:
     assert [each for each in found if isinstance(each, Assign | Claim | Grant | Revoke)] == []
 
 
-def nobody_is_leased_without_all_that_is_essential(seen: Seen) -> None:
+def no_lease_without_all_that_is_essential(seen: Seen) -> None:
     for row in seen.after:
         if isinstance(row, Reservation) and row.phase == "leased":
             held = {lease.component for lease in row.leases if lease.kind == "essential"}
             assert held == {each.name for each in list_instances(row.request, "essential")}
 
 
-def everybody_who_gives_way_gives_it_to_somebody(seen: Seen) -> None:
+def reclaimed_capacity_goes_to_a_reservation(seen: Seen) -> None:
     served = {each.reservation for each in seen.plan.decisions if isinstance(each, Assign | Claim)}
     revoked = {each.room_for for each in seen.plan.decisions if isinstance(each, Revoke) and each.room_for}
     assert revoked <= served
@@ -114,13 +114,13 @@ def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -
         fleet,
         no_slot_is_overfull,
         no_reservation_is_lost,
-        everyone_who_waits_is_told_why,
+        each_waiting_reservation_has_a_reason,
         every_decision_is_accepted,
         essential_instances_are_never_reclaimed,
         nothing_is_taken_back_where_the_setting_only_gives,
         what_is_revoked_for_an_assignment_comes_before_it,
-        everybody_who_gives_way_gives_it_to_somebody,
-        nobody_is_leased_without_all_that_is_essential,
+        reclaimed_capacity_goes_to_a_reservation,
+        no_lease_without_all_that_is_essential,
         instances_are_granted_lowest_index_first,
         the_plan_is_pure,
         spare_cores_are_shared,
@@ -144,8 +144,8 @@ def test_under_quota_a_tick_serves_all_that_it_can(fleet: Document) -> None:
         essential_instances_are_never_reclaimed,
         nothing_is_taken_back_where_the_setting_only_gives,
         what_is_revoked_for_an_assignment_comes_before_it,
-        everybody_who_gives_way_gives_it_to_somebody,
-        nobody_is_leased_without_all_that_is_essential,
+        reclaimed_capacity_goes_to_a_reservation,
+        no_lease_without_all_that_is_essential,
         instances_are_granted_lowest_index_first,
         a_second_tick_decides_nothing,
         the_plan_is_pure,
@@ -200,11 +200,11 @@ def test_the_instances_with_the_lowest_indices_of_a_component_are_held(lab: Docu
 @given(labs(lambda draw: [act(2, "register", _come_back(draw(st.integers(3, 9))))]))
 def test_a_resource_that_a_host_no_longer_names_counts_as_0(lab: Document) -> None:
     """Orchard: whatever was granted before, the decisions are those for a host with 0 of the resource."""
-    said = json.loads(json.dumps(lab))
-    for item in said["timeline"]:
+    stated = json.loads(json.dumps(lab))
+    for item in stated["timeline"]:
         if "register" in item:
             item["register"]["resources"]["gpus"] = 0
-    assert decided(lab) == decided(said)
+    assert decided(lab) == decided(stated)
 
 
 def _come_back(units: int) -> Document:

@@ -70,7 +70,7 @@ def _list_wishes(rows: list[Row], phase: str, queue: str) -> dict[Wish, int]:
     return found
 
 
-def everybody_holds_what_the_naive_cascade_gives(seen: Seen) -> None:
+def each_reservation_holds_what_the_naive_cascade_gives(seen: Seen) -> None:
     rules = seen.rules.scheduler
     total = int(sum(slot.resources["units"] for slot in seen.view_after.slots.values() if slot.resources))
     leased, pending = (_list_wishes(seen.before, phase, rules.queue) for phase in ("leased", "pending"))
@@ -82,4 +82,4 @@ def everybody_holds_what_the_naive_cascade_gives(seen: Seen) -> None:
 @settings(QUICKLY, max_examples=120)
 @given(crowds())
 def test_the_same_reservations_are_served_with_as_much_as_by_the_naive_cascade(crowd: Document) -> None:
-    watch(crowd, everybody_holds_what_the_naive_cascade_gives)
+    watch(crowd, each_reservation_holds_what_the_naive_cascade_gives)

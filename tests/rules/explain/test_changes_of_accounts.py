@@ -168,18 +168,18 @@ def test_under_another_queue_accounts_are_no_reason() -> None:
     rows, *_ = CASES["nothing left, and nothing is earned"]
     search = search_among(rows)
     rules = some_rules({"pools": {"linux": {"provider": "static", "max_slots": None}}})
-    said = explain_wait(search.view, rules, search.reservation, NOW)
-    assert (said["served"], said["account"], said["change"]) == (True, None, None)
+    stated = explain_wait(search.view, rules, search.reservation, NOW)
+    assert (stated["served"], stated["account"], stated["change"]) == (True, None, None)
 
 
 def test_a_wait_is_explained_with_its_account() -> None:
     rows, text, _ = CASES["nothing left, for some seconds"]
     search = search_among(rows)
-    said = explain_wait(search.view, search.rules, search.reservation, NOW)
-    assert said["waiting"]["code"] == "no_quota"
-    told = "account ci has nothing left at any level; it can pay again at level 0 in 3 s and at level 1 in 3 s"
-    assert said["account"] == told
-    assert said["change"]["text"] == text
+    stated = explain_wait(search.view, search.rules, search.reservation, NOW)
+    assert stated["waiting"]["code"] == "no_quota"
+    reported = "account ci has nothing left at any level; it can pay again at level 0 in 3 s and at level 1 in 3 s"
+    assert stated["account"] == reported
+    assert stated["change"]["text"] == text
 
 
 ASKED_ALONE: dict[str, tuple[list[Row], Kind, str, dict[str, Any]]] = {

@@ -16,10 +16,10 @@ from tests.rules.playing import (
     a_slot,
     act,
     play_out,
+    reported,
     submit,
     tick,
     ticks,
-    told,
 )
 
 DRAINS: Cases = {
@@ -100,7 +100,7 @@ def test_a_lost_slot_is_empty_at_once_and_its_reservations_fail_in_the_next_tick
 
 
 def test_other_slots_and_their_leases_are_untouched() -> None:
-    assert told(
+    assert reported(
         act(0, "remove", "linux-1"),
         *ticks(0, 5),
         slots=[a_slot("linux-1", "ready", "r1"), a_slot("linux-2", "ready", "r2")],
@@ -110,7 +110,7 @@ def test_other_slots_and_their_leases_are_untouched() -> None:
 
 def test_a_removed_slot_may_be_declared_again_at_once() -> None:
     hosts = {"hosts": {"system": "x86_64-linux", "provider": "static"}}
-    assert told(
+    assert reported(
         act(1, "remove", "hosts-1"),
         submit(1, "r1"),
         tick(1),
@@ -122,7 +122,7 @@ def test_a_removed_slot_may_be_declared_again_at_once() -> None:
 
 
 def test_slots_come_back_when_the_maximum_is_raised_again() -> None:
-    assert told(
+    assert reported(
         act(1, "rules", {"pools": {"linux": {"max_slots": 1}}}),
         act(2, "rules", {"pools": {"linux": {"max_slots": 3, "min_slots": 3}}}),
         tick(2),

@@ -10,10 +10,10 @@ from tests.rules.playing import (
     a_slot,
     act,
     play_out,
+    reported,
     submit,
     tick,
     ticks,
-    told,
 )
 
 LEASED_AT_5 = [submit(0, "r1"), tick(5)]
@@ -141,13 +141,13 @@ def test_the_slot_of_an_expired_lease_is_assigned_again_in_the_same_tick() -> No
 
 
 def test_expired_reservations_are_reported_in_order_of_submission() -> None:
-    assert told(submit(0, "r2", ttl=10), submit(1, "r1", ttl=1), tick(20), pool={"max_slots": 0}) == [
+    assert reported(submit(0, "r2", ttl=10), submit(1, "r1", ttl=1), tick(20), pool={"max_slots": 0}) == [
         ["expire r2 ttl", "expire r1 ttl"]
     ]
 
 
 def test_a_revoking_reservation_expires_too() -> None:
-    assert told(
+    assert reported(
         act(0, "interrupt", {"slot": "linux-1", "deadline": 100}),
         *ticks(0, 10),
         slots=[a_slot("linux-1", "ready", "r1")],
@@ -158,7 +158,7 @@ def test_a_revoking_reservation_expires_too() -> None:
 
 def test_a_reservation_that_has_ended_does_not_expire() -> None:
     """A released reservation does not, and a failed one that waits for its restart does not."""
-    assert told(
+    assert reported(
         submit(0, "r1", "r2", ttl=10, restart_policy="on_failure"),
         act(1, "release", "r1"),
         act(1, "fail", {"reservation": "r2"}),
@@ -168,9 +168,9 @@ def test_a_reservation_that_has_ended_does_not_expire() -> None:
 
 
 def test_a_renewal_between_plan_and_commit_prevents_the_expiry() -> None:
-    assert told(submit(0, "r1", ttl=10), tick(0), {"at": 10, "tick": {"between": [{"renew": "r1"}]}}, slots=ONE_SLOT)[
-        1
-    ] == ["expire r1 ttl (skipped: the reservation was renewed)"]
+    assert reported(
+        submit(0, "r1", ttl=10), tick(0), {"at": 10, "tick": {"between": [{"renew": "r1"}]}}, slots=ONE_SLOT
+    )[1] == ["expire r1 ttl (skipped: the reservation was renewed)"]
 
 
 def test_a_renewal_of_an_expired_reservation_changes_nothing() -> None:

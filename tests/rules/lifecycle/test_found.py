@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.validation import InvalidInputError
-from tests.rules.playing import Document, a_holder, a_scenario, a_slot, act, play_out, submit, tick, ticks, told
+from tests.rules.playing import Document, a_holder, a_scenario, a_slot, act, play_out, reported, submit, tick, ticks
 
 TWO = [
     {"name": "small", "price": 1, "resources": {"cpus": 2}},
@@ -30,7 +30,7 @@ def test_an_adopted_machine_has_the_capacity_of_its_offering() -> None:
 
 
 def test_a_reservation_waits_for_an_adopted_machine_and_nothing_is_launched() -> None:
-    assert told(found(0), submit(0, "r1"), *ticks(0, 10), cloud={"boot": 10}) == [
+    assert reported(found(0), submit(0, "r1"), *ticks(0, 10), cloud={"boot": 10}) == [
         ["r1 waits booting"],
         ["assign r1 linux-1"],
     ]
@@ -54,7 +54,7 @@ def test_a_found_machine_is_terminated_if_its_slot_is_not_empty(state: str) -> N
 
 def test_a_found_machine_counts_towards_max_slots_until_it_has_ended() -> None:
     """linux-1 is ready and full, and one more machine runs: of two slots none is left."""
-    assert told(
+    assert reported(
         found(0),
         submit(0, "r1"),
         *ticks(0, 19, 20),
@@ -93,7 +93,7 @@ def test_three_failed_boots_in_a_row_pause_launches_of_the_pool() -> None:
     """A slot is launched again in the same tick after the first and the second failure; then a pause, and one launch
     alone.
     """
-    played = told(submit(0, "r1", "r2"), tick(0), *ticks(100, 160), **SLOW)
+    played = reported(submit(0, "r1", "r2"), tick(0), *ticks(100, 160), **SLOW)
     assert played == [
         ["launch linux-1 demand", "launch linux-2 demand", "r1 waits booting", "r2 waits booting"],
         [
@@ -102,7 +102,7 @@ def test_three_failed_boots_in_a_row_pause_launches_of_the_pool() -> None:
         ],
         ["r1 waits booting", "r2 waits booting"],
     ]
-    played = told(submit(0, "r1"), *ticks(0, 100, 200, 300, 359, 360, 460), **SLOW)
+    played = reported(submit(0, "r1"), *ticks(0, 100, 200, 300, 359, 360, 460), **SLOW)
     assert played == [
         ["launch linux-1 demand", "r1 waits booting"],
         RETRY,
@@ -116,7 +116,7 @@ def test_three_failed_boots_in_a_row_pause_launches_of_the_pool() -> None:
 
 def test_the_trial_launch_goes_alone_also_for_minimum_and_warm_pool() -> None:
     pool = {**SLOW["pool"], "min_slots": 2, "target_warm_slots": 3, "unhealthy_after": 1}
-    played = told(*ticks(0, 100, 159, 160, 161), cloud=SLOW["cloud"], pool=pool)
+    played = reported(*ticks(0, 100, 159, 160, 161), cloud=SLOW["cloud"], pool=pool)
     assert [len(each) for each in played] == [3, 3, 0, 1, 0]
     assert played[3] == ["launch linux-1 minimum"]
 
@@ -134,7 +134,7 @@ def test_a_slot_that_becomes_ready_resets_the_count_of_failed_boots() -> None:
     pool = {**SLOW["pool"], "max_slots": 1}
     timeline = [submit(0, "r1"), *ticks(0, 100, 200), act(200, "slot", a_slot("linux-1", "binding"))]
     timeline += [tick(201), act(201, "release", "r1"), act(201, "lose", "linux-1"), submit(201, "r2")]
-    played = told(*timeline, *ticks(201, 301, 401, 402), cloud=SLOW["cloud"], pool=pool)
+    played = reported(*timeline, *ticks(201, 301, 401, 402), cloud=SLOW["cloud"], pool=pool)
     assert played[3] == ["assign r1 linux-1"]
     assert played[4:] == [
         ["launch linux-1 demand", "r2 waits booting"],
@@ -146,5 +146,5 @@ def test_a_slot_that_becomes_ready_resets_the_count_of_failed_boots() -> None:
 
 def test_with_unhealthy_after_0_failed_boots_never_pause_launches() -> None:
     pool = {**SLOW["pool"], "unhealthy_after": 0}
-    played = told(submit(0, "r1"), *ticks(*range(0, 1000, 100)), cloud=SLOW["cloud"], pool=pool)
+    played = reported(submit(0, "r1"), *ticks(*range(0, 1000, 100)), cloud=SLOW["cloud"], pool=pool)
     assert all(each[-1] == "r1 waits booting" for each in played)

@@ -11,10 +11,10 @@ from tests.rules.playing import (
     act,
     notice,
     play_out,
+    reported,
     submit,
     tick,
     ticks,
-    told,
 )
 
 CASES: Cases = {
@@ -280,7 +280,7 @@ def test_a_gang_is_revoked_whole_and_once() -> None:
         {"id": f"linux-{n}", "pool": "linux", "leases": [{"reservation": "g", "component": f"w.{n - 1}"}]}
         for n in (1, 2)
     ]
-    assert told(
+    assert reported(
         notice(0, "linux-1"),
         notice(0, "linux-2", 60),
         *ticks(0, 60),
@@ -300,7 +300,7 @@ def test_at_the_deadline_the_machine_is_gone_and_the_slot_empty() -> None:
 
 
 def test_the_draining_slot_still_counts_towards_max_slots() -> None:
-    assert told(notice(0), submit(0, "r2"), *ticks(0, 60), pool={"max_slots": 1}, **ON_ONE) == [
+    assert reported(notice(0), submit(0, "r2"), *ticks(0, 60), pool={"max_slots": 1}, **ON_ONE) == [
         ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "r2 waits at_max_slots"],
         ["r2 waits at_max_slots"],
     ]
@@ -334,13 +334,13 @@ def test_every_combination_of_grace_policy_and_restart(grace: float | None, rest
             reservations=[a_holder("r1", restart_policy=restarts, on_interruption=policy)],
         )
     )
-    told_of_it = [event for event in played.events if event.endswith(" r1")]
+    events_of_it = [event for event in played.events if event.endswith(" r1")]
     if policy == "requeue":
         end = GRACES[grace]
         revoking = [] if end == 0 else ["0 reservation_revoking r1"]
-        assert told_of_it == [*revoking, f"{end:g} reservation_pending r1", f"{end:g} reservation_leased r1"]
+        assert events_of_it == [*revoking, f"{end:g} reservation_pending r1", f"{end:g} reservation_leased r1"]
     elif restarts == "on_failure":
-        assert told_of_it == ["0 reservation_failed r1", "0 reservation_pending r1", "0 reservation_leased r1"]
+        assert events_of_it == ["0 reservation_failed r1", "0 reservation_pending r1", "0 reservation_leased r1"]
     else:
-        assert told_of_it == ["0 reservation_failed r1"]
+        assert events_of_it == ["0 reservation_failed r1"]
     assert "linux-1" not in played.slots

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.rules.playing import Document, a_holder, a_scenario, a_slot, act, play_out, submit, tick, ticks, told
+from tests.rules.playing import Document, a_holder, a_scenario, a_slot, act, play_out, reported, submit, tick, ticks
 
 SLOW = {"boot": 99, "terminate": 5}
 
 
 def test_after_max_uses_leases_a_slot_takes_no_more_and_drains_when_it_is_empty() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1", "r2", "r3"),
         tick(0),
         act(1, "release", "r1"),
@@ -29,7 +29,7 @@ def test_after_max_uses_leases_a_slot_takes_no_more_and_drains_when_it_is_empty(
 
 
 def test_a_slot_in_flight_has_capacity_for_max_uses_leases_in_all() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1", "r2", "r3"),
         *ticks(0, 5),
         pool={"max_uses": 2, "max_leases_per_slot": 8},
@@ -106,11 +106,11 @@ def test_a_lease_that_did_not_end_by_release_drains_its_slot(name: str) -> None:
 
 def test_an_expiry_drains_the_slot_in_the_same_tick_and_no_lease_is_placed_on_it() -> None:
     timeline = [submit(0, "r1", ttl=10), tick(0), submit(5, "r2"), tick(10)]
-    assert told(*timeline, pool={"recycle_unclean": True, "max_slots": 1}, slots=[a_slot("linux-1")]) == [
+    assert reported(*timeline, pool={"recycle_unclean": True, "max_slots": 1}, slots=[a_slot("linux-1")]) == [
         ["assign r1 linux-1"],
         ["expire r1 ttl", "drain linux-1 unclean", "r2 waits at_max_slots"],
     ]
-    assert told(*timeline, pool={"max_slots": 1}, slots=[a_slot("linux-1")])[1] == [
+    assert reported(*timeline, pool={"max_slots": 1}, slots=[a_slot("linux-1")])[1] == [
         "expire r1 ttl",
         "assign r2 linux-1",
     ]
@@ -132,7 +132,7 @@ def test_other_leases_on_an_unclean_slot_run_on() -> None:
 
 def test_a_slot_with_unconfirmed_leases_in_a_row_is_drained_as_unhealthy() -> None:
     """Three in a row; otherwise `pack` would place leases on a broken slot without end."""
-    played = told(
+    played = reported(
         submit(0, "r1"),
         *ticks(0, 10, 20, 30, 31),
         scheduler={"confirm_timeout": 10},
@@ -203,7 +203,7 @@ def test_with_unhealthy_after_0_no_slot_is_unhealthy() -> None:
 
 def test_a_host_with_unconfirmed_leases_in_a_row_is_taken_out_of_service() -> None:
     hosts = {"lab": {"system": "x86_64-linux", "provider": "static", "unhealthy_after": 1, "lease_ttl": 0}}
-    assert told(
+    assert reported(
         submit(0, "r1"),
         *ticks(0, 10, 11),
         pools=hosts,
@@ -253,7 +253,7 @@ def test_after_on_demand_after_capacity_errors_on_all_spot_offerings_on_demand_i
 
 def test_after_on_demand_after_interruptions_on_demand_is_eligible_for_that_reservation() -> None:
     """The other reservation, which was never interrupted, waits for spot."""
-    played = told(
+    played = reported(
         act(0, "outage", {"pool": "linux", "offering": "s", "error": "capacity", "until": 999}),
         act(0, "interrupt", {"slot": "linux-1", "deadline": 60}),
         tick(0),
@@ -277,11 +277,19 @@ def test_no_lease_is_judged_unconfirmed_while_a_found_machine_has_not_answered()
         "cloud": {"boot": 30},
     }
     timeline = [submit(0, "r1"), tick(0), act(5, "found", {"pool": "linux", "slot": "linux-2"})]
-    assert told(*timeline, *ticks(10, 34, 35), **parts)[1:] == [[], [], ["requeue r1 unconfirmed", "assign r1 linux-1"]]
+    assert reported(*timeline, *ticks(10, 34, 35), **parts)[1:] == [
+        [],
+        [],
+        ["requeue r1 unconfirmed", "assign r1 linux-1"],
+    ]
     parts["cloud"] = {"boot": 500}
-    assert told(*timeline, *ticks(10, 64, 65), **parts)[1:] == [[], [], ["requeue r1 unconfirmed", "assign r1 linux-1"]]
+    assert reported(*timeline, *ticks(10, 64, 65), **parts)[1:] == [
+        [],
+        [],
+        ["requeue r1 unconfirmed", "assign r1 linux-1"],
+    ]
     parts["scheduler"]["adoption_timeout"] = 0
-    assert told(*timeline, tick(10), **parts)[1:] == [["requeue r1 unconfirmed", "assign r1 linux-1"]]
+    assert reported(*timeline, tick(10), **parts)[1:] == [["requeue r1 unconfirmed", "assign r1 linux-1"]]
 
 
 def test_with_wakes_leases_are_judged_as_soon_as_the_adoption_timeout_is_over() -> None:

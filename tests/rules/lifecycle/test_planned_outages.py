@@ -37,7 +37,7 @@ def test_launches_are_refused_while_a_planned_outage_lasts(asked_at: float, read
 
 
 @pytest.mark.parametrize(
-    ("outage", "said"),
+    ("outage", "stated"),
     [
         (
             an_outage(pool="linus"),
@@ -47,7 +47,7 @@ def test_launches_are_refused_while_a_planned_outage_lasts(asked_at: float, read
         (an_outage(until=None), "cloud.outages[0].until: expected a duration"),
     ],
 )
-def test_an_outage_of_an_unknown_pool_is_refused(outage: Line, said: str) -> None:
+def test_an_outage_of_an_unknown_pool_is_refused(outage: Line, stated: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_scenario(a_scenario(**POOL, cloud={"outages": [outage]}))
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(stated)

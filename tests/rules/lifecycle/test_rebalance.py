@@ -99,6 +99,6 @@ def test_a_rebalance_recommendation_drains_the_slot_unless_the_pool_ignores_it(n
     document, expected, events = HINTS[name]
     played = play_out(document)
     assert played.ticks == expected
-    told_of_one = [event for event in played.events if event.endswith(" linux-1")]
-    assert told_of_one[: len(events)] == events
-    assert events or not any("slot_draining" in event for event in told_of_one)
+    events_of_one = [event for event in played.events if event.endswith(" linux-1")]
+    assert events_of_one[: len(events)] == events
+    assert events or not any("slot_draining" in event for event in events_of_one)

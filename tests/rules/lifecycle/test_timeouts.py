@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.rules.playing import a_scenario, a_slot, play_out, tick, ticks, told
+from tests.rules.playing import a_scenario, a_slot, play_out, reported, tick, ticks
 
 TIMEOUTS = {
     # state: (the key, the delay that makes it last)
@@ -19,13 +19,13 @@ def test_a_slot_times_out_when_its_age_in_the_state_is_the_timeout_or_more(
     state: str, age: float, is_due: bool
 ) -> None:
     key, delay = TIMEOUTS[state]
-    assert told(
+    assert reported(
         tick(age - 10), pool={key: 30, "min_slots": 0}, slots=[a_slot("linux-1", state, since=-10)], cloud={delay: 9999}
     ) == [["terminate linux-1 timeout"] if is_due else []]
 
 
 def test_each_state_has_a_clock_of_its_own() -> None:
-    assert told(
+    assert reported(
         *ticks(0, 80, 119, 120),
         pool={"min_slots": 1, "max_slots": 1, "launch_timeout": 50, "boot_timeout": 50, "binding_timeout": 40},
         cloud={"launch": 40, "boot": 40, "bind": 9999, "terminate": 60},

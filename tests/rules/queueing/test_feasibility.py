@@ -56,19 +56,19 @@ def wishes() -> dict[str, Reservation]:
 def test_requests_that_no_slot_or_offering_could_hold_are_found(
     slots: tuple[Slot, ...], found: set[str] | None
 ) -> None:
-    told = find_misfits(wishes().values(), slots, RULES)
-    misfits = {name for name, (code, _) in told.items() if code == "never_fits"}
+    reported = find_misfits(wishes().values(), slots, RULES)
+    misfits = {name for name, (code, _) in reported.items() if code == "never_fits"}
     nowhere = {"no such pool", "no such system"}
     everything = {"too large", "one of its components", "no such label", "on hold too", "no host is there"}
     assert misfits == (everything if found is None else found)
-    assert {name for name, (code, _) in told.items() if code == "no_pool"} == nowhere
+    assert {name for name, (code, _) in reported.items() if code == "no_pool"} == nowhere
 
 
 def test_the_check_agrees_with_the_tick() -> None:
     rows = [row for row in wishes().values() if row.priority]
-    said = {each.reservation: (each.code, each.detail) for each in plan(View(rows), RULES, NOW).waiting}
-    told = find_misfits(rows, (), RULES)
-    assert told == {name: each for name, each in said.items() if each[0] in {"never_fits", "no_pool"}}
+    stated = {each.reservation: (each.code, each.detail) for each in plan(View(rows), RULES, NOW).waiting}
+    reported = find_misfits(rows, (), RULES)
+    assert reported == {name: each for name, each in stated.items() if each[0] in {"never_fits", "no_pool"}}
 
 
 class Watched(dict[str, str]):

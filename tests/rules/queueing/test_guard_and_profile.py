@@ -291,8 +291,8 @@ def test_a_changed_profile_applies_from_the_next_tick_on() -> None:
 def test_a_reservation_fails_after_max_unconfirmed_assignments() -> None:
     scheduler = {"confirm_timeout": 10, "max_unconfirmed": 1}
     played = play(a_fleet(scheduler, [asking(0, "silent", 1)], tick_every=10, until=40))
-    told = [(each["do"], each["reason"]) for each in played.decisions("requeue", "fail")]
-    assert told == [("requeue", "unconfirmed"), ("fail", "unconfirmed")]
+    reported = [(each["do"], each["reason"]) for each in played.decisions("requeue", "fail")]
+    assert reported == [("requeue", "unconfirmed"), ("fail", "unconfirmed")]
     assert played.reservations["silent"]["phase"] == "failed"
 
 
@@ -352,6 +352,6 @@ def test_a_gang_for_which_elastic_instances_were_reclaimed_is_kept_out_by_the_gu
             ],
         )
     )
-    [told] = played.ticks
-    assert told[:3] == ["revoke r1 more lab-2 reclaimed", "assign small lab-2", "big waits no_capacity"]
-    assert told[-1] == "gang waits behind_queue"
+    [reported] = played.ticks
+    assert reported[:3] == ["revoke r1 more lab-2 reclaimed", "assign small lab-2", "big waits no_capacity"]
+    assert reported[-1] == "gang waits behind_queue"

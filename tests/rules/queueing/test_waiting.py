@@ -11,9 +11,9 @@ from tests.rules.playing import (
     a_slot,
     act,
     play_out,
+    reported,
     submit,
     tick,
-    told,
 )
 
 GANG = {"components": [{"name": "w", "count": 2}]}
@@ -136,7 +136,7 @@ def test_the_code_is_the_reason_of_the_wait(name: str) -> None:
 
 def test_without_backfill_the_first_reservation_without_a_ready_slot_ends_the_placing() -> None:
     """Slots are still launched for later reservations, and the capacity that they would take is kept for them."""
-    assert told(
+    assert reported(
         submit(0, "r1", resources={"cpus": 4}),
         submit(0, "r2", resources={"cpus": 1}),
         submit(0, "r3", resources={"cpus": 4}),
@@ -148,7 +148,7 @@ def test_without_backfill_the_first_reservation_without_a_ready_slot_ends_the_pl
 
 
 def test_without_backfill_reservations_before_the_first_that_waits_are_served() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1", "r2", "r3"),
         tick(0),
         scheduler={"backfill": False},
@@ -157,7 +157,7 @@ def test_without_backfill_reservations_before_the_first_that_waits_are_served() 
 
 
 def test_without_backfill_a_reservation_that_never_fits_blocks_no_other() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1", priority=0),
         submit(0, "r2", system="mac"),
         submit(0, "r3", labels={"no": "where"}),
@@ -169,7 +169,7 @@ def test_without_backfill_a_reservation_that_never_fits_blocks_no_other() -> Non
 
 
 def test_with_backfill_later_reservations_are_still_tried() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1", resources={"cpus": 4}),
         submit(0, "r2", resources={"cpus": 1}),
         tick(0),
@@ -204,7 +204,7 @@ def test_waits_are_reported_in_queue_order(queue: str) -> None:
 
 
 def test_a_changed_priority_counts_from_the_next_tick_and_0_is_on_hold() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1", "r2"),
         act(0, "priority", {"reservation": "r2", "priority": 5}),
         tick(0),
@@ -230,7 +230,7 @@ def test_a_leased_reservation_whose_priority_becomes_0_keeps_its_lease() -> None
 
 
 def test_a_newer_reservation_of_higher_priority_gets_the_booting_slot() -> None:
-    assert told(
+    assert reported(
         submit(0, "c1"),
         tick(0),
         submit(5, "c5", priority=5),
@@ -247,7 +247,7 @@ def test_a_newer_reservation_of_higher_priority_gets_the_booting_slot() -> None:
 
 
 def test_a_gang_keeps_its_ready_capacity_while_the_rest_boots() -> None:
-    assert told(
+    assert reported(
         submit(0, "g", **GANG),
         submit(0, "r1"),
         tick(0),
@@ -290,7 +290,7 @@ def test_a_reservation_for_which_capacity_appears_during_the_tick_is_placed_by_t
 
 
 def test_a_gang_that_cannot_be_completed_holds_nothing() -> None:
-    assert told(
+    assert reported(
         submit(0, "g", components=[{"name": "w", "count": 3}]),
         submit(0, "r1"),
         tick(0),
@@ -308,7 +308,7 @@ def test_the_codes_are_in_the_order_of_the_contract() -> None:
 
 
 def test_fractions_that_add_up_fit() -> None:
-    assert told(
+    assert reported(
         submit(0, "r1", "r2", "r3", resources={"cpus": 0.1}),
         tick(0),
         pool={"resources": {"cpus": 0.3}, "max_slots": 1},
@@ -320,20 +320,20 @@ def test_a_record_with_empty_labels_has_none() -> None:
     """It does not get the labels of its pool: these apply to a record that names no labels."""
     wish = submit(0, "r1", labels={"disk": "ssd"})
     pool = {"labels": {"disk": "ssd"}, "max_slots": 1}
-    assert told(wish, tick(0), pool=pool, slots=[a_slot("linux-1")]) == [["assign r1 linux-1"]]
-    assert told(wish, tick(0), pool=pool, slots=[a_slot("linux-1", labels={})]) == [
+    assert reported(wish, tick(0), pool=pool, slots=[a_slot("linux-1")]) == [["assign r1 linux-1"]]
+    assert reported(wish, tick(0), pool=pool, slots=[a_slot("linux-1", labels={})]) == [
         ["drain linux-1 at_quota", "r1 waits at_max_slots"]
     ]
 
 
 def test_a_cordoned_empty_slot_is_not_launched_on() -> None:
-    assert told(act(0, "cordon", "linux-1"), submit(0, "r1", "r2"), tick(0), pool=a_pool(max_slots=2)) == [
+    assert reported(act(0, "cordon", "linux-1"), submit(0, "r1", "r2"), tick(0), pool=a_pool(max_slots=2)) == [
         ["launch linux-2 demand", "r1 waits booting", "r2 waits at_max_slots"]
     ]
 
 
 def test_the_older_reservation_is_first_whatever_the_order_of_submission() -> None:
-    assert told(
+    assert reported(
         tick(0),
         pool={"max_slots": 1},
         reservations=[

@@ -160,7 +160,7 @@ class _Author:
     def _make_item(self, world: World, at: float) -> Document | None:
         random = self._random
         kind = random.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
-        value: Any = getattr(self, f"_say_{kind}")(world)
+        value: Any = getattr(self, f"_choose_{kind}")(world)
         return None if value is None else {"at": at, kind: value}
 
     def _pick(self, world: World, *phases: str) -> str | None:
@@ -170,25 +170,25 @@ class _Author:
     def _pick_place(self, world: World) -> str:
         return self._random.choice(world.places).name
 
-    def _say_submit(self, world: World) -> list[Document] | None:
+    def _choose_submit(self, world: World) -> list[Document] | None:
         if sum(job.phase == "pending" for job in world.jobs.values()) > CROWD:
             return None
         return [self._make_wish() for _ in range(self._random.randint(1, NEW))]
 
-    def _say_release(self, world: World) -> str | None:
+    def _choose_release(self, world: World) -> str | None:
         return self._pick(world, "leased", "leased", "revoking")
 
-    def _say_cancel(self, world: World) -> str | None:
+    def _choose_cancel(self, world: World) -> str | None:
         return self._pick(world, "pending", "leased")
 
-    def _say_surrender(self, world: World) -> Document | None:
+    def _choose_surrender(self, world: World) -> Document | None:
         name = self._pick(world, "revoking")
         return {"reservation": name} if name else None
 
-    def _say_absent(self, world: World) -> str | None:
+    def _choose_absent(self, world: World) -> str | None:
         return self._pick(world, "pending", "leased")
 
-    def _say_confirm(self, world: World) -> Document | None:
+    def _choose_confirm(self, world: World) -> Document | None:
         """On slots of one lease, without a preemption in progress: qscheduler's rules cover no other case."""
         name, place = self._pick(world, "pending", "leased"), self._random.choice(world.places)
         if name is None or place.room > 1 or world.grace:
@@ -198,26 +198,26 @@ class _Author:
             place = job.lease.place
         return {"reservation": name if self._chance(0.9) else "nobody", "slot": place.name}
 
-    def _say_idle(self, world: World) -> Document | None:
+    def _choose_idle(self, world: World) -> Document | None:
         place = self._random.choice(world.places)
         if place.room > 1 or world.on(place, "revoking", "claimed"):
             return None
         return {"slot": place.name, "labels": self._make_labels(0.7)} if self._chance(0.5) else {"slot": place.name}
 
-    def _say_account(self, _: World) -> Document:
+    def _choose_account(self, _: World) -> Document:
         name = self._random.choice(self._accounts)
         account = self._make_account(name)
         if self._chance(0.5):
             del account["balance"]
         return {"id": name, **account}
 
-    def _say_forget_account(self, world: World) -> str | None:
+    def _choose_forget_account(self, world: World) -> str | None:
         return self._random.choice(list(world.accounts)) if world.accounts else None
 
-    def _say_reset_account(self, world: World) -> str | None:
+    def _choose_reset_account(self, world: World) -> str | None:
         return self._random.choice(list(world.accounts)) if world.accounts else None
 
-    def _say_rules(self, world: World) -> Document | None:
+    def _choose_rules(self, world: World) -> Document | None:
         if self._chance(0.5):
             return {"scheduler": {"preemption": not world.preemption}}
         if not world.accounts:
@@ -225,7 +225,7 @@ class _Author:
         rate = [self._quarters(0, 3) for _ in range(5)]
         return {"accounts": {self._random.choice(list(world.accounts)): {"charge_rate": rate}}}
 
-    def _say_priority(self, world: World) -> Document | None:
+    def _choose_priority(self, world: World) -> Document | None:
         name = self._pick(world, "pending")
         return {"reservation": name, "priority": self._random.choice((0, 1, 9))} if name else None
 

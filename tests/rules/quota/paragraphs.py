@@ -47,7 +47,7 @@ def tick(world: World) -> tuple[list[Line], dict[str, str]]:
         if world.preemption:
             preempt(world, found, level)
     place_all(world, found, FREE)
-    return found.lines, tell_waiting(world, found)
+    return found.lines, describe_waiting(world, found)
 
 
 def end_graces(world: World, found: Pass) -> None:
@@ -201,10 +201,10 @@ def assign(world: World, found: Pass, job: Job, lease: Lease) -> None:
     job.phase, job.lease = "leased", lease
     found.placed.add(job.name)
     count_lease(found, job, lease.place)
-    tell_assigned(found, job, lease)
+    record_assigned(found, job, lease)
 
 
-def tell_assigned(found: Pass, job: Job, lease: Lease) -> None:
+def record_assigned(found: Pass, job: Job, lease: Lease) -> None:
     """Add the decision of an assignment."""
     leases = [{"component": "main", "slot": lease.place.name}]
     found.lines.append({"do": "assign", "reservation": job.name, "leases": leases, "level": lease.level})
@@ -215,7 +215,7 @@ def assign_claims(world: World, found: Pass) -> None:
     for job, lease in world.leases():
         if lease.state == "claimed" and len(world.on(lease.place, "held", "revoking")) < lease.place.room:
             job.phase, lease.state, lease.assigned_at = "leased", "held", world.now
-            tell_assigned(found, job, lease)
+            record_assigned(found, job, lease)
 
 
 def relevel(world: World, found: Pass, p: int) -> None:
@@ -287,7 +287,7 @@ def take_over(world: World, found: Pass, job: Job, account: Account, victim: Job
         assign(world, found, job, new)
 
 
-def tell_waiting(world: World, found: Pass) -> dict[str, str]:
+def describe_waiting(world: World, found: Pass) -> dict[str, str]:
     """Every pending job, with the first code that applies."""
     return {job.name: waiting_code(world, found, job) for job in world.jobs.values() if job.phase == "pending"}
 

@@ -51,7 +51,7 @@ def play_plain(document: Document) -> Iterator[Document]:
     """For each instant with ticks, return these and the state after it."""
     world = build_world(document)
     for at, items in groupby(document["timeline"], key=lambda item: item["at"]):
-        ticks = [told for item in items if (told := act(world, item))]
+        ticks = [reported for item in items if (reported := act(world, item))]
         if ticks:
             yield {"at": at, "ticks": ticks, "state": describe(world)}
 
@@ -136,9 +136,9 @@ class Leniency:
     def __init__(self) -> None:
         self._claimants: set[str] = set()
 
-    def forgive(self, told: Document) -> Document:
+    def forgive(self, reported: Document) -> Document:
         """One tick's output, with all that is open made equal."""
-        lines = told["decisions"]
+        lines = reported["decisions"]
         ordered: list[Document] = []
         for _, group in groupby(lines, key=self._find_rank):
             chosen = list(group)
@@ -148,7 +148,7 @@ class Leniency:
         preemptions = [line for line in lines if line["do"] == "preempt"]
         self._claimants = (self._claimants | {line["reservation"] for line in preemptions}) - assigned
         victims = {name for line in preemptions for name in line["victims"]}
-        waiting = {name: "preempted" if name in victims else code for name, code in told["waiting"].items()}
+        waiting = {name: "preempted" if name in victims else code for name, code in reported["waiting"].items()}
         return {"decisions": ordered, "waiting": waiting}
 
     def _find_rank(self, line: Document) -> int:
@@ -164,8 +164,8 @@ def compare(
     """Describe the first difference, or return None. `plain_play`: the play of the plain scheduler, if it is known."""
     lenient = {"plain": Leniency(), "engine": Leniency()}
     plain_play = play_plain(document) if plain_play is None else plain_play
-    for told, engine in zip(plain_play, play_engine(document, player), strict=True):
-        plain = told | {"ticks": [lenient["plain"].forgive(each) for each in told["ticks"]]}
+    for reported, engine in zip(plain_play, play_engine(document, player), strict=True):
+        plain = reported | {"ticks": [lenient["plain"].forgive(each) for each in reported["ticks"]]}
         engine["ticks"] = [lenient["engine"].forgive(each) for each in engine["ticks"]]
         if plain != engine:
             return f"at {plain['at']}:\n  plain:  {json.dumps(plain)}\n  engine: {json.dumps(engine)}"
@@ -174,7 +174,7 @@ def compare(
 
 def find_kinds(instants: Iterable[Document]) -> set[str]:
     """What a play contained: the kinds of its decisions, promotions and demotions apart."""
-    lines = [line for each in instants for told in each["ticks"] for line in told["decisions"]]
+    lines = [line for each in instants for reported in each["ticks"] for line in reported["decisions"]]
     return {_kind(line) for line in lines}
 
 

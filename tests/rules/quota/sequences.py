@@ -27,9 +27,9 @@ from scheduler.model.decisions import (
     Reset,
     Terminate,
 )
-from scheduler.model.labels import Labels
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.resources import Labels
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, ROW_TYPES, Gone, Row, View
 from scheduler.policy.plan import plan

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.decisions import Assign
-from scheduler.model.labels import has_labels
 from scheduler.model.reservations import Component, Reservation
-from scheduler.model.resources import fits, subtract
+from scheduler.model.resources import fits, has_labels, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View

@@ -9,9 +9,9 @@ from tests.rules.playing import Document, act, tick, ticks
 from tests.rules.qscheduler import an_account, ask, balances, held, idle, leases, play_quota, runs
 
 RICH = an_account([10])
-Told = list[list[str]]
+Reported = list[list[str]]
 
-DECIDED: dict[str, tuple[list[Document], Document, Told]] = {
+DECIDED: dict[str, tuple[list[Document], Document, Reported]] = {
     "slot without labels; reservation without account": (
         [ask(0, "r1"), tick(0)],
         {"slots": idle("lab-1")},

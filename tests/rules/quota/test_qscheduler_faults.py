@@ -246,8 +246,8 @@ class TestRules:
         assert self.apply({"rules": {"accounts": {"A": {"balance": [4]}}}}) == {"A": [4]}
 
     def test_a_balance_that_was_set_stays_if_the_table_is_unchanged(self) -> None:
-        said = {"account": {"id": "A", "balance": [3]}}
-        assert self.apply(said, {"rules": {"scheduler": {"profile": "spread"}}}) == {"A": [3]}
+        stated = {"account": {"id": "A", "balance": [3]}}
+        assert self.apply(stated, {"rules": {"scheduler": {"profile": "spread"}}}) == {"A": [3]}
 
     def test_a_new_table_is_a_new_account(self) -> None:
         assert self.apply({"rules": {"accounts": {"B": {"balance": [4]}}}}) == {"A": [9], "B": [4]}

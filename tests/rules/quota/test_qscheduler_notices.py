@@ -14,7 +14,7 @@ def confirm(at: float, name: str, slot: str, **more: Any) -> Document:
     return act(at, "confirm", {"reservation": name, "slot": slot, **more})
 
 
-def told_idle(at: float, slot: str, **more: Any) -> Document:
+def report_idle(at: float, slot: str, **more: Any) -> Document:
     return act(at, "idle", {"slot": slot, **more})
 
 
@@ -91,7 +91,7 @@ class TestConfirm:
             tick(0),
             confirm(1, "ghost", "lab-1"),
             *ticks(1, 2),
-            told_idle(3, "lab-1"),
+            report_idle(3, "lab-1"),
             tick(3),
             slots=idle("lab-1"),
         )
@@ -159,7 +159,7 @@ class TestIdle:
         played = lab(
             ask(0, "r1", labels={"img": "2"}),
             tick(0),
-            told_idle(1, "lab-1", labels={"img": "2"}),
+            report_idle(1, "lab-1", labels={"img": "2"}),
             tick(1),
             slots=idle("lab-1", labels={"img": "1"}),
         )
@@ -169,7 +169,7 @@ class TestIdle:
         played = lab(
             ask(0, "r1"),
             tick(0),
-            *(told_idle(at, "lab-1", labels={"img": "2"}) for at in (0, 0, 7)),
+            *(report_idle(at, "lab-1", labels={"img": "2"}) for at in (0, 0, 7)),
             tick(7),
             slots=idle("lab-1", labels={"img": "1"}),
         )
@@ -181,7 +181,7 @@ class TestIdle:
             ask(0, "r1"),
             tick(0),
             confirm(1, "r1", "lab-1"),
-            told_idle(1, "lab-1", labels={"img": "2"}),
+            report_idle(1, "lab-1", labels={"img": "2"}),
             ask(2, "r2", labels={"img": "2"}),
             tick(2),
             slots=idle("lab-1", labels={"img": "1"}),
@@ -191,7 +191,7 @@ class TestIdle:
         assert played.slots == {"lab-1": "ready r2"}
 
     def test_a_lease_of_a_slot_record_counts_as_confirmed(self) -> None:
-        played = lab(told_idle(1, "lab-1"), slots=[runs("lab-1", "r1")], reservations=[held("r1")])
+        played = lab(report_idle(1, "lab-1"), slots=[runs("lab-1", "r1")], reservations=[held("r1")])
         assert played.phases == {"r1": "released"}
 
 
@@ -218,23 +218,23 @@ DATED: dict[str, tuple[list[Document], dict[str, str]]] = {
     "absent, older": ([act(12, "absent", {"reservation": "r1", "as_of": 9})], {"phase": "leased"}),
     "absent, as old": ([act(12, "absent", {"reservation": "r1", "as_of": 10})], {"phase": "released"}),
     "idle older than the confirmation": (
-        [confirm(12, "r1", "lab-1"), told_idle(13, "lab-1", as_of=11)],
+        [confirm(12, "r1", "lab-1"), report_idle(13, "lab-1", as_of=11)],
         {"phase": "leased"},
     ),
     "idle as old as the confirmation": (
-        [confirm(12, "r1", "lab-1"), told_idle(13, "lab-1", as_of=12)],
+        [confirm(12, "r1", "lab-1"), report_idle(13, "lab-1", as_of=12)],
         {"phase": "released"},
     ),
     "idle as old as a dated confirmation": (
-        [confirm(12, "r1", "lab-1", as_of=11), told_idle(13, "lab-1", as_of=11)],
+        [confirm(12, "r1", "lab-1", as_of=11), report_idle(13, "lab-1", as_of=11)],
         {"phase": "released"},
     ),
     "a confirm elsewhere that is older than what is known of that slot": (
-        [told_idle(14, "lab-2"), confirm(15, "r1", "lab-2", as_of=13)],
+        [report_idle(14, "lab-2"), confirm(15, "r1", "lab-2", as_of=13)],
         {"slot": "lab-1"},
     ),
     "a confirm elsewhere that is as old as what is known of that slot": (
-        [told_idle(14, "lab-2"), confirm(15, "r1", "lab-2", as_of=14)],
+        [report_idle(14, "lab-2"), confirm(15, "r1", "lab-2", as_of=14)],
         {"slot": "lab-2"},
     ),
     "of two confirms the newer one counts, whatever their order": (
@@ -242,7 +242,7 @@ DATED: dict[str, tuple[list[Document], dict[str, str]]] = {
         {"slot": "lab-2", "confirmed_at": "14"},
     ),
     "a time in the future counts as now": (
-        [confirm(12, "r1", "lab-1", as_of=99), told_idle(13, "lab-1", as_of=12.5)],
+        [confirm(12, "r1", "lab-1", as_of=99), report_idle(13, "lab-1", as_of=12.5)],
         {"phase": "released"},
     ),
 }
@@ -263,8 +263,8 @@ def test_a_newer_notice_counts_and_an_equal_one_and_an_older_one_is_ignored(case
 
 def test_labels_of_an_older_idle_notice_do_not_count() -> None:
     played = lab(
-        told_idle(5, "lab-1", labels={"img": "2"}),
-        told_idle(6, "lab-1", labels={"img": "3"}, as_of=4),
+        report_idle(5, "lab-1", labels={"img": "2"}),
+        report_idle(6, "lab-1", labels={"img": "3"}, as_of=4),
         slots=idle("lab-1"),
     )
     assert played.state["slots"][0]["labels"] == {"img": "2"}
@@ -291,7 +291,7 @@ def test_a_reservation_fails_after_max_unconfirmed_assignments() -> None:
 
 def test_a_timeout_of_0_changes_nothing_in_what_notices_do() -> None:
     parts = {**TWO, "scheduler": {"confirm_timeout": 0}}
-    assert lab(ask(0, "r1"), tick(0), told_idle(0, "lab-1"), **parts).phases == {"r1": "leased"}
+    assert lab(ask(0, "r1"), tick(0), report_idle(0, "lab-1"), **parts).phases == {"r1": "leased"}
 
 
 def test_notices_request_a_tick() -> None:

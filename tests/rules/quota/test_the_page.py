@@ -33,7 +33,7 @@ def tick(at: float) -> Document:
     return {"at": at, "tick": True}
 
 
-def say(line: Document) -> str:
+def state(line: Document) -> str:
     match line["do"]:
         case "assign":
             return f"{line['reservation']} on {line['leases'][0]['slot']} at {line['level']}"
@@ -187,16 +187,16 @@ CASES: dict[str, tuple[Document, list[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_of_the_source(name: str) -> None:
     document, expected = CASES[name]
-    told = [
+    reported = [
         word
         for each in play_plain(document)
         for ticked in each["ticks"]
         for word in [
-            *(say(line) for line in ticked["decisions"]),
+            *(state(line) for line in ticked["decisions"]),
             *(f"{job} waits {code}" for job, code in ticked["waiting"].items()),
         ]
     ]
-    assert told == expected
+    assert reported == expected
 
 
 CHARGES: dict[str, tuple[Document, list[float], list[float], list[float]]] = {

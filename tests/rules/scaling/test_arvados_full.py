@@ -3,7 +3,7 @@
 import pytest
 
 from tests.rules.arvados import EIGHT, SLOW, a_case, an_outage, c, t, types
-from tests.rules.playing import Cases, a_holder, a_pool, a_slot, act, play_out, submit, tick, ticks, told
+from tests.rules.playing import Cases, a_holder, a_pool, a_slot, act, play_out, reported, submit, tick, ticks
 
 CASES: Cases = {
     # ---- one pass
@@ -271,7 +271,7 @@ def test_one_pass_places_reservations_and_a_full_pool_makes_headroom(name: str) 
 
 
 def test_slots_of_other_pools_do_not_drain_for_a_full_pool() -> None:
-    assert told(
+    assert reported(
         c(3, 3),
         tick(0),
         pools={
@@ -283,7 +283,7 @@ def test_slots_of_other_pools_do_not_drain_for_a_full_pool() -> None:
 
 
 def test_of_several_pools_that_make_headroom_the_first_configured_one_drains_first() -> None:
-    assert told(
+    assert reported(
         submit(0, "m1", system="mac", resources={"cpus": 3}),
         submit(1, "l1", resources={"cpus": 3}),
         tick(1),

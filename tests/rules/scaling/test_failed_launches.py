@@ -13,10 +13,10 @@ from tests.rules.playing import (
     a_slot,
     act,
     play_out,
+    reported,
     submit,
     tick,
     ticks,
-    told,
 )
 
 OTHER = "aarch64-linux"
@@ -75,7 +75,7 @@ def test_any_other_answer_resets_the_back_off_to_0() -> None:
 
 
 def test_launches_of_one_tick_that_are_throttled_count_as_one_refusal() -> None:
-    assert told(an_outage("throttled"), submit(0, "r1", "r2", "r3"), *ticks(0, 1, 3.4, 3.5))[1:] == [
+    assert reported(an_outage("throttled"), submit(0, "r1", "r2", "r3"), *ticks(0, 1, 3.4, 3.5))[1:] == [
         ["launch linux-1 demand", "launch linux-2 demand", "launch linux-3 demand"]
         + [f"r{n} waits booting" for n in (1, 2, 3)],
         [f"r{n} waits throttled" for n in (1, 2, 3)],
@@ -128,11 +128,11 @@ def test_after_the_outage_all_slots_are_there_again() -> None:
 @pytest.mark.parametrize("error", ["capacity", "quota", "throttled", "misconfigured"])
 @pytest.mark.parametrize("pool", [{"min_slots": 1}, {"target_warm_slots": 1}])
 def test_launch_back_offs_apply_to_minimum_and_warm_pool_too(error: str, pool: Document) -> None:
-    assert [len(each) for each in told(an_outage(error), *ticks(0, 0.5, 0.9), pool=pool)] == [1, 0, 0]
+    assert [len(each) for each in reported(an_outage(error), *ticks(0, 0.5, 0.9), pool=pool)] == [1, 0, 0]
 
 
 def test_a_launch_back_off_applies_to_no_other_pool() -> None:
-    assert told(
+    assert reported(
         an_outage("throttled"),
         submit(0, "r1"),
         tick(0),
@@ -143,14 +143,14 @@ def test_a_launch_back_off_applies_to_no_other_pool() -> None:
 
 
 def test_another_pool_of_the_same_system_launches_instead() -> None:
-    assert told(an_outage("capacity"), submit(0, "r1"), *ticks(0, 1), pools={"linux": a_pool(), "spare": a_pool()})[
+    assert reported(an_outage("capacity"), submit(0, "r1"), *ticks(0, 1), pools={"linux": a_pool(), "spare": a_pool()})[
         1
     ] == ["launch spare-1 demand", "r1 waits booting"]
 
 
 def test_each_launch_of_a_tick_counts_towards_the_maximum_after_a_back_off() -> None:
     """Each launch of a tick counts, refused or not; none is tried a second time in that tick."""
-    assert told(an_outage("capacity"), submit(0, "r1", "r2", "r3"), tick(0), pool={"max_slots": 2}) == [
+    assert reported(an_outage("capacity"), submit(0, "r1", "r2", "r3"), tick(0), pool={"max_slots": 2}) == [
         [
             "launch linux-1 demand",
             "launch linux-2 demand",
@@ -163,7 +163,7 @@ def test_each_launch_of_a_tick_counts_towards_the_maximum_after_a_back_off() -> 
 
 def test_a_quota_back_off_ends_when_fewer_slots_are_active_than_at_the_refusal() -> None:
     """Two others are active at the refusal; one of them ends after 10 s."""
-    assert told(
+    assert reported(
         an_outage("quota", 5),
         submit(0, "r1"),
         *ticks(0, 5, 9.9),
@@ -181,7 +181,7 @@ def test_a_quota_back_off_ends_when_fewer_slots_are_active_than_at_the_refusal()
 
 
 def test_the_first_launch_after_a_quota_back_off_goes_alone() -> None:
-    assert told(an_outage("quota", 5), submit(0, "r1", "r2"), *ticks(0, 60, 61, 70), cloud={"launch": 5}) == [
+    assert reported(an_outage("quota", 5), submit(0, "r1", "r2"), *ticks(0, 60, 61, 70), cloud={"launch": 5}) == [
         ["launch linux-1 demand", "launch linux-2 demand", "r1 waits booting", "r2 waits booting"],
         ["r1 waits at_quota", "r2 waits at_quota"],
         ["r1 waits at_quota", "r2 waits at_quota"],
@@ -190,7 +190,7 @@ def test_the_first_launch_after_a_quota_back_off_goes_alone() -> None:
 
 
 def test_after_the_answer_to_the_first_launch_the_others_follow() -> None:
-    assert told(an_outage("quota", 5), submit(0, "r1", "r2"), *ticks(0, 60, 61), cloud={"boot": 30}) == [
+    assert reported(an_outage("quota", 5), submit(0, "r1", "r2"), *ticks(0, 60, 61), cloud={"boot": 30}) == [
         ["launch linux-1 demand", "launch linux-2 demand", "r1 waits booting", "r2 waits booting"],
         ["launch linux-1 demand", "r1 waits booting", "r2 waits at_quota"],
         ["launch linux-2 demand", "r1 waits booting", "r2 waits booting"],
@@ -198,7 +198,7 @@ def test_after_the_answer_to_the_first_launch_the_others_follow() -> None:
 
 
 def test_the_simulated_quota_refuses_launches_beyond_its_number_of_machines() -> None:
-    assert told(submit(0, "r1", "r2", "r3"), *ticks(0, 1, 61), cloud={"quota": 2, "boot": 99}) == [
+    assert reported(submit(0, "r1", "r2", "r3"), *ticks(0, 1, 61), cloud={"quota": 2, "boot": 99}) == [
         ["launch linux-1 demand", "launch linux-2 demand", "launch linux-3 demand"]
         + [f"r{n} waits booting" for n in (1, 2, 3)],
         ["r1 waits booting", "r2 waits booting", "r3 waits at_quota"],

@@ -14,9 +14,9 @@ from tests.rules.playing import (
     a_wish,
     act,
     play_out,
+    reported,
     submit,
     tick,
-    told,
 )
 
 SLOW = {"boot": 5, "terminate": 5}
@@ -66,7 +66,7 @@ def test_the_next_machine_of_a_declined_slot_is_another_one_although_it_was_used
 def test_a_slot_that_a_record_lists_as_declined_is_not_used() -> None:
     """The record does not contain how often the machine was used."""
     waiting = a_wish("r1", declined=["linux-1"])
-    assert told(tick(0), slots=[a_slot("linux-1"), a_slot("linux-2")], reservations=[waiting]) == [
+    assert reported(tick(0), slots=[a_slot("linux-1"), a_slot("linux-2")], reservations=[waiting]) == [
         ["assign r1 linux-2"]
     ]
 
@@ -76,7 +76,7 @@ def test_a_host_at_max_uses_with_an_unknown_occupant_is_not_drained() -> None:
     rest.
     """
     hosts = {"lab": {"system": SYSTEM, "provider": "static", "lease_ttl": 0, "max_uses": 1}}
-    assert told(
+    assert reported(
         submit(0, "r1"),
         tick(0),
         act(1, "confirm", {"reservation": "nobody-knows", "slot": "lab-1"}),

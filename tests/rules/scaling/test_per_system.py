@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.validation import InvalidInputError
-from tests.rules.playing import Document, a_pool, a_scenario, a_slot, act, play_out, submit, tick, ticks, told
+from tests.rules.playing import Document, a_pool, a_scenario, a_slot, act, play_out, reported, submit, tick, ticks
 
 POOLS = {"linux": a_pool(max_slots=2), "mac": a_pool(system="macos", max_slots=2)}
 
@@ -16,7 +16,7 @@ def both(at: float, name: str, **fields: Any) -> list[Document]:
 
 
 def test_each_system_has_its_own_queue() -> None:
-    assert told(
+    assert reported(
         *both(0, "old"),
         *both(1, "urgent", priority=9),
         tick(2),
@@ -27,7 +27,7 @@ def test_each_system_has_its_own_queue() -> None:
 
 
 def test_a_request_that_names_a_pool_is_in_the_queue_of_its_system() -> None:
-    assert told(
+    assert reported(
         {"at": 0, "submit": [{"id": "old", "pool": "mac"}, {"id": "urgent", "pool": "mac", "priority": 9}]},
         tick(0),
         pools=POOLS,
@@ -39,7 +39,7 @@ def test_a_request_that_names_a_pool_is_in_the_queue_of_its_system() -> None:
 def test_backfill_off_blocks_its_own_queue_only() -> None:
     big, small = {"resources": {"cpus": 4}}, {"resources": {"cpus": 1}}
     pool = {"max_slots": 1, "resources": {"cpus": 4}}
-    assert told(
+    assert reported(
         *both(0, "big", **big),
         *both(0, "small", **small),
         tick(0),
@@ -56,7 +56,7 @@ def test_backfill_off_blocks_its_own_queue_only() -> None:
 
 def test_the_profile_is_that_of_the_system() -> None:
     pools = {"linux": a_pool(max_leases_per_slot=9), "mac": a_pool(system="macos", max_leases_per_slot=9)}
-    assert told(
+    assert reported(
         *both(0, "r1"),
         *both(0, "r2"),
         tick(0),
@@ -70,10 +70,10 @@ def test_max_slots_of_a_system_counts_its_pools_and_the_common_one_counts_all() 
     pools = {"linux": a_pool(), "mac": a_pool(system="macos"), "mini": a_pool(system="macos")}
     asked = [*both(0, "r1"), *both(0, "r2"), *both(0, "r3")]
     own = {"system": {"macos": {"max_slots": 2}}}
-    launched = [each for each in told(*asked, tick(0), pools=pools, scheduler=own)[0] if "launch" in each]
+    launched = [each for each in reported(*asked, tick(0), pools=pools, scheduler=own)[0] if "launch" in each]
     assert launched == [f"launch {name} demand" for name in ("linux-1", "linux-2", "linux-3", "mac-1", "mac-2")]
     both_limits = {**own, "max_slots": 4}
-    launched = [each for each in told(*asked, tick(0), pools=pools, scheduler=both_limits)[0] if "launch" in each]
+    launched = [each for each in reported(*asked, tick(0), pools=pools, scheduler=both_limits)[0] if "launch" in each]
     assert launched == [f"launch {name} demand" for name in ("linux-1", "linux-2", "linux-3", "mac-1")]
 
 

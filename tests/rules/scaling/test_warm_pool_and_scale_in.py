@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.rules.playing import Cases, a_holder, a_pool, a_scenario, a_slot, play_out, submit, tick, ticks, told
+from tests.rules.playing import Cases, a_holder, a_pool, a_scenario, a_slot, play_out, reported, submit, tick, ticks
 
 OTHER = "aarch64-linux"
 
@@ -185,6 +185,6 @@ def test_minimum_and_warm_slots_are_launched_and_idle_slots_drain(name: str) -> 
 
 def test_minimum_and_warm_pool_are_bounded_by_the_maximum_over_all_pools() -> None:
     pools = {"linux": a_pool(min_slots=2), "arm": a_pool(system=OTHER, target_warm_slots=3)}
-    assert told(tick(0), pools=pools, scheduler={"max_slots": 3}) == [
+    assert reported(tick(0), pools=pools, scheduler={"max_slots": 3}) == [
         ["launch linux-1 minimum", "launch linux-2 minimum", "launch arm-1 warm"]
     ]

@@ -1,0 +1,15 @@
+"""Why the reservations of one demand wait in a kept cycle."""
+
+from typing import NamedTuple
+
+from scheduler.model.waits import Reason
+
+
+class Refusal(NamedTuple):
+    """Why the reservations of one demand wait."""
+
+    reason: Reason
+    is_withheld: bool
+    """Whether only `max_slots` or EC2's quota withholds a launch."""
+    is_misfit: bool
+    """Whether no slot could hold the demand, even empty."""
