@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
-from scheduler.model.slots import Slot, slot_order
+from scheduler.model.slots import Slot
 from scheduler.model.transitions import SLOT_STATES
 from scheduler.model.view import View
 
@@ -41,6 +41,11 @@ class SlotFilter:
             texts["state"] = ""
         return cls(**texts, text=query.get("text", "")[:_MOST_TEXT], page=int(given), fault=fault)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the filter leaves out any slot."""
+        return bool(self.pool or self.zone or self.state or self.account or self.text)
+
     def query(self, page: int) -> str:
         """Return the query of the address for another page of the same filter."""
         values = {"pool": self.pool, "zone": self.zone, "state": self.state, "account": self.account, "text": self.text}
@@ -51,16 +56,11 @@ def find_rows(view: View, wanted: SlotFilter) -> tuple[list[dict[str, Any]], int
     """Return the rows of one page of the table, and the number of all slots that match. Slots are sorted by pool and
     number. A page beyond the end is the last one.
     """
-    found = [slot for slot in view.slots.values() if _matches(view, slot, wanted)]
-    found.sort(key=lambda slot: (slot.pool, slot_order(slot.id)))
+    ordered = (slot for pool in sorted(view.pools) for slot in view.list_slots(pool))
+    found = [slot for slot in ordered if _matches(view, slot, wanted)] if wanted.is_narrow else list(ordered)
     last = max(1, -(-len(found) // PAGE_ROWS))
     first = (min(wanted.page, last) - 1) * PAGE_ROWS
     return [_describe(view, slot) for slot in found[first : first + PAGE_ROWS]], len(found)
-
-
-def clamp(wanted: SlotFilter, found: int) -> SlotFilter:
-    """Return the filter with a page that exists."""
-    return replace(wanted, page=min(wanted.page, max(1, -(-found // PAGE_ROWS))))
 
 
 def _matches(view: View, slot: Slot, wanted: SlotFilter) -> bool:
@@ -96,7 +96,7 @@ def count_fleet(view: View) -> dict[str, Any]:
         "leased": len(view.leases_on),
         "pending": len(view.by_phase["pending"]),
         "price": sum(slot.price or 0.0 for slot in view.slots.values()),
-        "pools": sorted({slot.pool for slot in view.slots.values()}),
+        "pools": sorted(view.pools),
         "zones": sorted({slot.zone for slot in view.slots.values() if slot.zone}),
         "accounts": sorted(view.accounts),
         "all_states": SLOT_STATES,

@@ -63,12 +63,12 @@ class PrincipalReader:
             return self._known
 
     def look_again(self) -> None:
-        """Read the database again, for a principal or a key that may be new. Nothing happens if the copy is younger
-        than AGAIN_SECONDS, so that wrong keys cannot keep the database busy.
+        """Read the database again, for a principal or a key that may be new: at the earliest AGAIN_SECONDS after the
+        last time, so that wrong keys cannot keep the database busy. Call it in a thread that may wait.
         """
-        if self.monotonic() - self._tried_at >= AGAIN_SECONDS:
-            self.forget()
-            self.read()
+        time.sleep(max(0.0, self._tried_at + AGAIN_SECONDS - self.monotonic()))
+        self.forget()
+        self.read()
 
     def forget(self) -> None:
         """Read the database at the next use, because a principal has just changed."""
