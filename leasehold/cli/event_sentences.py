@@ -22,8 +22,14 @@ def describe_event(event: "Event") -> str:
     """Return an event as text: a sentence, if this kind of event has one, and the other details as `key=value`."""
     sentence = _find_sentence(event)
     rest = {key: value for key, value in event.detail.items() if not (sentence and key in _IN_SENTENCES)}
-    details = " ".join(f"{key}={value}" for key, value in rest.items() if value not in (None, "", []))
+    details = " ".join(f"{key}={_show(value)}" for key, value in rest.items() if value not in (None, "", []))
     return "  ".join(filter(None, (sentence, details)))
+
+
+def _show(value: object) -> object:
+    if isinstance(value, list):
+        return ",".join(map(str, map(_show, value)))
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _find_sentence(event: "Event") -> str:

@@ -32,17 +32,17 @@ async def change(
     `act` gets a client that acts as the caller. A refusal, or an answer that did not come, is an outcome and no error:
     one bad item must not hide the outcomes of the others.
     """
-    services, who = backend(request), caller(request)
-    refusal = who.find_refusal(verb)
+    services, sender = backend(request), caller(request)
+    refusal = sender.find_refusal(verb)
     if refusal is not None:
         return Outcome(about, ok=False, text=refusal)
     try:
-        answer = await act(await services.client(who))
+        answer = await act(await services.client(sender))
     except LeaseholdError as error:
-        services.log_change(who, verb, about, error)
+        services.log_change(sender, verb, about, error)
         late = "; it is not known whether it was carried out" if isinstance(error, NotAnswered) else ""
         return Outcome(about, ok=False, text=f"{error}{late}")
-    services.log_change(who, verb, about, answer)
+    services.log_change(sender, verb, about, answer)
     text = describe(answer) if describe is not None and isinstance(answer, Answer) else _describe(answer)
     return Outcome(about, ok=True, text=text)
 

@@ -53,16 +53,23 @@ class UnitOfWork:
     """
 
     def __init__(
-        self, transaction: Transaction, cause: Cause, term: int | None = None, principal: Principal | None = None
+        self,
+        transaction: Transaction,
+        cause: Cause,
+        term: int | None = None,
+        principal: Principal | None = None,
+        *,
+        tick: int = 0,
     ) -> None:
         """Begin a unit of work in this transaction, without rows.
 
         `cause`: the cause that events get. `term`: the leader's term, which events get so that their order can be
-        checked. `principal`: the sender of the request that is carried out, whose name events get; None: there is no
-        signed request.
+        checked. `tick`: the number of the tick in its term, which events get too; 0: no tick. `principal`: the sender
+        of the request that is carried out, whose name events get; None: there is no signed request.
         """
         self.principal = principal
-        self.transaction, self.cause, self._term = transaction, cause, term
+        self.transaction, self.cause = transaction, cause
+        self._origin = ({} if term is None else {"term": term}) | ({"tick": tick} if tick else {})
         self.now = transaction.now()
         self.reservations: dict[str, Reservation] = {}
         self.slots: dict[str, Slot] = {}
@@ -215,9 +222,11 @@ class UnitOfWork:
         self._deleted.append(row)
 
     def add_event(self, event: Event) -> None:
-        """Stage an event. It gets the leader's term and the name of the sender of the request, if there are any."""
-        if self._term is not None:
-            event = msgspec.structs.replace(event, detail={**event.detail, "term": self._term})
+        """Stage an event. It gets the leader's term, the number of the tick and the name of the sender of the request,
+        if there are any.
+        """
+        if self._origin:
+            event = msgspec.structs.replace(event, detail={**event.detail, **self._origin})
         self._events.append(self.sign(event))
 
     def sign(self, event: Event) -> Event:

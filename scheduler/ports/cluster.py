@@ -37,12 +37,14 @@ class DatabaseWentBackError(StoreUnavailableError):
 
 class LeaderTerm(msgspec.Struct, frozen=True):
     """One leadership: the number of the term and the process that leads. Each new leader gets a higher term.
-    `ticked_at`: time at which the last tick was committed; 0 = never.
+    `ticked_at`: time at which the last tick was committed; 0 = never. `tick`: number of the present tick in the term,
+    from 1; 0 outside of a tick. It is not stored.
     """
 
     term: int
     holder: str
     ticked_at: float = 0.0
+    tick: int = 0
 
 
 class ClusterNumbers(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,16 +76,16 @@ async def change_slot(request: Request) -> Response:
     name, verb = request.path_params["slot"], request.path_params["verb"]
     if verb not in VERBS:
         raise HTTPException(404, f"There is no request {verb[:40]}.")
-    who, services = caller(request), backend(request)
-    if refusal := who.find_refusal(verb):
+    sender, services = caller(request), backend(request)
+    if refusal := sender.find_refusal(verb):
         return await _panel(request, name, problem=f"Nothing was changed: {refusal}.")
     try:
-        client = await services.client(who)
+        client = await services.client(sender)
         answer = await getattr(client, verb)(name)
     except LeaseholdError as error:
-        services.log_change(who, verb, name, error)
+        services.log_change(sender, verb, name, error)
         return await _panel(request, name, problem=f"Nothing was changed: {error}")
-    services.log_change(who, verb, name, answer)
+    services.log_change(sender, verb, name, answer)
     await services.feed.refresh()
     return await _panel(request, name, done=f"{name} {VERBS[verb]}.")
 

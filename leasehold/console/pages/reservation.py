@@ -31,7 +31,7 @@ async def show_reservation(request: Request) -> Response:
     row = await _find(request, name)
     events, lost = await _read_events(request, name)
     template = "reservation_course.html" if request.headers.get("hx-target") == "course" else "reservation.html"
-    who = caller(request)
+    sender = caller(request)
     return render(
         request,
         template,
@@ -41,7 +41,7 @@ async def show_reservation(request: Request) -> Response:
         events=make_rows(events),
         lost=lost,
         is_over=row.phase in ENDED,
-        refusals={verb: who.find_refusal(verb) for verb in VERBS},
+        refusals={verb: sender.find_refusal(verb) for verb in VERBS},
     )
 
 
@@ -156,9 +156,9 @@ def _format_request(row: Reservation) -> str:
 
 def _find_refusal(request: Request, found: Explanation) -> str | None:
     """Return why the caller may not make the smallest change, or None."""
-    who = caller(request)
+    sender = caller(request)
     verbs = [action.verb for each in (found.change.actions if found.change else ()) if (action := find_action(each))]
-    return next((refusal for verb in verbs if (refusal := who.find_refusal(verb))), None)
+    return next((refusal for verb in verbs if (refusal := sender.find_refusal(verb))), None)
 
 
 PAGE: Final = Page(

@@ -22,7 +22,7 @@ MOST_DECISIONS: Final = 60
 
 async def show_rules(request: Request) -> Response:
     """Show the rules in force in an editor, and their history."""
-    client, who = await backend(request).client(caller(request)), caller(request)
+    client, sender = await backend(request).client(caller(request)), caller(request)
     found = await client.rules(VERSIONS)
     return render(
         request,
@@ -30,8 +30,8 @@ async def show_rules(request: Request) -> Response:
         page="what-if",
         rules=found,
         text=format_toml(found.document),
-        preview_refusal=who.find_refusal("preview"),
-        apply_refusal=who.find_refusal("apply"),
+        preview_refusal=sender.find_refusal("preview"),
+        apply_refusal=sender.find_refusal("apply"),
     )
 
 

@@ -83,7 +83,7 @@ def commit(
         left -= len(each)
         with store.transaction() as transaction:
             transaction.note_tick(leader_term, planned_at)  # promise: term-checked
-            work = UnitOfWork(transaction, "tick", leader_term.term)
+            work = UnitOfWork(transaction, "tick", leader_term.term, tick=leader_term.tick)
             work.load(
                 reservations=[
                     name for decision in each if not isinstance(decision, _PARTS) for name in reservations_of(decision)

@@ -32,6 +32,8 @@ class Leader:
     process: str = ""
     """The name of this scheduler process in reports: `host:pid`."""
     leader_term: LeaderTerm | None = None
+    ticks: int = 0
+    """Number of ticks that this process has begun in its present term."""
     repaired_at: float | None = None
     """When this process last searched Redis for keys of a wrong type, by `clock`; None if it is due at the next tick,
     since there was no search yet or a tick failed.
@@ -68,12 +70,15 @@ class Leader:
 
 def take_leader_term(ports: Ports, leader: Leader, present: LeaderTerm | None = None) -> LeaderTerm:
     """Return the term under which this process may write: its earlier term if no other process led since, else a new,
-    higher one. `present`: the term in the database, if the caller has read it already.
+    higher one. Call it once in each tick, because it counts the ticks of the term. `present`: the term in the database,
+    if the caller has read it already.
     """
     present = present or ports.store.load_leader_term()
     mine = leader.leader_term
     if mine is None or (present.term, present.holder) != (mine.term, mine.holder):
         with ports.store.transaction() as transaction:
             mine = transaction.take_term(leader.holder)  # promise: term-grows
+        leader.ticks = 0
     leader.leader_term = mine
-    return msgspec.structs.replace(mine, ticked_at=present.ticked_at)
+    leader.ticks += 1
+    return msgspec.structs.replace(mine, ticked_at=present.ticked_at, tick=leader.ticks)
