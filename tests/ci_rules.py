@@ -12,8 +12,9 @@ import pytest
 NO_INDEX: Final = "no package index can be reached"
 NO_ENGINE: Final = "no container engine with Compose and the base images"
 NO_SYSTEMD: Final = "no systemd-analyze"
+NO_CHROMIUM: Final = "no Chromium with its driver"
 ONE_USER: Final = "the tests may not switch users"
-ALLOWED: Final = frozenset({NO_INDEX, NO_ENGINE, NO_SYSTEMD, ONE_USER})
+ALLOWED: Final = frozenset({NO_INDEX, NO_ENGINE, NO_SYSTEMD, NO_CHROMIUM, ONE_USER})
 
 
 def find_skipped(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:

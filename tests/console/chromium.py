@@ -1,0 +1,111 @@
+"""Debian's Chromium, driven by Selenium. Nothing is downloaded: both programs must be installed."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.ci_rules import NO_CHROMIUM
+from tests.system.processes import wait_for
+
+OPTIONS: Final = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+R = TypeVar("R")
+
+
+class Window:
+    """One window of a browser."""
+
+    def __init__(self, driver: webdriver.Chrome, origin: str) -> None:
+        self.driver, self.origin = driver, origin
+
+    def open(self, path: str) -> None:
+        """Show a page of the console."""
+        self.driver.get(f"{self.origin}{path}")
+
+    def find(self, selector: str) -> WebElement:
+        """Return the first shown element of this selector, as soon as there is one."""
+        return wait_for(lambda: next(iter(self.find_all(selector)), None), f"{selector} on the page\n{self.describe()}")
+
+    def find_all(self, selector: str) -> list[WebElement]:
+        """Return the shown elements of this selector."""
+        return self.settled(
+            lambda: [each for each in self.driver.find_elements(By.CSS_SELECTOR, selector) if each.is_displayed()]
+        )
+
+    def click(self, selector: str) -> None:
+        """Click an element, again if the page has just replaced it."""
+        self.settled(lambda: self.find(selector).click())
+
+    def text(self, selector: str) -> str:
+        """Return the text of the shown elements."""
+        return self.settled(lambda: "\n".join(each.text for each in self.find_all(selector)))
+
+    def await_text(self, selector: str, text: str) -> None:
+        """Return as soon as the elements show this text."""
+        wait_for(lambda: text in self.text(selector), f"{text!r} in {selector}\n{self.describe()}")
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Return the value of a JavaScript expression."""
+        return self.driver.execute_script(f"return {script}", *arguments)
+
+    def settled(self, act: Callable[[], R]) -> R:
+        """Return what `act` returns. It is repeated while the page replaces the elements that it uses."""
+        for _ in range(20):
+            try:
+                return act()
+            except StaleElementReferenceException:
+                continue
+        return act()
+
+    def errors(self) -> list[str]:
+        """Return the errors in the browser's log since the last call."""
+        lines = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [each["message"] for each in lines if each["level"] == "SEVERE"]
+
+    def describe(self) -> str:
+        """Return address and text of the page, for the message of a failure."""
+        body = self.driver.find_elements(By.TAG_NAME, "body")
+        return f"{self.driver.current_url}: {body[0].text[:2000] if body else ''}"
+
+
+@contextmanager
+def open_window(origin: str, *, width: int = 1280, dark: bool = False) -> Iterator[Window]:
+    """Open a window of a browser with a profile of its own. Skip the test if no Chromium is installed."""
+    browser, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
+    if browser is None or driver_path is None:
+        pytest.skip(NO_CHROMIUM)
+    with tempfile.TemporaryDirectory(prefix="leasehold-chromium-", ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = browser
+        for option in (*OPTIONS, f"--user-data-dir={profile}", f"--window-size={max(500, width)},900"):
+            options.add_argument(option)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        service = Service(driver_path, env={**os.environ, "HOME": str(Path(profile))})
+        driver = webdriver.Chrome(options=options, service=service)
+        try:
+            scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            yield Window(driver, origin)
+        finally:
+            driver.quit()
