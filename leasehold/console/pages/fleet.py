@@ -140,7 +140,7 @@ PAGE: Final = Page(
     "fleet",
     "Fleet",
     "/fleet",
-    100,
+    10,
     [
         Route("/fleet", show_fleet),
         Route("/fleet/slots.json", send_slots),

@@ -25,6 +25,8 @@ from scheduler.model.reservations import is_over
 from scheduler.model.transitions import ENDED
 
 TOPIC: Final = "reservations"
+MOST_NAMED: Final = 200
+"""The most changed reservations that one update names. Beyond it, every page of a reservation loads itself again."""
 REQUESTS_AT_ONCE: Final = 8
 """The most requests of one bulk change that are sent at the same time."""
 
@@ -157,7 +159,9 @@ def _make_encoder(feed: Feed) -> Encode:
             return None
         with feed.lock:
             counts = count_phases(feed.view)
-        return encode_event(TOPIC, dict(counts))
+        ids = sorted(changed.of("reservations"))
+        is_all = changed.is_reset or len(ids) > MOST_NAMED
+        return encode_event(TOPIC, {"counts": dict(counts), "ids": [] if is_all else ids, "all": is_all})
 
     return encode
 

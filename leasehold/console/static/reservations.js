@@ -4,20 +4,29 @@
   const { prefix, ask, toast } = window.leasehold;
   const RELOAD_MS = 2000;
 
-  // The parts that change with time load themselves again, at most every two seconds, and not while somebody selects.
+  // The parts that change with time load themselves again, at most every two seconds, and not while a person selects
+  // or answers a question. The page of one reservation does it only when this reservation has changed: its explanation
+  // costs a worker more than a row.
   let due = null;
+  let isConcerned = false;
   document.addEventListener("live:reservations", (event) => {
-    showCounts(typeof event.detail === "string" ? JSON.parse(event.detail) : event.detail);
-    if (due) return;
-    due = setTimeout(() => {
-      due = null;
-      document.querySelectorAll("[data-changes]").forEach((each) => {
-        const isBusy = each.contains(document.activeElement) && document.activeElement.matches("input, select, textarea, button");
-        const isWaiting = document.querySelector("#why form") !== null && document.querySelector("dialog[open]") !== null;
-        if (!isBusy && !isWaiting && checked().length === 0) htmx.trigger(each, "reload");
-      });
-    }, RELOAD_MS);
+    const update = JSON.parse(event.detail);
+    showCounts(update.counts);
+    const course = document.querySelector("[data-reservation]");
+    isConcerned ||= !course || update.all || update.ids.includes(course.dataset.reservation);
+    if (due || !isConcerned) return;
+    due = setTimeout(reload, RELOAD_MS);
   });
+
+  function reload() {
+    due = null;
+    if (document.querySelector("dialog[open]") || checked().length) {
+      due = setTimeout(reload, RELOAD_MS);
+      return;
+    }
+    isConcerned = false;
+    document.querySelectorAll("[data-changes]").forEach((each) => htmx.trigger(each, "reload"));
+  }
 
   function showCounts(counts) {
     let total = 0;
