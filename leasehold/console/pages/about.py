@@ -1,4 +1,4 @@
-"""The page About: who is logged in with which rights, and the state of the connections. It is the smallest page of the
+"""The page About: the caller and its rights, and the number of rows in the view. It is the smallest page of the
 console, and an example of their form.
 """
 
