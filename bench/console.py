@@ -277,11 +277,13 @@ def count_commands(client: Any) -> dict[str, int]:
 def print_pages(console: Console) -> None:
     """Print how long the first page and the document of all slots take, while slots change."""
     for path in ("/fleet", "/fleet/slots.json", "/fleet/table?text=r-77"):
+        before = console.cpu_seconds()
         found = [console.fetch(path) for _ in range(PAGES)]
+        cpu = (console.cpu_seconds() - before) / PAGES
         times = sorted(each for _, each in found)
         print(
             f"{path}: p50 {1000 * statistics.median(times):.0f} ms, p95 {1000 * times[int(0.95 * PAGES)]:.0f} ms,"
-            f" {len(found[-1][0]) / 1000:.0f} kB"
+            f" CPU {1000 * cpu:.0f} ms, {len(found[-1][0]) / 1000:.0f} kB"
         )
 
 

@@ -84,7 +84,7 @@ class Backend:
                     continue
 
     def log_change(self, caller: Caller, verb: str, about: str, answer: object) -> None:
-        """Write a line about a change that somebody requested: the person, the verb, the id of what it is about, and
+        """Write a line about a change that was requested: the person, the verb, the id of what it is about, and
         the outcome. `answer`: the answer of the worker, or the error that was raised.
         """
         ok = getattr(answer, "ok", None)

@@ -1,4 +1,4 @@
-"""Who gets in, and with which rights."""
+"""The ways into the console, and the rights that each gives."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""The page About: the present caller and its rights, and the state of the connections. It is the smallest page of the
+"""The page About: the caller and its rights, and the number of rows in the view. It is the smallest page of the
 console, and an example of their form.
 """
 
@@ -14,7 +14,7 @@ from scheduler.model.rights import ROLES_BY_VERB
 
 async def show_about(request: Request) -> Response:
     """Show the caller, its rights, and the number of rows of the view by kind."""
-    feed, sender = backend(request).feed, caller(request)
+    feed, who = backend(request).feed, caller(request)
     await feed.refresh()
     with feed.lock:
         counts = [
@@ -22,7 +22,7 @@ async def show_about(request: Request) -> Response:
             ("Reservations", len(feed.view.reservations)),
             ("Accounts", len(feed.view.accounts)),
         ]
-    rights = [(verb, sender.find_refusal(verb)) for verb in sorted(ROLES_BY_VERB)]
+    rights = [(verb, who.find_refusal(verb)) for verb in sorted(ROLES_BY_VERB)]
     return render(request, "about.html", page="about", counts=counts, rights=rights)
 
 

@@ -13,6 +13,7 @@ from leasehold.console.fleet_document import TOPIC, FleetDocument
 from leasehold.console.fleet_table import PAGE_ROWS, SlotFilter, count_fleet, find_rows
 from leasehold.console.page import Page, backend, caller, render
 from leasehold.errors import LeaseholdError, Unavailable
+from leasehold.web.feed import Feed
 from scheduler.model.slots import Slot
 from scheduler.ports import EventFilter
 
@@ -35,13 +36,19 @@ async def show_fleet(request: Request) -> Response:
     feed = backend(request).feed
     await feed.refresh()
     wanted = SlotFilter.read(request.query_params)
-    with feed.lock:
-        values = count_fleet(feed.view)
-        rows, found = find_rows(feed.view, wanted)
+    values, (rows, found) = await backend(request).run_plain(_read_fleet, feed, wanted)
     chosen = request.query_params.get("slot", "")
     return render(
         request, "fleet.html", page="fleet", topic=TOPIC, chosen=chosen, **values, **_table(wanted, rows, found)
     )
+
+
+def _read_fleet(feed: Feed, wanted: SlotFilter) -> tuple[dict[str, Any], tuple[list[Any], int]]:
+    """Return the figures of the fleet, and the rows of the table with their number. A search takes tens of
+    milliseconds, so it runs in a thread.
+    """
+    with feed.lock:
+        return count_fleet(feed.view), find_rows(feed.view, wanted)
 
 
 async def send_slots(request: Request) -> Response:
@@ -60,8 +67,7 @@ async def show_table(request: Request) -> Response:
     feed = backend(request).feed
     await feed.refresh()
     wanted = SlotFilter.read(request.query_params)
-    with feed.lock:
-        rows, found = find_rows(feed.view, wanted)
+    _, (rows, found) = await backend(request).run_plain(_read_fleet, feed, wanted)
     return render(request, "fleet_table.html", **_table(wanted, rows, found))
 
 

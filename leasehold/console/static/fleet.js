@@ -282,6 +282,8 @@
       const top = Math.max(y, bottom - height);
       context.fillStyle = colouring === "account" ? accountColour(lease.account) : colours[lease.state === "held" ? "lease" : lease.state];
       context.fillRect(x, top, box, bottom - top);
+      // Half of the accounts have a pattern too, for eyes that see few colours.
+      if (colouring === "account" && accounts.get(lease.account) >= ACCOUNTS / 2 && box >= 12) hatch(context, x, top, box, bottom - top, colours.surface, 7);
       if (lease.state !== "held" && box >= 12) hatch(context, x, top, box, bottom - top, colours.surface, 5);
       if (box >= 16 && top > y) {
         context.fillStyle = colours.surface;
@@ -373,7 +375,9 @@
     } else {
       const counts = new Map();
       for (const slot of list) for (const each of new Set(slot.leases.map((lease) => (accounts.has(lease.account) || !lease.account ? lease.account : "\0rest")))) counts.set(each, (counts.get(each) || 0) + 1);
-      const keys = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
+      // By colour, so that entries stay in their places: accounts without a colour of their own come last.
+      const rank = (key) => (accounts.has(key) ? accounts.get(key) : key === "" ? ACCOUNTS : ACCOUNTS + 1);
+      const keys = [...counts.keys()].sort((a, b) => rank(a) - rank(b));
       for (const key of keys) entries.push([key, key === "" ? "no account" : key === "\0rest" ? "other accounts" : key, counts.get(key), { id: "", state: "ready", flags: 0, leases: [{ account: key === "\0rest" ? "\0" : key, share: 100, state: "held" }] }]);
     }
     const signature = JSON.stringify([colouring, highlighted, entries.map((each) => each.slice(0, 3))]);
