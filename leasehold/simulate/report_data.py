@@ -3,7 +3,7 @@ JSON values in a bounded amount.
 """
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import ceil, inf
 from operator import attrgetter
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ def describe_trace(runs: Sequence[Run], workload: Workload, *, compared: bool) -
     ]
     for run, part in zip(runs, parts, strict=True):
         # The processors of a trace are known, so the share is that of the processors and not of the slots.
-        part["utilisation"] = _divide(run.picture.leased, run.picture.present, part["points"])
+        part["utilisation"] = _divide(run.picture.leased, run.picture.present, part["points"], part["end"])
         part["settings"] = {_show(name): _show(value) for name, value in run.settings.items()}
     about = f"A workload trace of {len(workload.jobs):,} jobs" + (f", played under {len(runs)} settings" * compared)
     notes = [f"{len(workload.skipped):,} lines of the trace were skipped."] if workload.skipped else []
@@ -55,7 +55,9 @@ def describe_scenario(name: str, runner: Runner) -> Document:
     timeline = runner.finish_timeline()
     assert timeline is not None, "the runner was made with records=True"  # noqa: S101
     part = _describe_run("this simulation", timeline, _list_scenario_figures(timeline, runner.ticks), 1)
-    part["utilisation"] = _divide(timeline.curves["load"], timeline.curves["machines"], part["points"])
+    part["utilisation"] = _divide(
+        timeline.curves["load"], timeline.curves["machines"], part["points"], timeline.end
+    )
     return _finish(_show(name), f"A scenario of {show_seconds(timeline.end)}", [], [part], [timeline])
 
 
@@ -103,7 +105,9 @@ def _describe_run(label: str, timeline: Timeline, figures: list[Document], runs:
         "end": timeline.end,
         "points": points,
         "averaged": any(len(curve.means) > points for curve in timeline.curves.values()),
-        "curves": {name: _cut(timeline.curves[name], points, peaks=name == "waiting") for name in CURVES},
+        "curves": {
+            name: _cut(timeline.curves[name], points, timeline.end, peaks=name == "waiting") for name in CURVES
+        },
         **_describe_lanes(timeline.lanes, runs),
         "waits": {
             "count": waits.count,
@@ -152,22 +156,29 @@ def _describe_lanes(lanes: Lanes, runs: int) -> Document:
     return {"lanes": described, "exact": is_exact, "width": lanes.width, "used": lanes.used, "ids": list(ids)}
 
 
-def _cut(curve: Curve, points: int, *, peaks: bool = False) -> Document:
-    """Return a curve with at most this number of points, each the mean of some bins. With `peaks` it has their maxima
-    too.
+def _cut(curve: Curve, points: int, end: float, *, peaks: bool = False) -> Document:
+    """Return a curve up to the time `end` with at most this number of points, each the mean of some bins. With `peaks`
+    it has their maxima too.
     """
-    together = max(1, -(-len(curve.means) // points))
-    begins = range(0, len(curve.means), together)
-    means = [curve.means[begin : begin + together] for begin in begins]
-    found: Document = {"width": curve.width * together, "means": [_round(sum(each) / len(each)) for each in means]}
+    # The last bin has no duration if the curve ends where the bin begins.
+    bins = min(len(curve.means), max(1, ceil(end / curve.width - 1e-9)))
+    together = max(1, -(-bins // points))
+    groups = [slice(begin, min(begin + together, bins)) for begin in range(0, bins, together)]
+    # The last bin may be shorter than the others.
+    weights = [1.0] * (bins - 1) + [max(end / curve.width - (bins - 1), 1e-9)]
+    means = [
+        sum(mean * weight for mean, weight in zip(curve.means[each], weights[each], strict=True)) / sum(weights[each])
+        for each in groups
+    ]
+    found: Document = {"width": curve.width * together, "means": [_round(mean) for mean in means]}
     if peaks:
-        found["peaks"] = [_round(max(curve.peaks[begin : begin + together])) for begin in begins]
+        found["peaks"] = [_round(max(curve.peaks[each])) for each in groups]
     return found
 
 
-def _divide(part: Curve, whole: Curve, points: int) -> Document:
+def _divide(part: Curve, whole: Curve, points: int, end: float) -> Document:
     """Return the curve of the share `part` / `whole`; None where the whole is 0. Both have the same bins."""
-    parts, wholes = _cut(part, points), _cut(whole, points)
+    parts, wholes = _cut(part, points, end), _cut(whole, points, end)
     pairs = zip(parts["means"], wholes["means"], strict=True)
     return {**parts, "means": [_round(min(some / all_, 1.0)) if all_ else None for some, all_ in pairs]}
 

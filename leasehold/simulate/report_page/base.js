@@ -21,6 +21,7 @@ function formatNumber(value) {
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
+const formatWholeShare = (value) => `${Math.round(value * 100)} %`;
 const formatShare = (value) => (value === null || value === undefined ? "–" : `${(value * 100).toFixed(1)} %`);
 
 function formatSeconds(seconds) {
@@ -31,6 +32,12 @@ function formatSeconds(seconds) {
   return `${Number.isInteger(value) ? value : value.toFixed(Math.abs(value) < 10 ? 1 : 0)} ${name}`;
 }
 
+// A time at a mark of an axis: all marks of one axis have the same unit.
+function formatMark(at, step) {
+  const [unit, name] = step < 60 ? [1, "s"] : step < 3600 ? [60, "min"] : step < 86400 ? [3600, "h"] : [86400, "d"];
+  return `${formatNumber(at / unit)} ${name}`;
+}
+
 const TIME_STEPS = [
   0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800,
   432000, 864000, 2592000, 7776000, 31536000,
@@ -39,14 +46,14 @@ const TIME_STEPS = [
 function listTimes(end, most) {
   const step = TIME_STEPS.find((each) => end / each <= most) || end / most;
   const found = [];
-  for (let number = 0; number * step <= end * 1.0001; number += 1) found.push(number * step);
+  for (let number = 0; number * step <= end * 1.0001; number += 1) found.push([number * step, formatMark(number * step, step)]);
   return found;
 }
 
-function listValues(top) {
+function listValues(top, isWhole) {
   const rough = top / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough * 0.999);
+  const step = [1, 2, 5, 10, 20, 50, 100].map((each) => each * power).find((each) => each >= rough * 0.999 && (!isWhole || Number.isInteger(each)));
   const found = [];
   for (let number = 0; number * step <= top * 1.0001; number += 1) found.push(number * step);
   return found;
@@ -92,8 +99,9 @@ function makeTable(caption, heads, rows, attributes) {
     const [text, kind] = Array.isArray(value) ? value : [value, index ? "" : "text"];
     return index ? make("td", { class: kind || null }, text) : make("th", { scope: "row" }, text);
   };
+  const isText = (index) => !index || (rows.length > 0 && Array.isArray(rows[0][index]) && rows[0][index][1] === "text");
   const head = heads.map((each, index) =>
-    make("th", { scope: "col", class: index ? null : "text" }, each instanceof Node ? each : String(each)),
+    make("th", { scope: "col", class: isText(index) ? "text" : null }, each instanceof Node ? each : String(each)),
   );
   return make(
     "div",

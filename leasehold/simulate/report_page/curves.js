@@ -3,12 +3,12 @@
 const MOST_ROWS = 60;
 const MARGIN = { left: 46, right: 12, top: 8, bottom: 22 };
 
-function makeFrame(width, height, top, times, label, format) {
+function makeFrame(width, height, top, times, label, format, isWhole) {
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-label": label });
   const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
   const x = (at, end) => MARGIN.left + (at / end) * inner.width;
   const y = (value) => MARGIN.top + inner.height * (1 - value / top);
-  for (const value of listValues(top)) {
+  for (const value of listValues(top, isWhole)) {
     const line = { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value), class: "grid" };
     svg.append(draw("line", line));
     svg.append(draw("text", { x: MARGIN.left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)));
@@ -21,7 +21,7 @@ function makeFrame(width, height, top, times, label, format) {
 }
 
 function listTimeMarks(end, width) {
-  return listTimes(end, Math.max(2, Math.floor(width / 90))).map((at) => [at / end, formatSeconds(at)]);
+  return listTimes(end, Math.max(2, Math.floor(width / 90))).map(([at, text]) => [at / end, text]);
 }
 
 // The path of a curve whose value is constant within each bin.
@@ -45,7 +45,7 @@ function makeSteps(curve, values, frame, end, runEnd) {
 const valueAt = (curve, values, at) => values[Math.min(values.length - 1, Math.floor(at / curve.width))];
 
 // A figure with one line for each visible simulation. `pick(run)` returns its curve.
-function makeCurves({ id, title, about, pick, format, least, hasPeaks }, visible) {
+function makeCurves({ id, title, about, pick, format, axis, least, isWhole, hasPeaks }, visible) {
   const place = make("div", {});
   const output = make("output", { "aria-live": "polite" }, "Point at the drawing, or use the arrow keys.");
   const figure = make("figure", { id }, make("h3", {}, title), make("figcaption", {}, about), place, output);
@@ -65,7 +65,7 @@ function makeCurves({ id, title, about, pick, format, least, hasPeaks }, visible
     const values = shown().flatMap(([run]) => (hasPeaks ? pick(run).peaks : pick(run).means));
     const top = Math.max(least, ...values.filter((value) => value !== null)) || 1;
     const marks = listTimeMarks(endOfAll, width);
-    frame = makeFrame(width, 220, top, marks, `${title}: ${about} The table below has the numbers.`, format);
+    frame = makeFrame(width, 220, top, marks, `${title}: ${about} The table below has the numbers.`, axis || format, isWhole);
     for (const [run, index] of shown()) {
       const curve = pick(run);
       const style = { stroke: colourOf(index), "stroke-dasharray": dashOf(index) || null };
@@ -142,7 +142,7 @@ function makeStack() {
     const sums = means.map((_, index) => sumsOf(index));
     const top = Math.max(1, ...sums.map((each) => each[each.length - 1]));
     const end = run.end || 1;
-    frame = makeFrame(width, 220, top, listTimeMarks(end, width), `Slots by use. ${about}`, formatNumber);
+    frame = makeFrame(width, 220, top, listTimeMarks(end, width), `Slots by use. ${about}`, formatNumber, true);
     uses.forEach((use, layer) => {
       let up = "";
       let down = "";
@@ -216,7 +216,7 @@ function makeWaits(visible) {
     const scale = (wait) => Math.log(Math.max(1, wait)) / Math.log(longest);
     const found = WAIT_MARKS.filter((mark) => mark <= longest * 1.0001);
     const marks = found.map((mark) => [scale(mark), formatSeconds(mark)]);
-    const frame = makeFrame(width, 220, 1, marks, `Waits: ${about} The table below has the numbers.`, formatShare);
+    const frame = makeFrame(width, 220, 1, marks, `Waits: ${about} The table below has the numbers.`, formatWholeShare);
     for (const [run, index] of shown) {
       let path = "";
       let before = 0;

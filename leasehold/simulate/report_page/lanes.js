@@ -72,7 +72,11 @@ function makeLanes() {
         paint.fillRect(left, top + height - 1 - filled, width, filled);
         const text = ids.map((id) => run.ids[id]).join(", ");
         if (height > 20 && text && paint.measureText(text).width < width - 6) {
-          paint.fillStyle = colour(load > 0.4 ? "on-busy" : "text");
+          // The border keeps the text legible where the filled part ends behind it.
+          paint.lineWidth = 3;
+          paint.strokeStyle = colour(load > 0.6 ? "busy" : state);
+          paint.strokeText(text, left + 3, top + height / 2);
+          paint.fillStyle = colour(load > 0.6 ? "on-busy" : "text");
           paint.fillText(text, left + 3, top + height / 2);
         }
       }
@@ -86,6 +90,7 @@ function makeLanes() {
       paint.fillText(text, Math.min(known - width, Math.max(gutter, middle)), whole - axis / 2 + 1);
     }
     if (lanes.length && document.activeElement === canvas) {
+      paint.lineWidth = 1;
       paint.strokeStyle = colour("text");
       paint.strokeRect(gutter + 0.5, row * height + 0.5, inner - 1, height - 2);
       paint.fillStyle = colour("text");

@@ -36,6 +36,7 @@ function build() {
       pick: (run) => run.curves.waiting,
       format: formatNumber,
       least: 1,
+      isWhole: true,
       hasPeaks: true,
     },
     {
@@ -45,6 +46,7 @@ function build() {
       pick: (run) => run.curves.machines,
       format: formatNumber,
       least: 1,
+      isWhole: true,
     },
     {
       id: "utilisation",
@@ -52,6 +54,7 @@ function build() {
       about: "Used share of all machines; a gap where there is none.",
       pick: (run) => run.utilisation,
       format: formatShare,
+      axis: formatWholeShare,
       least: 1,
     },
     {
@@ -61,6 +64,7 @@ function build() {
       pick: (run) => run.curves.launches,
       format: formatNumber,
       least: 1,
+      isWhole: true,
     },
     {
       id: "price",
@@ -94,8 +98,7 @@ function build() {
     make("div", { class: "panels" }, ...drawings.map((each) => each.figure)),
     make("h2", {}, isCompared ? "One simulation" : "Slots and waits"),
     ...(isCompared ? [makeChoice(choose)] : []),
-    make("div", { class: "panels one" }, stack.figure),
-    lanes.figure,
+    make("div", { class: "panels one" }, stack.figure, lanes.figure),
     make("h2", {}, "Waits"),
     tables,
     ...(isCompared ? [] : [make("h2", {}, "All figures"), makeFigures(data.runs[0])]),
