@@ -55,9 +55,7 @@ def describe_scenario(name: str, runner: Runner) -> Document:
     timeline = runner.finish_timeline()
     assert timeline is not None, "the runner was made with records=True"  # noqa: S101
     part = _describe_run("this simulation", timeline, _list_scenario_figures(timeline, runner.ticks), 1)
-    part["utilisation"] = _divide(
-        timeline.curves["load"], timeline.curves["machines"], part["points"], timeline.end
-    )
+    part["utilisation"] = _divide(timeline.curves["load"], timeline.curves["machines"], part["points"], timeline.end)
     return _finish(_show(name), f"A scenario of {show_seconds(timeline.end)}", [], [part], [timeline])
 
 
@@ -105,9 +103,7 @@ def _describe_run(label: str, timeline: Timeline, figures: list[Document], runs:
         "end": timeline.end,
         "points": points,
         "averaged": any(len(curve.means) > points for curve in timeline.curves.values()),
-        "curves": {
-            name: _cut(timeline.curves[name], points, timeline.end, peaks=name == "waiting") for name in CURVES
-        },
+        "curves": {name: _cut(timeline.curves[name], points, timeline.end, peaks=name == "waiting") for name in CURVES},
         **_describe_lanes(timeline.lanes, runs),
         "waits": {
             "count": waits.count,
