@@ -41,8 +41,8 @@ class Figures(msgspec.Struct):
     `waiting`: number of reservations by waiting code at the last tick, `longest_wait` the longest wait in seconds.
     `at_quota`: pools whose launches an EC2 quota holds back. `tick`: age and duration of the last tick in seconds, its
     number of decisions, the leader (`host:pid`) and the lag of the view. `queues`: messages that wait in each queue,
-    and `queue_lag` how long ago the request that was taken last had been sent; None if none waits. `rates` is None at the
-    first refresh. `events`: the newest events, oldest first; None if the database cannot be read.
+    and `queue_lag` how long ago the request that was taken last had been sent; None if none waits. `rates` is None at
+    the first refresh. `events`: the newest events, oldest first; None if the database cannot be read.
     """
 
     at: float
