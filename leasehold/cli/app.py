@@ -22,6 +22,7 @@ from leasehold.cli import (  # noqa: F401 - each file adds its commands when it 
     running,
     simulating,
     status,
+    top,
 )
 from leasehold.cli.root import GROUPS, app
 

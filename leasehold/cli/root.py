@@ -16,7 +16,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Slots and hosts": ("slots", "cordon", "uncordon", "drain", "host"),
     "Rules and accounts": ("config", "apply", "rules", "accounts"),
-    "Operations": ("status", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
+    "Operations": ("status", "top", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
     "Planning": ("snapshot", "simulate"),
 }
 """The sections of `leasehold --help`, in their order: title -> names of the commands."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, one_line
+from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, one_line
 from leasehold.cli.output import AsJson, print_json, print_thing
 from leasehold.cli.root import app, example
 
@@ -23,9 +23,11 @@ MOST_SKIPPED: Final = 5
 @app.command(
     epilog=example(
         "leasehold simulate scenario.json --json",
+        "leasehold simulate scenario.json --html report.html",
         "leasehold simulate trace.swf.gz --config leasehold.toml --slots 128",
         "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size --plot queues.png",
         "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size profile=pack,spread",
+        "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size --html report.html",
     )
 )
 def simulate(  # noqa: PLR0913, PLR0917 - an option each
@@ -59,6 +61,12 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw queue, slots and waits into this file.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="Write a page with drawings and tables of the simulation into this file."
+        ),
+    ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count broken lines of a trace.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -67,16 +75,26 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     The rules are those of production. A scenario prints each decision in its order. A trace in the Standard Workload
     Format is played on the fleet of a leasehold.toml, whose [cloud] section sets the delays of machines. Each job
     becomes a reservation with one cpu for each of its processors. The result is a summary: waits, slowdown,
-    utilisation, cost.
+    utilisation, cost. --html also writes a page that works without a network.
     """
     if more and not compare:
         raise CommandError(f"unexpected argument {more[0]} (only after --compare)", BAD_INPUT)
+    if html is not None:
+        from leasehold.simulate.report import check_report
+
+        check_report(html)
     name, choices = file.name.lower(), [*(compare or ()), *(more or ())]
     if name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES)):
         runs, workload = _play_trace(
-            file, config, choices, plot, slots=slots, limit=limit, system=system, share=elastic_share, skip_bad=skip_bad
-        )
+            file, config, choices, plot, slots=slots, limit=limit, system=system, share=elastic_share,
+            skip_bad=skip_bad, records=html is not None,
+        )  # fmt: skip
         _report(runs, workload, compared=bool(choices), as_json=as_json)
+        if html is not None:
+            from leasehold.simulate.report import write_report
+            from leasehold.simulate.report_data import describe_trace
+
+            write_report(html, describe_trace(runs, workload, compared=bool(choices)))
         if plot is not None:
             from leasehold.simulate.plot import draw
 
@@ -95,10 +113,14 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     for option, value in only_for_traces.items():
         if value:
             raise CommandError(f"{option}: expected a trace ({' or '.join(TRACE_NAMES)}), got {file}", BAD_INPUT)
-    from scheduler.simulation.show import simulate_file
+    from scheduler.simulation.show import run_file
 
-    status = simulate_file(file, json_lines=as_json, out=sys.stdout)
-    raise typer.Exit(FAILED if status else 0)
+    runner = run_file(file, json_lines=as_json, out=sys.stdout, records=html is not None)
+    if html is not None:
+        from leasehold.simulate.report import write_report
+        from leasehold.simulate.report_data import describe_scenario
+
+        write_report(html, describe_scenario(file.name, runner))
 
 
 def _play_trace(  # noqa: PLR0913 - an option each
@@ -112,6 +134,7 @@ def _play_trace(  # noqa: PLR0913 - an option each
     system: str | None,
     share: float,
     skip_bad: bool,
+    records: bool,
 ) -> "tuple[list[Run], Workload]":
     """Simulate a workload trace once for each combination of the values in `choices`. Return the runs and the workload.
     All arguments are checked before the first run.
@@ -134,7 +157,7 @@ def _play_trace(  # noqa: PLR0913 - an option each
         # Only jobs that every fleet can serve are played, so that the results can be compared.
         most = min(fleet.most_processors for fleet in fleets)
         workload = read_workload(file, most, limit=limit, skip_bad=skip_bad)
-        return play_all(workload, combinations, fleets, share), workload
+        return play_all(workload, combinations, fleets, share, records=records), workload
     except TraceError as error:
         raise CommandError(one_line(str(error)), BAD_INPUT) from None
     except CutOffError as error:

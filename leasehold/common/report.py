@@ -31,6 +31,15 @@ class Reads(Protocol):
         """Return the values of these fields of a hash, in the same order; None for a missing field."""
 
 
+def read_head(client: Reads, names: RedisNames) -> dict[str, Any]:
+    """Return the report of the last tick without the waiting reservations, of which it has only counts; {} before the
+    first tick. The cost does not grow with the queue, except for the names of its blocks. Raises the errors of
+    `client`.
+    """
+    body: bytes | None = client.get(names.report)
+    return json.loads(body) if body else {}
+
+
 def read_report(client: Reads, names: RedisNames) -> dict[str, Any]:
     """Return the report of the last tick; {} before the first tick. `waiting` maps each waiting reservation to [code,
     detail], in queue order.

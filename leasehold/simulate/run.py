@@ -12,6 +12,7 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from scheduler.simulation.fleet import Fleet, make_fleet
 from scheduler.simulation.metrics import Picture, Summary
+from scheduler.simulation.timeline import Timeline
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import Workload
 
@@ -20,13 +21,14 @@ DAY = 86400.0
 
 class Run(msgspec.Struct, frozen=True):
     """One finished simulation: its compared settings (`label` has them as text), its figures (`summary`) and its curves
-    (`picture`).
+    (`picture`). `timeline` is None unless it was recorded.
     """
 
     label: str
     settings: dict[str, str]
     summary: Summary
     picture: Picture
+    timeline: Timeline | None = None
 
 
 class CutOffError(Exception):
@@ -46,17 +48,22 @@ def prepare(
 
 
 def play_all(
-    workload: Workload, combinations: Sequence[Combination], fleets: Sequence[Fleet], elastic_share: float
+    workload: Workload,
+    combinations: Sequence[Combination],
+    fleets: Sequence[Fleet],
+    elastic_share: float,
+    *,
+    records: bool = False,
 ) -> list[Run]:
     """Simulate the workload on each fleet, and return a Run for each. `elastic_share`: share of each job's processors
-    that becomes an elastic component.
+    that becomes an elastic component. `records`: whether each run has its timeline.
 
     Raises CutOffError on Ctrl-C, InvalidInputError for a simulation that would never end.
     """
     runs: list[Run] = []
     with _open_bars(len(workload.jobs), len(fleets)) as begin:
         for combination, fleet in zip(combinations, fleets, strict=True):
-            play = TracePlay(workload, fleet, elastic_share)
+            play = TracePlay(workload, fleet, elastic_share, records=records)
             try:
                 play.play(begin(combination.label or workload.path.name, play))
             except KeyboardInterrupt:
@@ -68,7 +75,8 @@ def play_all(
                 name = combination.label and f"{combination.label}: "
                 faults = [msgspec.structs.replace(each, path=f"{name}{each.path}") for each in error.faults]
                 raise InvalidInputError(faults) from None
-            runs.append(Run(combination.label, dict(combination.settings), play.sum_up(), play.draw()))
+            settings, timeline = dict(combination.settings), play.finish_timeline()
+            runs.append(Run(combination.label, settings, play.sum_up(), play.draw(), timeline))
     return runs
 
 

@@ -34,15 +34,15 @@ class CurveRecorder:
     merged.
     """
 
-    def __init__(self, width: float = 60.0) -> None:
-        self._width = width
+    def __init__(self, width: float = 60.0, most_bins: int = MOST_BINS) -> None:
+        self._width, self._most_bins = width, most_bins
         self._sums, self._peaks = array("d"), array("d")
         self._end = 0.0
 
     def add(self, value: float, begin: float, end: float) -> None:
         """Record that the value was `value` from `begin` until `end`. Each call begins where the one before ended."""
         self._end = end
-        while end > self._width * MOST_BINS:
+        while end > self._width * self._most_bins:
             self._double()
         first, last = int(begin / self._width), int(end / self._width)
         if last >= len(self._sums):

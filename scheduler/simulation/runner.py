@@ -40,6 +40,7 @@ from scheduler.simulation.initial_state import RESERVATION_HISTORY, list_history
 from scheduler.simulation.loop import EventLoop
 from scheduler.simulation.machine_loss import interrupt_slot, lose_slot
 from scheduler.simulation.scenario import Scenario, Step
+from scheduler.simulation.timeline import Timeline, TimelineRecorder
 
 Line = dict[str, Any]
 PRINTED = frozenset(
@@ -63,11 +64,13 @@ def play(scenario: Scenario) -> Iterator[Line]:
 class Runner:
     """Runs one scenario step by step: at each time first due events, then timeline actions, then requested ticks."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, *, records: bool = False) -> None:
+        """Prepare the run of `scenario`. `records`: whether the run records its timeline."""
         self._scenario = scenario
         self.cluster: SimulatedCluster = build_cluster(scenario.config, scenario.cloud)
         self._holders = Holders(self.cluster)
         self._seen = len(self.cluster.store.events)
+        self._recorder: TimelineRecorder | None = None
         self._loop = EventLoop(
             self.cluster, self._process_events, self._on_tick, kicks=scenario.kicks, wakes=scenario.wakes
         )
@@ -82,6 +85,7 @@ class Runner:
         self.cluster.notifier.hear()
         self._process_events()
         self._lines.clear()
+        self._recorder = TimelineRecorder(self.cluster) if records else None
 
     def play(self) -> Iterator[Line]:
         """Run the scenario to its end and yield its lines as they occur, with the final state as the last line."""
@@ -91,7 +95,7 @@ class Runner:
             now = min(steps[0].at if steps else inf, self._loop.next_instant(), self._next_tick)
             if now > end:
                 break
-            self.cluster.event_queue.now = now
+            self._move_to(now)
             self._loop.run_due()
             while steps and steps[0].at <= now:
                 step = steps.popleft()
@@ -107,8 +111,22 @@ class Runner:
             self._loop.tick_until_quiet(is_due=is_due)
             lines, self._lines = self._lines, []
             yield from lines
-        self.cluster.event_queue.now = end
+        self._move_to(end)
         yield self._describe_state()
+
+    @property
+    def ticks(self) -> int:
+        """Number of ticks of the run so far."""
+        return self._loop.ticks
+
+    def finish_timeline(self) -> Timeline | None:
+        """Return the timeline of the run so far; None if the run does not record it."""
+        return None if self._recorder is None else self._recorder.finish()
+
+    def _move_to(self, now: float) -> None:
+        self.cluster.event_queue.now = now
+        if self._recorder is not None:
+            self._recorder.advance(now)
 
     def _process_events(self) -> bool:
         """Print the events that the store has recorded since the last call, and let the simulated holders of leases
@@ -120,9 +138,16 @@ class Runner:
             if event.name in PRINTED:
                 subject = {"slot": event.slot} if event.slot else {"reservation": event.reservation}
                 self._lines.append({"at": event.at, "event": event.name, **subject})
+        if self._recorder is not None:
+            for event in events:
+                self._recorder.note_event(event)
+            for slot in dict.fromkeys(event.slot for event in events if event.slot):
+                self._recorder.note_slot(self.cluster.find_slot(slot), slot)
         names = dict.fromkeys(event.reservation for event in events if event.reservation)
         if names:
             for row in self.cluster.store.find_reservations(ids=list(names), limit=len(names)):
+                if self._recorder is not None:
+                    self._recorder.note_reservation(row)
                 self._holders.watch(row)
         return bool(events)
 
@@ -140,6 +165,8 @@ class Runner:
                 line["skipped"] = reasons[id(decision)]
             decisions.append(line)
         waiting = [msgspec.to_builtins(each) for each in ticked.plan.waiting]
+        if self._recorder is not None:
+            self._recorder.note_codes({each["reservation"]: each["code"] for each in waiting})
         return {"at": ticked.now, "tick": self._loop.ticks, "decisions": decisions, "waiting": waiting}
 
     def _act_all(self, steps: Iterable[Step]) -> None:

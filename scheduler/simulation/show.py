@@ -22,11 +22,17 @@ strictly after 180 s, because programs compare the lines with another run.
 
 
 def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
-    """Run a scenario file and print its decisions. Return 0.
+    """Run a scenario file and print its decisions. Return 0. See `run_file`."""
+    run_file(path, json_lines=json_lines, out=out)
+    return 0
+
+
+def run_file(path: Path, *, json_lines: bool, out: TextIO, records: bool = False) -> Runner:
+    """Run a scenario file and print its decisions. Return the run, with its timeline if `records` is set.
 
     Raises InvalidInputError if the file has any fault; then nothing ran and nothing was printed.
     """
-    player = Runner(load_scenario(path))
+    player = Runner(load_scenario(path), records=records)
     for line in player.play():
         texts = [escape_json(json.dumps(tidy(line), ensure_ascii=False))] if json_lines else describe_line(line)
         for text in texts:
@@ -34,7 +40,7 @@ def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
     if not json_lines:
         for text in describe_waits(player.cluster):
             print(make_visible(text), file=out)
-    return 0
+    return player
 
 
 def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:

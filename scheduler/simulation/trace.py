@@ -24,6 +24,7 @@ from scheduler.simulation.holders import Holders
 from scheduler.simulation.loop import EventLoop
 from scheduler.simulation.machine_loss import Interruptions
 from scheduler.simulation.metrics import Picture, RunMetrics, Summary
+from scheduler.simulation.timeline import Timeline, TimelineRecorder
 from scheduler.simulation.workload import Workload, list_submissions
 
 ENDED_KEPT: Final = 1000
@@ -89,10 +90,16 @@ class TracePlay:
     """One run of a workload trace on a simulated fleet. It ends when the last job has ended."""
 
     def __init__(
-        self, workload: Workload, fleet: Fleet, elastic_share: float = 0.0, setbacks: Setbacks | None = None
+        self,
+        workload: Workload,
+        fleet: Fleet,
+        elastic_share: float = 0.0,
+        setbacks: Setbacks | None = None,
+        *,
+        records: bool = False,
     ) -> None:
         """Prepare the run of `workload` on `fleet`. `setbacks` stops a run that would never end (default: the usual
-        limits).
+        limits). `records`: whether the run records its timeline, which takes time.
         """
         self._workload = workload
         self.cluster = build_cluster(fleet.document, fleet.cloud)
@@ -106,6 +113,7 @@ class TracePlay:
         self._seen = len(self.cluster.store.events)
         self._prunes = 0
         self._wall_seconds = 0.0
+        self._recorder = TimelineRecorder(self.cluster) if records else None
         self._put_hosts(fleet)
         self._process_events()
 
@@ -163,6 +171,8 @@ class TracePlay:
     def _play_instant(self, now: float) -> None:
         self.cluster.event_queue.now = now
         self._metrics.advance(now)
+        if self._recorder is not None:
+            self._recorder.advance(now)
         self._loop.run_due()
         documents = []
         while self._next is not None and self._next[0] <= now:
@@ -193,15 +203,23 @@ class TracePlay:
         if not events:
             return False
         self._seen += len(events)
+        recorder = self._recorder
         slots = dict.fromkeys(event.slot for event in events if event.slot)
         for name in slots:
-            self._metrics.note_slot(self.cluster.find_slot(name), name)
+            slot = self.cluster.find_slot(name)
+            self._metrics.note_slot(slot, name)
+            if recorder is not None:
+                recorder.note_slot(slot, name)
         for event in events:
             self._note(event)
+            if recorder is not None:
+                recorder.note_event(event)
         names = list(dict.fromkeys(event.reservation for event in events if event.reservation))
         if names:
             for row in store.find_reservations(ids=names, limit=len(names)):
                 self._metrics.note_reservation(row)
+                if recorder is not None:
+                    recorder.note_reservation(row)
                 self._holders.watch(row)
         return True
 
@@ -236,3 +254,7 @@ class TracePlay:
     def draw(self) -> Picture:
         """Return the data for a plot of the trace run so far: curves and the jobs' waits."""
         return self._metrics.draw()
+
+    def finish_timeline(self) -> Timeline | None:
+        """Return the timeline of the trace run so far; None if the run does not record it."""
+        return None if self._recorder is None else self._recorder.finish()

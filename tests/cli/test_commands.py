@@ -43,7 +43,7 @@ def test_the_help_of_every_command_has_an_example(path: tuple[str, ...], run: Ru
 
 def test_every_documented_command_exists() -> None:
     words = """
-        up down demo reserve release renew cancel get list status slots events explain cordon uncordon drain
+        up down demo reserve release renew cancel get list status top slots events explain cordon uncordon drain
         apply migrate simulate emulate-ec2
     """
     wanted = words.split()

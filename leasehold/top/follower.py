@@ -1,0 +1,145 @@
+"""Follow the view in Redis with small reads: all rows once, then only the changes of each refresh.
+
+The view numbers its changes without a gap (scheduler/view/publish.lua). A follower that misses a change, because the
+view was built again or the changes are no longer kept, reads all rows again.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+import msgspec
+import redis
+
+from leasehold.common.names import RedisNames
+from leasehold.errors import Unavailable
+from leasehold.top.counts import Counts, GoneRow, ReservationRow, SlotRow
+
+ROWS_A_CALL: Final = 1000
+ENTRIES_A_CALL: Final = 200
+LOADS_TRIED: Final = 3
+"""The most attempts to read all rows, if changes are lost meanwhile."""
+REST: Final = 20
+"""Without the right to read changes, all rows are read again only after this many times the duration of the last
+reading, so that it takes at most about 5 % of the time.
+"""
+_DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
+    "slots": msgspec.json.Decoder(list[SlotRow]),
+    "reservations": msgspec.json.Decoder(list[ReservationRow]),
+    "gone": msgspec.json.Decoder(list[GoneRow]),
+}
+_SLOT: Final = msgspec.json.Decoder(SlotRow)
+_RESERVATION: Final = msgspec.json.Decoder(ReservationRow)
+
+
+class Follower:
+    """A copy of the counts of a view. `client` must return bytes. Errors of Redis are raised as they are."""
+
+    def __init__(self, client: redis.Redis, names: RedisNames) -> None:
+        self._redis, self._names = client, names
+        self._counts: Counts | None = None
+        self._generation, self._sequence = b"", 0
+        self._may_follow = True
+        self._due = 0.0
+        self.reads = 0
+        """How often all rows were read."""
+
+    @property
+    def follows(self) -> bool:
+        """Return whether this user of Redis may read the changes. Otherwise all rows are read again now and then."""
+        return self._may_follow
+
+    def refresh(self) -> Counts:
+        """Return the counts as of now. Raises Unavailable if Redis has no valid view."""
+        if self._may_follow:
+            try:
+                return self._follow()
+            except redis.exceptions.NoPermissionError:
+                self._may_follow = False
+        if self._counts is None or time.monotonic() >= self._due:
+            begun = time.monotonic()
+            self._check(*self._read_generation())
+            self._counts = self._scan()
+            self._due = time.monotonic() + REST * (time.monotonic() - begun)
+        return self._counts
+
+    def _follow(self) -> Counts:
+        if self._counts is not None and self._catch_up(self._counts, happens=True):
+            return self._counts
+        self._counts = None
+        for _ in range(LOADS_TRIED):
+            self._generation, self._sequence = self._read_position()
+            counts = self._scan()
+            # Changes that were made during the scan; a row that is newer already stays.
+            if self._catch_up(counts, happens=False):
+                self._counts = counts
+                return counts
+        raise Unavailable("the view changes faster than it can be read")
+
+    def _read_generation(self) -> tuple[bytes | None, dict[str, Any]]:
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.get(self._names.generation)
+        pipeline.info("server")
+        generation, server = pipeline.execute()
+        return generation, server
+
+    def _read_position(self) -> tuple[bytes, int]:
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.get(self._names.generation)
+        pipeline.info("server")
+        pipeline.get(self._names.sequence)
+        generation, server, sequence = pipeline.execute()
+        return self._check(generation, server), int(sequence or 0)
+
+    def _check(self, generation: bytes | None, server: dict[str, Any]) -> bytes:
+        if generation is None or not generation.decode().endswith(f":{server.get('run_id')}"):
+            raise Unavailable("Redis holds no valid view: the next tick builds it, if a scheduler runs")
+        return generation
+
+    def _scan(self) -> Counts:
+        """Read all rows. Each row is as it was at some moment during the scan."""
+        self.reads += 1
+        counts = Counts()
+        for body in self._read_rows("slots"):
+            counts.take_slot(_SLOT.decode(body))
+        for body in self._read_rows("reservations"):
+            counts.take_reservation(_RESERVATION.decode(body), happens=False)
+        return counts
+
+    def _read_rows(self, kind: str) -> Iterator[bytes]:
+        for _, body in self._redis.hscan_iter(self._names.rows(kind), count=ROWS_A_CALL):
+            yield cast("bytes", body)
+
+    def _catch_up(self, counts: Counts, *, happens: bool) -> bool:
+        """Apply the changes since the last call. Return False if some are not there."""
+        while True:
+            pipeline = self._redis.pipeline(transaction=True)
+            pipeline.get(self._names.generation)
+            pipeline.info("server")
+            pipeline.get(self._names.sequence)
+            pipeline.xrange(self._names.deltas, min=f"{self._sequence + 1}-0", count=ENTRIES_A_CALL)
+            generation, server, sequence, entries = pipeline.execute()
+            if self._check(generation, server) != self._generation or sequence is None:
+                return False
+            for number, fields in entries:
+                after = int(number.partition(b"-")[0])
+                if after - int(fields[b"count"]) != self._sequence:
+                    return False
+                self._apply(counts, fields, happens=happens)
+                self._sequence = after
+            if self._sequence == int(sequence):
+                return True
+            if not entries:
+                return False
+
+    def _apply(self, counts: Counts, fields: dict[bytes, bytes], *, happens: bool) -> None:
+        for row in self._decode("slots", fields):
+            counts.take_slot(row)
+        for row in self._decode("reservations", fields):
+            counts.take_reservation(row, happens=happens)
+        for row in self._decode("gone", fields):
+            counts.drop(row)
+
+    def _decode(self, kind: str, fields: dict[bytes, bytes]) -> list[Any]:
+        body = fields.get(kind.encode())
+        return [] if body is None else cast("list[Any]", _DECODERS[kind].decode(body))
