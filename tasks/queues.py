@@ -20,6 +20,9 @@ LEASES: Final = task_name(RESERVATIONS, "leases")
 QUERY: Final = task_name(RESERVATIONS, "query")
 EXPLAIN: Final = task_name(RESERVATIONS, "explain")
 CONDITIONS: Final = task_name(RESERVATIONS, "conditions")
+RULES: Final = task_name(RESERVATIONS, "rules")
+PREVIEW: Final = task_name(RESERVATIONS, "preview")
+APPLY: Final = task_name(RESERVATIONS, "apply")
 
 HELD_A_PROCESS: Final = 64
 """How many single requests a worker of the queue `reservations` may have taken for each process of its pool. Any other

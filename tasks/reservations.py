@@ -9,10 +9,11 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from leasehold.common.names import GATHERED, RESERVATIONS, task_name
-from scheduler.model.command_schemas import SCHEMAS
+from scheduler.model.command_schemas import SCHEMAS, RulesTable
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
     After,
+    Count,
     Document,
     Fault,
     InvalidInputError,
@@ -26,6 +27,12 @@ from scheduler.model.validation import (
 from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.commands.intake import check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.commands.rule_requests import (
+    MOST_VERSIONS,
+    apply_request,
+    describe_rules,
+    preview_request,
+)
 from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.tick.heartbeat_intake import describe_host
@@ -33,7 +40,7 @@ from scheduler.operations.unit_of_work import describe_row
 from scheduler.ports import ForeignAddressError, check_reply_address
 from tasks.app import app, services
 from tasks.base import LeaseholdTask, UnansweredError, current_principal
-from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY
+from tasks.queues import APPLY, CONDITIONS, EXPLAIN, LEASES, PREVIEW, QUERY, RULES
 
 MOST_QUERIED: Final = 1000
 
@@ -67,6 +74,24 @@ class ConditionsDocument(Question):
     """Requests the conditions of the slots of one pool, or of all pools."""
 
     pool: Name | None = None
+
+
+def _few_versions(count: int) -> int:
+    if count > MOST_VERSIONS:
+        raise expected(f"at most {MOST_VERSIONS}")
+    return count
+
+
+class RulesDocument(Question):
+    """Requests the rules in force, and the newest `history` versions of them."""
+
+    history: Annotated[Count, After(_few_versions)] = 0
+
+
+class PreviewDocument(Question):
+    """Requests what would happen if `rules` became the rules in force."""
+
+    rules: RulesTable
 
 
 class LeasesDocument(Question):
@@ -154,6 +179,32 @@ def leases(document: Any) -> str:
     return _answer(
         "leases", LeasesDocument, document, lambda asked: describe_host(services.ports, asked.slot, asked.machine)
     )
+
+
+@app.task(name=RULES, base=RequestTask)
+def rules(document: Any) -> str:
+    """Answer with the rules in force and their history: see `rule_requests.describe_rules`."""
+    return _answer(
+        "rules",
+        RulesDocument,
+        document,
+        lambda asked: describe_rules(services.ports, current_principal(), asked.history),
+    )
+
+
+@app.task(name=PREVIEW, base=RequestTask)
+def preview(document: Any) -> str:
+    """Answer what would happen if other rules were in force: see `rule_requests.preview_request`."""
+    return _answer("preview", PreviewDocument, document, lambda asked: preview_request(services.ports, asked.rules))
+
+
+@app.task(name=APPLY, base=RequestTask)
+def apply(document: Any) -> str:
+    """Put rules in force: see `rule_requests.apply_request`."""
+    address = find_address(document)
+    answer = apply_request(services.ports, document, current_principal())
+    send_answer(address, answer)  # promise: answer-after-commit
+    return describe_answer(answer)
 
 
 def _find_rows(asked: QueryDocument) -> Answer:

@@ -126,7 +126,8 @@ def _name_level(lease: "Placement") -> str:
 def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched = None) -> None:
     """Explain why a reservation waits, or where it runs.
 
-    For a pending reservation: its position in the queue, the reason, and the smallest change that would end the wait.
+    For a pending reservation: its position in the queue, the reason, the smallest change that would end the wait, and
+    the conditions for a lease with their evidence.
     For a leased one: slots, resources, start and expiry.
     """
     with connect() as client:
@@ -138,6 +139,7 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
                 print_json(found)
                 return
             print_thing(str(found))
+            _print_conditions(found)
             if row is None or row.phase != found.phase:
                 # The reservation left the view or changed its phase between both reads.
                 row = client.get(reservation) or next(iter(client.recall(reservation)), None)
@@ -163,6 +165,14 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
             raise CommandError(f"no worker answered, and the view has no reservation {reservation}") from None
         print_error("no worker answered: this is the result of the last tick, without the smallest change")
         return found
+
+
+def _print_conditions(found: "Explanation") -> None:
+    """Print the conditions for a lease that are met or not met as a table. Conditions that do not apply are missing."""
+    marks = {True: "yes", False: "no"}
+    rows = [(each.name, marks[each.met], each.evidence) for each in found.conditions if each.met is not None]
+    if rows:
+        print_table(("condition", "met", "evidence"), rows, "")
 
 
 def _describe_course(row: "Reservation") -> Iterator[str]:

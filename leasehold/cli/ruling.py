@@ -14,8 +14,6 @@ from leasehold.cli.output import AsJson, print_json, print_table, show_time
 from leasehold.cli.root import add_group, app, example
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scheduler.ports import AppliedRules, Store
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their consequences; apply nothing.")]
@@ -94,10 +92,11 @@ def history(
     Each line has the time, the source and the changes of one version.
     """
     with open_store() as store:
-        found = store.read_rules_history(limit=limit + 1)
-        if not found:
-            raise CommandError(NO_RULES)
-        lines = _describe_versions(store, found)[-limit:]
+        from scheduler.operations.rules_history import describe_history
+
+        lines = describe_history(store, limit)
+    if not lines:
+        raise CommandError(NO_RULES)
     if as_json:
         print_json(lines)
         return
@@ -105,33 +104,6 @@ def history(
         (str(each["version"]), show_time(each["applied_at"]), each["source"] or "", _sum_up(each)) for each in lines
     ]
     print_table(("version", "applied", "by", "changes"), rows, "")
-
-
-def _describe_versions(store: "Store", found: "Sequence[AppliedRules]") -> list[dict[str, Any]]:
-    """Return the versions of the rules in `found` as dicts, each with its changes to the version before. The first
-    version is compared with empty rules.
-
-    The source of a version is None if the event of its application has been deleted.
-    """
-    from scheduler.model.rule_changes import list_changes
-    from scheduler.operations.apply import RULES_CHANGED
-    from scheduler.ports import EventFilter
-
-    events = store.read_events(EventFilter(name=RULES_CHANGED, newest=True, limit=10_000))
-    sources = {int(str(each.detail["version"])): each.detail.get("source") for each in events}
-    before: dict[str, Any] = {}
-    described = []
-    for each in found:
-        described.append(
-            {
-                "version": each.version,
-                "applied_at": each.applied_at,
-                "source": sources.get(each.version),
-                "changes": [str(change) for change in list_changes(before, each.document)],
-            }
-        )
-        before = each.document
-    return described
 
 
 def _sum_up(version: dict[str, Any]) -> str:

@@ -144,6 +144,7 @@ class AsyncClient:
     account = _asks(Client.account)
     reset_account = _asks(Client.reset_account)
     forget_account = _asks(Client.forget_account)
+    apply_rules = _asks(Client.apply_rules)
     find_key = _reads(Client.find_key)
 
     # Queries that a worker answers, and reads of the view.
@@ -151,6 +152,8 @@ class AsyncClient:
     recall = _asks(Client.recall)
     suggest = _asks(Client.suggest)
     conditions = _asks(Client.conditions)
+    rules = _asks(Client.rules)
+    preview_rules = _asks(Client.preview_rules)
     ping = _reads(Client.ping)
     get = _reads(Client.get)
     slots = _reads(Client.slots)

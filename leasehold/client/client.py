@@ -35,6 +35,7 @@ from leasehold.client.models import (
 )
 from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.reservation_keys import Keys
+from leasehold.client.rules import RuleRequests
 from leasehold.client.submitting import ITEMS_A_REQUEST, read_answers, split_items, with_id
 from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import Joined, ViewReader
@@ -46,7 +47,7 @@ from leasehold.errors import Refused, Unavailable, Unknown, read_faults
 TIMEOUT_SECONDS: Final = 30.0
 
 
-class Client(Commands):
+class Client(Commands, RuleRequests):
     """A client of one stack. It can be used by any number of threads, and after a fork.
 
     `url`: the Redis of the stack; default: LEASEHOLD_BROKER__URL, else the stack that runs in this folder or in one
@@ -192,9 +193,7 @@ class Client(Commands):
 
     def _query(self, reservations: Iterable[str], timeout: float | None) -> tuple[Joined, ...]:
         """Return rows of reservations from the database, each with the slots of its leases whose machine is unknown."""
-        answer = self._wire.ask("query", {"ids": list(reservations)}, self._timeout(timeout))
-        if not answer.get("ok"):
-            raise Refused(read_faults(answer.get("errors", [])))
+        answer = self._ask_worker("query", {"ids": list(reservations)}, timeout)
         return tuple(
             # A worker that knows the machine of a lease sends an instance id, which may be null.
             Joined(
@@ -253,10 +252,7 @@ class Client(Commands):
 
         A worker computes the change from the present rows. Raise Refused for an unknown id, NotAnswered or Unavailable.
         """
-        answer = self._wire.ask("explain", {"reservation": reservation}, self._timeout(timeout))
-        if not answer.get("ok"):
-            raise Refused(read_faults(answer.get("errors", [])))
-        return read_explanation(answer)
+        return read_explanation(self._ask_worker("explain", {"reservation": reservation}, timeout))
 
     def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
         """Return sentences about what the states of slots and pools do not show, for example that launches are paused.
@@ -264,10 +260,7 @@ class Client(Commands):
         A worker must run to answer this. Raise NotAnswered or Unavailable.
         """
         asked = {} if pool is None else {"pool": pool}
-        answer = self._wire.ask("conditions", asked, self._timeout(timeout))
-        if not answer.get("ok"):
-            raise Refused(read_faults(answer.get("errors", [])))
-        return msgspec.convert(answer, Conditions)
+        return msgspec.convert(self._ask_worker("conditions", asked, timeout), Conditions)
 
     def wait(
         self,
@@ -359,10 +352,13 @@ class Client(Commands):
         return self.timeout if given is None else given
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
+        return read_answer(self._ask_worker(verb, document, timeout))
+
+    def _ask_worker(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         answer = self._wire.ask(verb, document, self._timeout(timeout))
         if not answer.get("ok"):
             raise Refused(read_faults(answer.get("errors", [])))
-        return read_answer(answer)
+        return answer
 
     def _describe(self, answer: Answer) -> Reservation:
         """Return the reservation that an answer is about: its row in the view, or fields from the answer if the view

@@ -255,6 +255,20 @@ class SmallestChange(Shown, frozen=True, kw_only=True):
         return self.text
 
 
+class Condition(Shown, frozen=True, kw_only=True):
+    """One condition for the lease of a pending reservation. `met` None: it does not apply, or is not known before an
+    earlier one is met.
+    """
+
+    name: str
+    met: bool | None = None
+    evidence: str = ""
+    """A sentence with the facts that decide it."""
+
+    def _line(self) -> str:
+        return f"{self.name} {'unknown' if self.met is None else 'met' if self.met else 'not met'}: {self.evidence}"
+
+
 class Explanation(Shown, frozen=True, kw_only=True):
     """The state of a reservation, and the reason why it waits if it is pending: a waiting code and a sentence
     (`detail`).
@@ -284,6 +298,10 @@ class Explanation(Shown, frozen=True, kw_only=True):
     """Whether the search for a change tried everything within its time limit."""
     pools: dict[str, tuple[str, ...]] = {}
     """Pool name -> sentences about what pauses the launches of the pool, for pools that may serve the reservation."""
+    conditions: tuple[Condition, ...] = ()
+    """The conditions for the lease of a pending reservation, in the order in which a tick tests them. Only
+    `Client.suggest` finds them.
+    """
     account: str | None = None
     """A sentence about the balance of the reservation's account and when the account can pay again; None where accounts
     do not count.
@@ -326,7 +344,9 @@ def read_explanation(document: Mapping[str, Any]) -> Explanation:
     """Return the explanation in the answer of a worker."""
     waiting = document.get("waiting") or {}
     shared = {
-        name: document[name] for name in ("phase", "reason", "as_of", "change", "pools", "account") if name in document
+        name: document[name]
+        for name in ("phase", "reason", "as_of", "change", "pools", "account", "conditions")
+        if name in document
     }
     fields = {
         **shared,

@@ -2,14 +2,14 @@
 pool, and what a quota account has and when it can pay again. Source for accounts: qscheduler.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from math import ceil
 from typing import Final
 
 import msgspec
 
 from scheduler.model.accounts import FREE, NOTHING, PAID, Account, Levels, add, at_level, level_of
-from scheduler.model.launch_backoff import Hold
+from scheduler.model.launch_backoff import Hold, Kind
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE
@@ -53,11 +53,12 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
     return conditions
 
 
-def describe_pool(view: View, rules: Rules, name: str, now: float) -> list[str]:
+def describe_pool(view: View, rules: Rules, name: str, now: float, kinds: Collection[Kind] | None = None) -> list[str]:
     """Return texts about what pauses the launches of a pool at `now`: one text for each launch back-off, with its
-    reason and its end.
+    reason and its end. `kinds`: only back-offs of these kinds.
     """
     holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
+    holds = [each for each in holds if kinds is None or each.kind in kinds]
     active = sum(slot.pool == name and slot.state not in INACTIVE for slot in view.slots.values())
     return [text for hold in holds for text in _describe_hold(hold, rules.pools[name], active, now)]
 

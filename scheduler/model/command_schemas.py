@@ -13,8 +13,10 @@ from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.reservations import Callback, Component, Request
 from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import (
+    MOST_NAME,
     After,
     Amount,
+    Before,
     Count,
     Document,
     ExpectedError,
@@ -29,6 +31,7 @@ from scheduler.model.validation import (
     SignedLevels,
     Text,
     expected,
+    is_whole_text,
     read_document,
 )
 
@@ -263,6 +266,34 @@ class HostDocument(Document):
     machine: Name
 
 
+def _table(value: object) -> object:
+    if not isinstance(value, dict):
+        raise expected("a table")
+    return value
+
+
+RulesTable = Annotated[Any, Before(_table)]
+"""A document of rules. Whoever receives it reads it by `read_rules`."""
+
+
+def _request_id(value: object) -> str:
+    if not is_whole_text(value, MOST_NAME):
+        raise expected(f"an id of 1 to {MOST_NAME} whole characters")
+    return value
+
+
+class ApplyDocument(Document):
+    """A request of an operator that puts rules in force. `expected`: the version of the rules that the sender saw;
+    the request is refused if another version is in force. `source`: what applies the rules, for the history.
+    """
+
+    request: Annotated[str, Before(_request_id)]
+    reply_to: Text | None = None
+    rules: RulesTable
+    expected: Count
+    source: Text | None = None
+
+
 SCHEMAS: dict[str, type[Document]] = {
     "submit": ReservationDocument,
     "release": HolderDocument,
@@ -287,12 +318,14 @@ SCHEMAS: dict[str, type[Document]] = {
     "reset_account": AccountNameDocument,
     "forget_account": AccountNameDocument,
 }
-"""The schema of each verb. The Celery task of a verb is `leasehold.reservations.<verb>`."""
+"""The schema of each verb about rows. The Celery task of a verb is `leasehold.reservations.<verb>`. `apply` is not
+one of them: it changes the rules, and its message has no `items`.
+"""
 
 OPERATOR_VERBS = frozenset(
-    {"cordon", "uncordon", "drain", "remove", "absent", "idle", "account", "reset_account", "forget_account"}
+    {"cordon", "uncordon", "drain", "remove", "absent", "idle", "account", "reset_account", "forget_account", "apply"}
 )
-"""Verbs that only operators may use."""
+"""Verbs of changes that only operators may make."""
 HOST_VERBS = frozenset({"register", "leave"})
 """Verbs of the hosts of static pools. All verbs that are in neither OPERATOR_VERBS nor HOST_VERBS are for producers and
 holders.

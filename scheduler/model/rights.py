@@ -23,12 +23,12 @@ ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {
     **dict.fromkeys(("submit", "release", "cancel", "renew", "confirm", "fail"), _PRODUCER),
     **dict.fromkeys(("surrender", "decline", "suspend", "resume", "priority"), _PRODUCER),
     **dict.fromkeys(("cordon", "uncordon", "drain", "remove", "absent", "idle"), _OPERATOR),
-    **dict.fromkeys(("account", "reset_account", "forget_account"), _OPERATOR),
+    **dict.fromkeys(("account", "reset_account", "forget_account", "apply", "preview"), _OPERATOR),
     **dict.fromkeys(("register", "leave", "leases"), _HOST),
-    **dict.fromkeys(("query", "explain", "conditions"), _READER),
+    **dict.fromkeys(("query", "explain", "conditions", "rules"), _READER),
 }
-"""Verb of the queue `reservations` -> the roles that may use it. `leases`, `query`, `explain` and `conditions` only
-read.
+"""Verb of the queue `reservations` -> the roles that may use it. `leases`, `query`, `explain`, `conditions`,
+`rules` and `preview` only read.
 """
 
 

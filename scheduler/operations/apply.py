@@ -1,7 +1,7 @@
 """Apply rules: store a document as the rules in force, and change the slots and accounts in the database to fit it."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from scheduler.model.decisions import (
     Terminate,
 )
 from scheduler.model.events import Event
+from scheduler.model.principals import Principal
 from scheduler.model.rule_changes import RuleChange, list_changes
 from scheduler.model.rules import Rules, read_rules, slot_ids
 from scheduler.model.slots import Slot
@@ -29,9 +30,9 @@ from scheduler.operations.membership import check_membership
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.plan import plan
-from scheduler.ports import Store, Transaction
+from scheduler.ports import Store, StoredRules, Transaction
 
 RULES_CHANGED = "rules_changed"
 """Name of the event that the rules changed. It has their `version`, and the `source` that applied them
@@ -40,7 +41,14 @@ if it is known.
 
 
 class RulesChangedError(Exception):
-    """Raised when other rules have been put in force since a change of the rules was decided. Nothing was written."""
+    """Raised when other rules have been put in force since a change of the rules was decided. Nothing was written.
+
+    `version`: the version that is in force.
+    """
+
+    def __init__(self, version: int, expected: int) -> None:
+        self.version = version
+        super().__init__(f"the rules changed meanwhile: version {version} is in force, not {expected}")
 
 
 @repeated_if_overtaken
@@ -63,23 +71,54 @@ def apply_rules(
     rules = read_rules(dict(document), prefix)
     check_membership(ports)
     with ports.store.transaction() as transaction:
-        stored = transaction.load_rules()
-        if expected is not None and stored.version != expected:
-            raise RulesChangedError(
-                f"the rules changed meanwhile: version {stored.version} is in force, not {expected}"
-            )
-        if stored.version and stored.document == document:
-            return stored.version, False
-        work = UnitOfWork(transaction, cause)
-        work.count_submitted()
-        version = transaction.save_rules(document, stored.version)
-        fit_slots(work, transaction.load_all_slots(), rules)
-        fit_accounts(work, transaction.load_all_accounts(), stored.rules, rules)
-        detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
-        work.tell(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
-        change_set = work.flush()
-    announce(ports, change_set, kick=True)
-    return version, True
+        applied = write_rules(transaction, document, rules, cause=cause, source=source, expected=expected)
+    applied.announce(ports)
+    return applied.version, applied.changed
+
+
+class Applied(NamedTuple):
+    """The result of `write_rules`: the version in force, and the changes to announce; None if nothing changed."""
+
+    version: int
+    change_set: ChangeSet | None
+
+    @property
+    def changed(self) -> bool:
+        """Return whether the rules changed."""
+        return self.change_set is not None
+
+    def announce(self, ports: Ports) -> None:
+        """Announce the changes and request a tick. Call it after the commit."""
+        if self.change_set is not None:
+            announce(ports, self.change_set, kick=True)
+
+
+def write_rules(
+    transaction: Transaction,
+    document: Mapping[str, Any],
+    rules: Rules,
+    *,
+    cause: Cause,
+    source: str | None,
+    expected: int | None,
+    principal: Principal | None = None,
+) -> Applied:
+    """Do the part of `apply_rules` that belongs into its transaction. `rules`: the rules in `document`, which were
+    checked. `principal`: the sender of the request, whose name the event gets. Raises RulesChangedError.
+    """
+    stored = transaction.load_rules()
+    if expected is not None and stored.version != expected:
+        raise RulesChangedError(stored.version, expected)
+    if stored.version and stored.document == document:
+        return Applied(stored.version, None)
+    work = UnitOfWork(transaction, cause, principal=principal)
+    work.count_submitted()
+    version = transaction.save_rules(document, stored.version)
+    fit_slots(work, transaction.load_all_slots(), rules)
+    fit_accounts(work, transaction.load_all_accounts(), stored.rules, rules)
+    detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
+    work.tell(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
+    return Applied(version, work.flush())
 
 
 def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
@@ -188,6 +227,16 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.departures or self.endings or self.accounts)
 
 
+class Rehearsal(NamedTuple):
+    """A preview of rules, and the two plans that it compares: the next tick under the present rules and under the
+    given ones.
+    """
+
+    preview: Preview
+    present: Plan
+    proposed: Plan
+
+
 def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Preview:
     """Return what would happen if this document became the rules in force. Nothing is locked or written. Raises
     InvalidInputError for an invalid document.
@@ -195,12 +244,26 @@ def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = ""
     rules, stored = read_rules(dict(document), prefix), store.load_rules()
     if stored.version and stored.document == document:
         return Preview(version=stored.version, changed=False)
+    return _rehearse(store, stored, document, rules).preview
+
+
+def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Rehearsal:
+    """Return the same as `preview_rules`, with both plans. If the document is in force already, both are one plan."""
+    rules, stored = read_rules(dict(document), prefix), store.load_rules()
+    if stored.version and stored.document == document:
+        with PausedGC():
+            planned = plan(View(store.read_rows()), stored.rules, store.now())
+        return Rehearsal(Preview(version=stored.version, changed=False), planned, planned)
+    return _rehearse(store, stored, document, rules)
+
+
+def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], rules: Rules) -> Rehearsal:
     rows, now = list(store.read_rows()), store.now()
     fitted = _fit(rows, stored.rules, rules, now)
     before, after = View(rows), View(fitted)
     with PausedGC():
         now_planned, then_planned = plan(before, stored.rules, now), plan(after, rules, now)
-    return Preview(
+    preview = Preview(
         version=stored.version,
         changed=True,
         changes=tuple(list_changes(stored.document, document)),
@@ -210,9 +273,10 @@ def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = ""
         unservable=_list_unservable(now_planned, then_planned),
         launches=_count_launches(after, now_planned, then_planned),
     )
+    return Rehearsal(preview, now_planned, then_planned)
 
 
-class _Rehearsal:
+class _NoTransaction:
     """A stand-in for the transaction of a unit of work. With it, changes are only collected: no rows are loaded or
     written.
     """
@@ -229,7 +293,7 @@ def _fit(rows: Iterable[Row], before: Rules, rules: Rules, now: float) -> list[R
     written.
     """
     known = {(type(row), row.id): row for row in rows}
-    work = UnitOfWork(cast("Transaction", _Rehearsal(now)), "operator")
+    work = UnitOfWork(cast("Transaction", _NoTransaction(now)), "operator")
     # Reservations that were submitted before an account was forgotten have no account: here, all of them.
     work.submitted = max((getattr(row, "sequence", 0) for row in known.values()), default=0)
     fit_slots(work, [row for row in known.values() if isinstance(row, Slot)], rules)

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
+import msgspec
+
 from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
 from scheduler.explain.conditions import describe_account, describe_pool, describe_slot, forecast
+from scheduler.explain.matrix import Queued, list_conditions
 from scheduler.explain.search import Search, describe_change, is_served, suggest_change
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
@@ -32,9 +35,10 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
     `waiting`: waiting code and sentence. `position`, `of`: the place of the reservation in the queue, and the length of
     the queue. `served`: whether the next tick places the reservation. `change`: the smallest change that would end the
     wait (see `describe_change`); None if the next tick places the reservation, or if no change was found.
-    `is_complete`: whether every kind of change was tried in time. `account`: a sentence about the balance of its
-    account and when the account can pay again; None where accounts do not count. `pools`: what pauses launches in the
-    pools that may serve the reservation.
+    `is_complete`: whether every kind of change was tried in time. `conditions`: the conditions of a lease in a fixed
+    order, each with `name`, `met` (null: not applicable or not known) and `evidence` (see `explain.matrix`). `account`:
+    a sentence about the balance of its account and when the account can pay again; None where accounts do not count.
+    `pools`: what pauses launches in the pools that may serve the reservation.
     """
     deadline = monotonic() + patience
     now, rules, row = ports.store.now(), ports.rules(), _find(ports, name)
@@ -66,12 +70,14 @@ def explain_wait(
     cache = PlanCache()
     with PausedGC():
         planned = plan(view, rules, now, cache)
+        position, found = next(
+            ((at, each) for at, each in enumerate(planned.waiting, 1) if each.reservation == row.id), (None, None)
+        )
+        queued = Queued(found.code, found.detail, position, len(planned.waiting)) if found else Queued()
+        conditions = list_conditions(view, rules, row, now, planned, queued)
         search = Search(view, rules, row, now, has_time, cache)
         change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
-    position, found = next(
-        ((at, each) for at, each in enumerate(planned.waiting, 1) if each.reservation == row.id), (None, None)
-    )
     return {
         "waiting": {"code": found.code, "detail": found.detail} if found else None,
         "position": position,
@@ -81,6 +87,7 @@ def explain_wait(
         "account": _describe_payer(view, rules, row, now),
         "is_complete": not search.is_cut_short,
         "pools": {name: texts for name in pools if (texts := describe_pool(view, rules, name, now))},
+        "conditions": msgspec.to_builtins(conditions),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from scheduler.model.command_schemas import OPERATOR_VERBS
 
-QUERIES: Final = frozenset({"query", "explain", "conditions", "leases"})
+QUERIES: Final = frozenset({"query", "explain", "conditions", "leases", "rules", "preview"})
 """Verbs of requests that change nothing. They are refused first: an answer is useless after its sender has stopped
 waiting.
 """

@@ -13,6 +13,7 @@ from scheduler.model.transitions import ENDED
 from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED
 from scheduler.operations.commands.submit import describe_answer
 from scheduler.operations.unit_of_work import describe_notice
+from scheduler.policy.load_shedding import QUERIES
 from scheduler.ports import check_reply_address
 from tasks.messages import MOST_BYTES, MOST_LEVELS, check_message
 from tests.builders import a_lease, a_reservation, a_slot
@@ -30,7 +31,7 @@ ROWS = {
 
 
 def test_every_verb_is_described_with_its_fields() -> None:
-    assert set(SCHEMAS) | {"query"} <= set(ROWS)
+    assert set(SCHEMAS) | QUERIES | {"apply"} <= set(ROWS)
     for verb, model in SCHEMAS.items():
         if verb == "submit":
             continue

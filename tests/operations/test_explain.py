@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.explain.matrix import CODE_OF
 from scheduler.model.view import Row
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.explain import describe_conditions, explain
@@ -89,3 +90,11 @@ def test_conditions_are_those_of_one_pool_or_of_all() -> None:
     harness.ask("cordon", slot="other-1")
     assert set(describe_conditions(harness.ports)["slots"]) == {"linux-1", "linux-2", "linux-3", "other-1"}
     assert describe_conditions(harness.ports, "other")["slots"] == {"other-1": ["cordoned: takes no new leases"]}
+
+
+def test_a_wait_is_explained_with_every_condition() -> None:
+    found = explain(a_full_harness().ports, "r4")["conditions"]
+    assert [each["name"] for each in found] == [*CODE_OF]
+    not_met = [each for each in found if each["met"] is False]
+    assert [each["name"] for each in not_met] == ["max_slots", "free_capacity"]
+    assert not_met[0]["evidence"].endswith("within max_slots; active slots: linux: 3 of 3")

@@ -13,6 +13,7 @@ from scheduler.model.rights import ROLES_BY_VERB, find_role_fault
 from scheduler.model.view import Row
 from scheduler.operations.commands.intake import accept, check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.policy.load_shedding import QUERIES
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
 from scheduler.store.opening import open_store
@@ -245,10 +246,10 @@ def test_a_producer_confirms_where_its_reservation_is_leased_only(cluster: Clust
 @pytest.mark.parametrize(
     ("principal", "allowed"),
     [
-        (None, {"query", "explain", "conditions", "leases"}),
-        (OPERATOR, {"query", "explain", "conditions", "leases"}),
-        (RIVAL, {"query", "explain", "conditions"}),
-        (READER, {"query", "explain", "conditions"}),
+        (None, {"query", "explain", "conditions", "leases", "rules", "preview"}),
+        (OPERATOR, {"query", "explain", "conditions", "leases", "rules", "preview"}),
+        (RIVAL, {"query", "explain", "conditions", "rules"}),
+        (READER, {"query", "explain", "conditions", "rules"}),
         (Principal(name="lab-1", role="host"), {"leases"}),
         # the leases of another host contain tokens
         (OTHER_HOST, set()),
@@ -257,7 +258,8 @@ def test_a_producer_confirms_where_its_reservation_is_leased_only(cluster: Clust
 )
 def test_a_question_is_answered_to_the_roles_that_may_ask_it(principal: Principal | None, allowed: set[str]) -> None:
     answered = set()
-    for verb, name in (("query", None), ("explain", None), ("conditions", None), ("leases", "lab-1")):
+    questions = dict.fromkeys(("query", "explain", "conditions", "rules", "preview"), None) | {"leases": "lab-1"}
+    for verb, name in questions.items():
         with suppress(CommandRefused):
             check_question(principal, verb, slot=name)
             answered.add(verb)
@@ -265,7 +267,7 @@ def test_a_question_is_answered_to_the_roles_that_may_ask_it(principal: Principa
 
 
 def test_every_verb_has_its_roles() -> None:
-    assert ROLES_BY_VERB.keys() == SCHEMAS.keys() | {"query", "explain", "conditions", "leases"}
+    assert ROLES_BY_VERB.keys() == SCHEMAS.keys() | QUERIES | {"apply"}
     assert all("operator" in roles and "worker" not in roles for roles in ROLES_BY_VERB.values())
     assert find_role_fault(None, "drain") is None
 

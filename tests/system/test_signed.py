@@ -5,6 +5,8 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -12,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from leasehold.client.client import Client
+from leasehold.client.rules import RulesInForce
 from leasehold.common.names import RESERVATIONS, task_name
 from leasehold.common.signing import SignedFields, format_key_line, hash_body, read_key, sign, sign_headers
 from leasehold.errors import NotAnswered, Refused
@@ -257,6 +260,57 @@ def test_a_copy_gets_the_stored_answer_for_the_same_principal_only(signed: Signe
     assert signed.exchange(signed.make(alice, document), document["reply_to"]) == first
     other = signed.exchange(signed.make(signed.add("producer"), document), document["reply_to"])
     assert [error["path"] for error in other["errors"]] == ["request"]
+
+
+def test_a_producer_may_not_change_the_rules_and_an_operator_may(signed: SignedStack, alice: StoredPrincipal) -> None:
+    operator = signed.add("operator")
+    with signed.client(alice) as client:
+        seen = client.rules()
+        document = {**seen.document, "limits": {"work_per_tick": 30_000}}
+        for attempt in (lambda: client.preview_rules(document), lambda: client.apply_rules(document, expected=1)):
+            with pytest.raises(Refused) as refused:
+                attempt()
+            assert [(error.path, error.got) for error in refused.value.errors] == [
+                ("principal", f"{alice.name} (producer)")
+            ]
+        assert client.rules().version == seen.version
+    with signed.client(operator) as client:
+        preview = client.preview_rules(document)
+        assert [(each.path, each.after) for each in preview.changes] == [("limits.work_per_tick", 30_000)]
+        applied = client.apply_rules(document, expected=preview.version, source="a test")
+        assert (applied.version, applied.changed) == (seen.version + 1, True)
+        (newest,) = client.rules(history=1).history
+        assert (newest.version, newest.source) == (applied.version, "a test")
+        wrong = {**document, "pools": {**document["pools"], "warm": {"max_slot": 1}}}
+        with pytest.raises(Refused) as refused:
+            client.apply_rules(wrong, expected=applied.version)
+        assert "rules.pools.warm.max_slot" in {error.path for error in refused.value.errors}
+        assert client.rules().version == applied.version
+    store = signed.services.ports.store
+    (event,) = store.read_events(EventFilter(name="rules_changed", newest=True, limit=1))
+    assert (event.principal, event.detail["version"]) == (operator.name, applied.version)
+
+
+def test_of_two_operators_that_change_the_same_version_one_wins(signed: SignedStack) -> None:
+    store = signed.services.ports.store
+    clients = [signed.client(signed.add("operator")) for _ in range(2)]
+    with closing(clients[0]), closing(clients[1]), ThreadPoolExecutor(2) as threads:
+        for number in range(3):
+            seen = clients[0].rules()
+
+            def change(index: int, seen: RulesInForce = seen, number: int = number) -> list[str]:
+                document = {**seen.document, "limits": {"work_per_tick": 40_000 + 10 * number + index}}
+                try:
+                    clients[index].apply_rules(document, expected=seen.version)
+                except Refused as refused:
+                    return [error.path for error in refused.errors]
+                return []
+
+            faults = list(threads.map(change, range(2)))
+            assert sorted(faults) == [[], ["expected"]]
+            stored = store.load_rules()
+            assert stored.version == seen.version + 1
+            assert stored.document["limits"]["work_per_tick"] == 40_000 + 10 * number + faults.index([])
 
 
 def test_a_removed_principal_is_refused_and_a_rotated_one_has_both_keys(signed: SignedStack) -> None:

@@ -95,6 +95,10 @@ BAD_DOCUMENTS = [
     ("query", {"ids": 3}, "ids"),
     ("explain", {"reservation": "unknown"}, "reservation"),
     ("conditions", {"pool": ["linux"]}, "pool"),
+    ("rules", {"history": 101}, "history"),
+    ("preview", {"rules": {"pols": {}}}, "rules.pols"),
+    ("apply", {"rules": {}, "expected": 99}, "expected"),
+    ("apply", {"rules": {"pools": []}, "expected": 1}, "rules.pools"),
 ]
 
 

@@ -14,11 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.model.command_schemas import SCHEMAS
+from scheduler.model.command_schemas import SCHEMAS, ApplyDocument
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError, read_document
 from scheduler.simulation.scenario import read_scenario
-from tasks.reservations import ConditionsDocument, ExplainDocument, LeasesDocument, QueryDocument
+from tasks.reservations import (
+    ConditionsDocument,
+    ExplainDocument,
+    LeasesDocument,
+    PreviewDocument,
+    QueryDocument,
+    RulesDocument,
+)
 from workers.ec2.emulator.settings import read_settings as read_emulator_settings
 from workers.settings import read_settings
 
@@ -194,6 +201,9 @@ def list_kinds() -> dict[str, tuple[Reader, list[Any]]]:
         (QueryDocument, {"ids": ["a", "b"]}),
         (ExplainDocument, {"reservation": "r1"}),
         (ConditionsDocument, {"pool": "linux"}),
+        (RulesDocument, {"history": 3}),
+        (PreviewDocument, {"rules": {}}),
+        (ApplyDocument, {"rules": {}, "expected": 3, "source": "a test"}),
         (LeasesDocument, {"slot": "linux-1", "machine": "m"}),
     ]
     for asked, fields in questions:

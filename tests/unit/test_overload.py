@@ -24,7 +24,7 @@ def test_nothing_is_put_off_while_the_queue_is_answered_in_time(verb: str) -> No
 def test_questions_and_registrations_are_put_off_first_and_holders_last() -> None:
     assert {find_rank(verb) for verb in (*QUERIES, "register")} == {0}
     assert find_rank("submit") == 1
-    assert {find_rank(verb) for verb in (*HOLDERS, "drain", "cordon", "leave")} == {2}
+    assert {find_rank(verb) for verb in (*HOLDERS, "drain", "cordon", "leave", "apply")} == {2}
 
 
 @pytest.mark.parametrize(("verb", "rank"), [("leases", 0), ("submit", 1), ("renew", 2)])

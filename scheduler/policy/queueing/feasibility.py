@@ -35,7 +35,7 @@ class Feasibility:
         """By pool: the kinds of slots of that pool that were looked at so far."""
         self._held: dict[tuple[object, ...], bool] = {}
         """Whether a slot of the pool could hold an instance, by pool, resources and labels."""
-        self._more_kinds = {name: _list_kinds(slot_infos) for name, slot_infos in cycle.pools.items()}
+        self._more_kinds = {name: list_kinds(slot_infos) for name, slot_infos in cycle.pools.items()}
 
     def set_aside(self, queue: Queue) -> Queue:
         """Return the reservations that can be placed, and report for each other reservation why it waits."""
@@ -90,7 +90,7 @@ class Feasibility:
             yield kind
 
 
-def _list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
+def list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
     """Yield capacity and labels of active slots and of absent static hosts; of equal slots only one."""
     known: set[tuple[object, object]] = set()
     for slot_info in slot_infos:

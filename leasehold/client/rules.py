@@ -1,0 +1,182 @@
+"""Requests of a client about the scheduling rules, and their results: read the rules, preview other rules, apply rules.
+
+Workers answer them. Lists in their answers have a greatest length; `lengths` has the whole length of each list that was
+cut.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from leasehold.client.display import Shown, join_words
+
+
+class RulesVersion(Shown, frozen=True, kw_only=True):
+    """One version of the rules in their history."""
+
+    version: int
+    applied_at: float
+    """When the version was applied, in seconds since the epoch."""
+    source: str | None = None
+    """What applied the version; None if that is not known any more."""
+    changes: tuple[str, ...] = ()
+    """The changes to the version before, each as a text."""
+    lengths: dict[str, int] = {}
+
+    def _line(self) -> str:
+        return join_words([f"version {self.version}", self.source and f"by {self.source}:", "; ".join(self.changes)])
+
+
+class RulesInForce(Shown, frozen=True, kw_only=True):
+    """The scheduling rules in force. `version` counts the changes of the rules; 0: none were ever applied."""
+
+    _cells_shown: ClassVar[str] = "version hidden history"
+
+    version: int
+    document: dict[str, Any] = {}
+    """The rules as they were applied. Missing keys have their default values."""
+    hidden: tuple[str, ...] = ()
+    """Paths that the document lacks because this principal may not read their values."""
+    history: tuple[RulesVersion, ...] = ()
+    """The newest versions, oldest first, if they were requested."""
+
+    def _line(self) -> str:
+        return f"version {self.version}"
+
+
+class RuleChange(Shown, frozen=True, kw_only=True):
+    """One key of the rules whose value would change. None: the key has no value there."""
+
+    path: str
+    before: Any = None
+    after: Any = None
+    kind: str = "changed"
+    """`changed`, or `added` or `removed` for a whole pool, account, offering or table of a system."""
+
+
+class Departure(Shown, frozen=True, kw_only=True):
+    """A slot that would lose its machine: it would drain, or its machine would be terminated (`action`)."""
+
+    slot: str
+    action: str
+    reason: str
+    reservations: tuple[str, ...] = ()
+    """Ids of reservations that have a lease on the slot."""
+    lengths: dict[str, int] = {}
+
+
+class Ending(Shown, frozen=True, kw_only=True):
+    """A reservation that would lose leases. `action`: the name of the decision that would end them."""
+
+    reservation: str
+    action: str
+    reason: str
+
+
+class AccountLoss(Shown, frozen=True, kw_only=True):
+    """A quota account that would lose balance. `after` None: it would be forgotten."""
+
+    account: str
+    before: tuple[float, ...]
+    after: tuple[float, ...] | None = None
+
+
+class Unservable(Shown, frozen=True, kw_only=True):
+    """A pending reservation that no slot or offering could hold any more."""
+
+    reservation: str
+    code: str
+    detail: str
+
+
+class TwoCounts(Shown, frozen=True, kw_only=True):
+    """Counts by name, under the present and under the proposed rules."""
+
+    present: dict[str, int] = {}
+    proposed: dict[str, int] = {}
+
+
+class NextTick(Shown, frozen=True, kw_only=True):
+    """What the next tick would decide under the present and under the proposed rules."""
+
+    _cells_shown: ClassVar[str] = "totals waiting"
+
+    present: tuple[dict[str, Any], ...] = ()
+    """The first decisions under the present rules, in the format of `leasehold simulate`."""
+    proposed: tuple[dict[str, Any], ...] = ()
+    totals: TwoCounts = TwoCounts()
+    """How many decisions of each kind (`do`) there would be, including those that the lists lack."""
+    waiting: TwoCounts = TwoCounts()
+    """How many reservations would wait afterwards, by waiting code."""
+
+
+class RulesPreview(Shown, frozen=True, kw_only=True):
+    """What would happen if other rules were applied. Nothing was changed."""
+
+    _cells_shown: ClassVar[str] = (
+        "version changed takes_away changes departures endings accounts unservable launches next_tick"
+    )
+
+    version: int
+    """The version of the rules in force. Pass it to `apply_rules` as `expected`."""
+    changed: bool
+    """Whether the rules differ from those in force."""
+    changes: tuple[RuleChange, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    endings: tuple[Ending, ...] = ()
+    accounts: tuple[AccountLoss, ...] = ()
+    unservable: tuple[Unservable, ...] = ()
+    launches: dict[str, int] = {}
+    """Pool -> number of machines that the next tick would launch in addition."""
+    takes_away: bool = False
+    """Whether machines or leases would end, or accounts would lose balance."""
+    next_tick: NextTick = NextTick()
+    lengths: dict[str, int] = {}
+
+    def _line(self) -> str:
+        if not self.changed:
+            return f"no change to version {self.version}"
+        return f"{len(self.changes)} changes to version {self.version}" + (", takes away" if self.takes_away else "")
+
+
+class RulesApplied(Shown, frozen=True, kw_only=True):
+    """The answer to `apply_rules`: the version in force, and whether the rules changed."""
+
+    version: int
+    changed: bool
+
+
+class RuleRequests(ABC):
+    """The requests of a client about the rules. Each raises Refused, NotAnswered (safe to repeat) or Unavailable."""
+
+    @abstractmethod
+    def _ask_worker(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+        """Send a request, and return the answer. Raise Refused if it has errors."""
+
+    def rules(self, history: int = 0, *, timeout: float | None = None) -> RulesInForce:
+        """Return the rules in force, with the newest `history` versions of them (at most 100)."""
+        return msgspec.convert(self._ask_worker("rules", {"history": history}, timeout), RulesInForce)
+
+    def preview_rules(self, document: Mapping[str, Any], *, timeout: float | None = None) -> RulesPreview:
+        """Return what would happen if `document` became the rules in force (for operators). Raise Refused for wrong
+        rules, with all faults.
+        """
+        return msgspec.convert(self._ask_worker("preview", {"rules": document}, timeout), RulesPreview)
+
+    def apply_rules(
+        self,
+        document: Mapping[str, Any],
+        *,
+        expected: int,
+        source: str | None = None,
+        timeout: float | None = None,
+    ) -> RulesApplied:
+        """Put the rules in `document` in force (for operators). `source`: what applies them, for the history.
+
+        `expected`: the version of the rules that the change was made for. Raise Refused if another version is in force,
+        or if the rules are wrong; then nothing was changed.
+        """
+        asked = {"rules": document, "expected": expected} | ({} if source is None else {"source": source})
+        return msgspec.convert(self._ask_worker("apply", asked, timeout), RulesApplied)

@@ -1,0 +1,379 @@
+"""The conditions of a wait as a matrix: for each condition of a lease whether it is met, and the evidence.
+
+The conditions stand in the order of the waiting codes (WAITING_CODES). The code that the plan reports decides for its
+own condition (not met) and for the earlier ones (met, or not applicable). The functions of the planner decide for all
+others, on the state that the plan leaves: with its leases and launches.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Final
+
+import msgspec
+
+from scheduler.explain.conditions import describe_account, describe_pool, forecast
+from scheduler.explain.replay import replay
+from scheduler.explain.search import describe_labels
+from scheduler.model.decisions import WAITING_CODES, Plan
+from scheduler.model.labels import Labels
+from scheduler.model.launch_backoff import Kind
+from scheduler.model.reservations import Reservation, is_on_hold
+from scheduler.model.resources import Resources
+from scheduler.model.rules import Rules
+from scheduler.model.view import View
+from scheduler.policy.capacity.fits import find_obstacle
+from scheduler.policy.capacity.gang import has_room, has_room_for_some
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.work_budget import NEXT_TURN
+from scheduler.policy.queueing.feasibility import list_kinds
+from scheduler.policy.queueing.starvation_guard import has_waited_too_long
+from scheduler.policy.quota.step import lacks_quota
+from scheduler.policy.scaling.launch import TrialLaunch
+from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits, list_choices
+
+MOST_NAMED: Final = 5
+"""The most slots, pools or texts that the evidence of one condition names."""
+CODE_OF: Final[dict[str, str | None]] = {
+    "not_on_hold": "on_hold",
+    "pool": "no_pool",
+    "labels": "never_fits",
+    "size": "never_fits",
+    "account_balance": "no_quota",
+    "account_limits": "account_limit",
+    "turn": "behind_queue",
+    "starvation_guard": "behind_queue",
+    "work_budget": "behind_queue",
+    "slots_started": "booting",
+    "max_slots": "at_max_slots",
+    "ec2_quota": "at_quota",
+    "ec2_capacity": "capacity",
+    "launch_rate": "throttled",
+    "launch_settings": "misconfigured",
+    "whole_gang": "gang_incomplete",
+    "not_cordoned": "cordoned",
+    "free_capacity": "no_capacity",
+    "not_declined": None,
+}
+"""By condition, in order: the waiting code of a reservation for which it is the first one that is not met. No code
+names `not_declined`: a declined slot counts as if it did not exist.
+"""
+HOLDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
+    "max_slots": (),
+    "ec2_quota": ("quota",),
+    "ec2_capacity": ("capacity",),
+    "launch_rate": ("throttled",),
+    "launch_settings": ("misconfigured", "auth", "unhealthy"),
+}
+"""By condition of a launch: the kinds of launch back-offs that concern it."""
+_RANKS: Final = {code: rank for rank, code in enumerate(WAITING_CODES)}
+_Finding = tuple[bool | None, str]
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One condition of a lease. `met` None: it does not apply, or is not known before an earlier one is met."""
+
+    name: str
+    met: bool | None
+    evidence: str
+    """One sentence."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """What the plan reports for a reservation: its waiting code and detail ("" if the next tick serves it), its
+    position in the queue (None if it does not wait), and the number of waiting reservations.
+    """
+
+    code: str = ""
+    detail: str = ""
+    position: int | None = None
+    of: int = 0
+
+
+def list_conditions(
+    view: View, rules: Rules, row: Reservation, now: float, planned: Plan, queued: Queued
+) -> list[Condition]:
+    """Return the conditions for the lease of a pending reservation, in the order of CODE_OF. `planned`: the plan of the
+    view under these rules at `now`; `queued`: what it reports for the reservation.
+    """
+    state = replay(view, rules, now, planned)
+    try:
+        findings = Findings(*state, row, queued)
+        return [_settle(name, findings.find(name), queued, findings) for name in CODE_OF]
+    finally:
+        state[0].close_indexes()
+
+
+def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") -> Condition:
+    """Return a condition as the waiting code decides it: not met if the code names it, and not "not met" if it is an
+    earlier one, because the plan passed that one.
+    """
+    met, evidence = found
+    if queued.code and name == _find_named(queued, findings):
+        return Condition(name, met=False, evidence=f"{queued.detail}; {evidence}" if evidence else queued.detail)
+    if met is False and not queued.code:
+        return Condition(name, None, f"not needed, since the next tick serves it: {evidence}")
+    own = CODE_OF[name]
+    is_passed = own is not None and bool(queued.code) and _RANKS[own] <= _RANKS[queued.code]
+    # The plan reports `cordoned` in place of `at_max_slots` where cordoned slots have room.
+    if met is False and is_passed and (own, queued.code) != ("at_max_slots", "cordoned"):
+        return Condition(name, None, f"not decisive here: {evidence}")
+    return Condition(name, met, evidence)
+
+
+def _find_named(queued: Queued, findings: "Findings") -> str:
+    """Return the condition that a waiting code names."""
+    if queued.code == "never_fits":
+        return "labels" if findings.find("labels")[0] is False else "size"
+    if queued.code == "behind_queue":
+        by_detail = {NEXT_TURN: "work_budget", DETAILS["behind_queue"]: "starvation_guard"}
+        return by_detail.get(queued.detail, "turn")
+    return next(name for name, code in CODE_OF.items() if code == queued.code)
+
+
+class Findings:
+    """Finds for each condition by the planner's functions whether it is met, and the evidence."""
+
+    def __init__(self, cycle: CycleState, limits: LaunchLimits, row: Reservation, queued: Queued) -> None:
+        self._cycle, self._limits, self._row, self._queued = cycle, limits, row, queued
+        self._demand: Demand = cycle.demand_of(row)
+        self._needs = tuple(dict.fromkeys(self._demand.needs))
+        self._finders: dict[str, Callable[[], _Finding]] = {
+            "not_on_hold": self._find_hold,
+            "pool": self._find_pool,
+            "account_balance": self._find_balance,
+            "account_limits": self._find_limits,
+            "turn": self._find_turn,
+            "starvation_guard": self._find_guard,
+            "work_budget": self._find_budget,
+        }
+        self._for_pools: dict[str, Callable[[], _Finding]] = {
+            "labels": self._find_labels,
+            "size": self._find_size,
+            "slots_started": self._find_started,
+            **{name: partial(self._find_launch, name) for name in HOLDS_OF},
+            "whole_gang": self._find_gang,
+            "not_cordoned": self._find_cordoned,
+            "free_capacity": self._find_free,
+            "not_declined": self._find_declined,
+        }
+
+    def find(self, name: str) -> _Finding:
+        """Return whether a condition is met (None: it does not apply or is not known), and the evidence."""
+        if name in self._finders:
+            return self._finders[name]()
+        return self._for_pools[name]() if self._demand.pools else (None, "no pool serves it")
+
+    def _is_passed(self, name: str) -> bool:
+        """Return whether the plan found a condition met that only the whole plan can find."""
+        code = self._queued.code
+        return not code or _RANKS[CODE_OF[name] or ""] < _RANKS[code]
+
+    def _decide(self, name: str, evidence: str) -> _Finding:
+        return (True, evidence) if self._is_passed(name) else (None, evidence)
+
+    def _find_hold(self) -> _Finding:
+        if self._row.suspended:
+            return False, "it is suspended"
+        return not is_on_hold(self._row), f"its priority is {self._row.priority:g}, and it is not suspended"
+
+    def _find_pool(self) -> _Finding:
+        pools = self._demand.pools
+        return bool(pools), f"pools that may serve it: {_join(pools) or 'none'}"
+
+    @cached_property
+    def _kinds(self) -> list[tuple[str, Resources | None, Labels]]:
+        """The kinds of slots and offerings of the serving pools, each as (pool, resources, labels)."""
+        found = []
+        for name in self._demand.pools:
+            found += [(name, *kind) for kind in list_kinds(self._cycle.pools[name])]
+            pool = self._cycle.rules.pools[name]
+            choices = list_choices(pool) if pool.is_elastic else []
+            found += [(name, each.capacity, each.labels) for each in choices]
+        return found
+
+    def _find_labels(self) -> _Finding:
+        wanted = {name: text for need in self._needs for name, text in (*need.labels.items(), *_own(need))}
+        if not wanted:
+            return None, "it requires no label"
+        met = all(any(need.could_hold(name, None, labels) for name, _, labels in self._kinds) for need in self._needs)
+        holders = "slots or offerings have them" if met else "no slot or offering has all of them"
+        return (
+            met,
+            f"required labels: {_join(describe_labels({key: value}) for key, value in wanted.items())}; {holders}",
+        )
+
+    def _find_size(self) -> _Finding:
+        if self._find_labels()[0] is False:
+            return None, "no slot or offering has its labels"
+        met = all(any(need.could_hold(*kind) for kind in self._kinds) for need in self._needs)
+        return met, self._compare("largest slot or offering", self._kinds)
+
+    def _compare(self, title: str, kinds: Iterable[tuple[str, Resources | None, Labels]]) -> str:
+        """Return as text what the largest instance requests, and the largest amounts of these kinds of slots that have
+        the labels.
+        """
+        need = max(self._needs, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
+        asked = need.given[self._demand.pools[0]]
+        held = [
+            amounts for name, amounts, labels in kinds if name in need.given and need.could_hold(name, None, labels)
+        ]
+        if not asked:
+            return f"{need.component.name} requests no amounts"
+        if not held:
+            return f"{need.component.name} requests {_amounts(asked)}; no slot has its labels"
+        if None in held:
+            return f"{need.component.name} requests {_amounts(asked)}; slots that count leases only may hold it"
+        largest = {name: max(each.get(name, 0) for each in held if each is not None) for name in asked}
+        return f"{need.component.name} requests {_amounts(asked)}; {title}: {_amounts(largest)}"
+
+    def _find_balance(self) -> _Finding:
+        if self._demand.settings.queue != "quota":
+            return None, "its queue uses no accounts"
+        account = self._cycle.view.account_of(self._row)
+        if account is None:
+            return None, "it has no account, so it may run at the free level only"
+        evidence = describe_account(forecast(self._cycle.view, account, self._cycle.now))
+        return not lacks_quota(self._cycle, self._row), evidence
+
+    def _find_limits(self) -> _Finding:
+        account = self._cycle.view.account_of(self._row) if self._demand.settings.queue == "quota" else None
+        if account is None or not (account.max_fanout or account.per_label_task_limits):
+            return None, "no account limits its leases"
+        limits = [f"max_fanout {account.max_fanout}"] if account.max_fanout else []
+        limits += [f"{label} {most}" for label, most in sorted(account.per_label_task_limits.items())]
+        return self._decide("account_limits", f"limits of account {account.id}: {_join(limits)}")
+
+    def _find_turn(self) -> _Finding:
+        place = "it does not wait" if self._queued.position is None else f"{self._queued.position} of {self._queued.of}"
+        backfill = "on, so it may overtake reservations that wait" if self._demand.settings.backfill else "off"
+        evidence = f"place in the queue ({self._demand.settings.queue}): {place}; backfill is {backfill}"
+        return (True, evidence) if self._queued.position == 1 else self._decide("turn", evidence)
+
+    def _find_guard(self) -> _Finding:
+        limit = self._demand.settings.starvation_guard
+        if not limit:
+            return None, "the starvation guard is off"
+        if has_waited_too_long(self._row.created_at, limit, self._cycle.now):
+            return self._decide("starvation_guard", f"it waits for longer than {limit:g} s, so it is protected itself")
+        return self._decide(
+            "starvation_guard", f"the guard protects reservations that wait for longer than {limit:g} s"
+        )
+
+    def _find_budget(self) -> _Finding:
+        most = self._cycle.rules.limits.work_per_tick
+        if not most or len(self._demand.needs) == 1:
+            return None, "no limit of work concerns a single instance" if most else "work is not limited"
+        return self._decide("work_budget", f"limits.work_per_tick is {most:g} for each principal")
+
+    def _list_able(self, *, within: Callable[[SlotInfo], bool]) -> list[SlotInfo]:
+        """Return the slots of the serving pools for which `within` is true and that could hold an instance if they had
+        no leases.
+        """
+        return [
+            slot_info
+            for name in self._demand.pools
+            for slot_info in self._cycle.pools[name]
+            if within(slot_info)
+            and any(need.could_hold(name, slot_info.capacity, slot_info.labels) for need in self._needs)
+        ]
+
+    def _find_started(self) -> _Finding:
+        ready = len(self._list_able(within=lambda each: each.takes_leases))
+        coming = len(self._list_able(within=lambda each: each.is_coming))
+        evidence = f"slots that could hold an instance if they were free: {ready} ready, {coming} in flight"
+        return self._decide("slots_started", evidence)
+
+    def _find_launch(self, name: str) -> _Finding:
+        pools = [each for each in self._demand.pools if self._cycle.rules.pools[each].is_elastic]
+        if not pools or self._row.leases:
+            return None, "it waits for slots that it claims" if self._row.leases else "no pool that launches serves it"
+        if not any(self._launch_codes):
+            return None, "no offering of its pools could hold it"
+        code = CODE_OF[name]
+        is_held = code == self._held or any(code in codes and None not in codes for codes in self._launch_codes)
+        return not is_held, self._describe_launch(name, pools, is_held=is_held)
+
+    @cached_property
+    def _launch_codes(self) -> list[list[str | None]]:
+        """By different instance: for each launch that could serve it, the code of the reason that prevents it."""
+        return [[code for *_, code in self._limits.list_choices(self._demand, need)] for need in self._needs]
+
+    @cached_property
+    def _held(self) -> str:
+        """The code of the reason that prevents one of the launches for a gang that has no room otherwise; "": none."""
+        if len(self._demand.needs) == 1:
+            return ""
+        trial = TrialLaunch(self._cycle, self._limits, self._demand, [self._cycle.ready, self._cycle.coming])
+        trial.foresee_code()
+        return trial.held
+
+    def _describe_launch(self, name: str, pools: list[str], *, is_held: bool) -> str:
+        if name == "max_slots":
+            counts = [
+                f"{pool}: {sum(each.is_active for each in self._cycle.pools[pool])} of {self._limits.find_bound(pool)}"
+                for pool in pools
+            ]
+            return f"active slots: {_join(counts)}"
+        view, rules, now = self._cycle.view, self._cycle.rules, self._cycle.now
+        texts = [text for pool in pools for text in describe_pool(view, rules, pool, now, HOLDS_OF[name])]
+        code = CODE_OF[name] or ""
+        return _join(dict.fromkeys(texts)) or (self._limits.describe(code, pools) if is_held else "no back-off")
+
+    def _find_gang(self) -> _Finding:
+        count = len(self._demand.needs)
+        if count == 1:
+            return None, "it has one instance"
+        if has_room(self._demand, (self._cycle.ready,)):
+            return True, f"all of its {count} instances have room"
+        if has_room_for_some(self._demand, (self._cycle.ready, self._cycle.coming)):
+            return False, f"some of its {count} instances have room, but not all"
+        return None, f"none of its {count} instances has room"
+
+    def _find_cordoned(self) -> _Finding:
+        if all(map(self._limits.has_cordoned_room, self._needs)):
+            slots = self._list_able(within=lambda each: each.slot.cordoned and each.state == "ready")
+            return False, f"cordoned slots with room: {_join(each.slot.id for each in slots)}"
+        return True, "no cordoned slot has room for it"
+
+    def _find_free(self) -> _Finding:
+        slots = [each for each in self._list_able(within=lambda each: each.takes_leases) if each.has_place]
+        kinds = [(each.slot.pool, each.free, each.labels) for each in slots]
+        met = has_room(self._demand, (self._cycle.ready,))
+        if not kinds:
+            return met, "no ready slot that could hold it can take another lease"
+        return met, self._compare("largest free amounts of ready slots", kinds)
+
+    def _find_declined(self) -> _Finding:
+        if not self._demand.declined:
+            return None, "its holder declined no slot that is still there"
+        room = [
+            each for each in map(self._cycle.slot_infos.get, self._demand.declined) if each and self._has_room(each)
+        ]
+        return not room, f"declined slots: {_join(self._demand.declined)}; with room: {len(room)}"
+
+    def _has_room(self, slot_info: SlotInfo) -> bool:
+        pool, left = slot_info.slot.pool, slot_info.pool.lease_limit - slot_info.load
+        return slot_info.takes_leases and any(
+            pool in need.given
+            and need.could_hold(pool, None, slot_info.labels)
+            and find_obstacle(need.given[pool], slot_info.free, left, slot_info.uses_left) is None
+            for need in self._needs
+        )
+
+
+def _own(need: InstanceRequest) -> Iterator[tuple[str, str]]:
+    return iter(need.component.labels.items())
+
+
+def _amounts(amounts: Resources) -> str:
+    return _join(f"{name} {amount:g}" for name, amount in sorted(amounts.items()))
+
+
+def _join(texts: Iterable[str]) -> str:
+    """Return at most MOST_NAMED of these texts as one text, and how many more there are."""
+    found = list(texts)
+    return ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")

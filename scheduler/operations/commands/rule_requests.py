@@ -1,0 +1,195 @@
+"""Requests about the rules: read them with their history, preview other rules, and apply rules.
+
+Each list in an answer has a greatest length. Where a list may be cut, the answer also has its whole length.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from scheduler.model.command_schemas import ApplyDocument
+from scheduler.model.decisions import Claim, Plan, describe_decision
+from scheduler.model.principals import Principal
+from scheduler.model.rights import find_role_fault
+from scheduler.model.rules import Rules, read_rules
+from scheduler.model.validation import Fault, InvalidInputError, read_document, show
+from scheduler.operations.apply import Applied, Rehearsal, RulesChangedError, rehearse_rules, write_rules
+from scheduler.operations.commands.intake import count_results
+from scheduler.operations.commands.submit import Answer, refuse
+from scheduler.operations.membership import check_membership
+from scheduler.operations.ports import Ports
+from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.rules_history import describe_history
+from scheduler.ports import StoredAnswer, Transaction
+
+RULES: Final = "rules"
+"""The field of a request that contains a document of rules. The paths of faults begin with it."""
+MOST_VERSIONS: Final = 100
+"""The most versions in one answer."""
+MOST_SHOWN: Final = 200
+"""The most entries of each list of a preview or of a version's changes in one answer."""
+MOST_INNER: Final = 100
+"""The most entries of a list inside such an entry, for example of the leases of one decision."""
+_HIDDEN: Final = "user_data"
+
+
+def describe_rules(ports: Ports, principal: Principal | None, history: int) -> Answer:
+    """Return the rules in force and, with `history` above 0, that many of their newest versions, oldest first.
+
+    The user data of pools may contain what only operators should read. For other principals it is left out, and
+    `hidden` has the paths.
+    """
+    stored = ports.store.load_rules()
+    document, hidden = stored.document, list[str]()
+    if principal is not None and principal.role != "operator":
+        document, hidden = _hide_user_data(document)
+    versions = [_cut_lists(each, MOST_SHOWN) for each in describe_history(ports.store, history)] if history else []
+    return {"version": stored.version, "document": document, "hidden": hidden, "history": versions}
+
+
+def _hide_user_data(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    found, pools = list[str](), dict[str, Any]()
+    for name, pool in document.get("pools", {}).items():
+        pools[name] = pool
+        if pool.get("ec2", {}).get(_HIDDEN) is not None:
+            pools[name] = pool | {"ec2": {key: value for key, value in pool["ec2"].items() if key != _HIDDEN}}
+            found.append(f"pools.{name}.ec2.{_HIDDEN}")
+    return {**document, **({"pools": pools} if pools else {})}, found
+
+
+def preview_request(ports: Ports, document: Mapping[str, Any]) -> Answer:
+    """Return what would happen if `document` became the rules in force, and what the next tick would decide under the
+    present and under the given rules. Nothing is written. Raises InvalidInputError for invalid rules.
+    """
+    _read(document)
+    found = rehearse_rules(ports.store, document, prefix=RULES)
+    preview = msgspec.to_builtins(found.preview)
+    preview["launches"] = dict(list(preview["launches"].items())[:MOST_SHOWN])
+    return {**_cut_lists(preview, MOST_SHOWN), "takes_away": found.preview.takes_away, "next_tick": _compare(found)}
+
+
+def _compare(found: Rehearsal) -> dict[str, Any]:
+    plans = {"present": found.present, "proposed": found.proposed}
+    return {
+        **{name: [*_list_decisions(planned)] for name, planned in plans.items()},
+        "totals": {name: _count_decisions(planned) for name, planned in plans.items()},
+        "waiting": {name: _count_codes(planned) for name, planned in plans.items()},
+    }
+
+
+def _list_decisions(planned: Plan) -> Iterator[dict[str, Any]]:
+    """Yield the first decisions of a plan in the format in which `leasehold simulate` prints them: without claims."""
+    shown = (each for each in planned.decisions if not isinstance(each, Claim))
+    for decision, _ in zip(shown, range(MOST_SHOWN), strict=False):
+        yield _cut_lists(describe_decision(decision), MOST_INNER)
+
+
+def _count_decisions(planned: Plan) -> dict[str, int]:
+    kinds = Counter(type(each) for each in planned.decisions if not isinstance(each, Claim))
+    return {str(kind.__struct_config__.tag): count for kind, count in kinds.items()}
+
+
+def _count_codes(planned: Plan) -> dict[str, int]:
+    return dict(Counter(code for code, _ in planned.waiting.reasons))
+
+
+def _cut_lists(table: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Return a table whose lists have at most `most` entries. If one was longer, `lengths` has its whole length, by
+    name. Lists in its entries are cut to MOST_INNER.
+    """
+    lists = {name: value for name, value in table.items() if isinstance(value, list | tuple)}
+    lengths = {name: len(value) for name, value in lists.items() if len(value) > most}
+    cut = {
+        name: [_cut_lists(each, MOST_INNER) if isinstance(each, dict) else each for each in value[:most]]
+        for name, value in lists.items()
+    }
+    return {**table, **cut, **({"lengths": lengths} if lengths else {})}
+
+
+def apply_request(ports: Ports, document: object, principal: Principal | None) -> Answer:
+    """Carry out a request that applies rules, and return its answer: `version` and `changed`, or the faults.
+
+    A request id and its answer are stored with the change, so a repeated request changes nothing and gets the answer
+    of the first one. The change is announced afterwards, also again for a repeated request.
+    """
+    forbidden = find_role_fault(principal, "apply")
+    try:
+        answer = refuse([forbidden]) if forbidden else _apply_checked(ports, document, principal)
+    except InvalidInputError as error:
+        answer = refuse(error.faults)
+    count_results(ports.meter, principal, answer)
+    return answer
+
+
+def _apply_checked(ports: Ports, document: object, principal: Principal | None) -> Answer:
+    asked = read_document(ApplyDocument, document)
+    return _apply(ports, asked, _read(asked.rules), principal)
+
+
+def _read(document: Mapping[str, Any]) -> Rules:
+    """Return the rules in a document. Raises InvalidInputError for a wrong one, also if it names a file: a worker
+    reads no files for a request.
+    """
+    rules = read_rules(document, RULES)
+    faults = [
+        Fault(f"{RULES}.pools.{name}.ec2.user_data_file", "the text in user_data; no file is read", show(file))
+        for name, pool in rules.pools.items()
+        if pool.ec2.user_data is None and (file := pool.ec2.user_data_file) is not None
+    ]
+    if faults:
+        raise InvalidInputError(faults)
+    return rules
+
+
+@repeated_if_overtaken
+def _apply(ports: Ports, asked: ApplyDocument, rules: Rules, principal: Principal | None) -> Answer:
+    check_membership(ports)
+    sender = None if principal is None else principal.name
+    with ports.store.transaction() as transaction:
+        known = transaction.find_answers([asked.request]).get(asked.request)
+        applied, answer = _write(transaction, asked, rules, principal) if known is None else (None, {})
+        if known is None:
+            transaction.save_answers([StoredAnswer(asked.request, transaction.now(), answer, sender)])
+    if known is not None:
+        return _repeat(ports, known, asked.request, sender)
+    if applied is not None:
+        applied.announce(ports)
+    return answer
+
+
+def _write(
+    transaction: Transaction, asked: ApplyDocument, rules: Rules, principal: Principal | None
+) -> tuple[Applied | None, Answer]:
+    """Write the rules in a transaction. Return what was applied and the answer; (None, the refusal) if another version
+    is in force than the expected one.
+    """
+    source = asked.source or ("a request" if principal is None else f"a request of {principal.name}")
+    try:
+        applied = write_rules(
+            transaction,
+            asked.rules,
+            rules,
+            cause="operator",
+            source=source,
+            expected=asked.expected,
+            principal=principal,
+        )
+    except RulesChangedError as error:
+        return None, refuse([_describe_race(error, asked.expected)])
+    return applied, {"ok": True, "version": applied.version, "changed": applied.changed}
+
+
+def _describe_race(error: RulesChangedError, expected: int) -> Fault:
+    return Fault("expected", f"the version of the rules in force, which is {error.version} now", show(expected))
+
+
+def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None) -> Answer:
+    """Return the stored answer to a repeated request. Its process may have died before it requested a tick, so one is
+    requested; the tick also publishes the rows that the view lacks.
+    """
+    if known.principal != sender:
+        return refuse([Fault("request", "an id that no other principal has used", show(request))])
+    ports.notifier.kick()
+    return known.answer
