@@ -1,69 +1,20 @@
 """Watch one reservation. A notice on its channel is a hint to read its row again; only the row is reliable."""
 
-import time
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-import redis
-from redis.client import PubSub
-
 from leasehold.client.models import Reservation
-from leasehold.client.transport import RequestTransport
-from leasehold.client.view_reader import Joined, ViewReader
+from leasehold.client.ports import Hints, Joined, Reader
 
 POLL_SECONDS: Final = 2.0
 """Seconds between two reads of a watched row if no notice arrives."""
 
 
-class Hints:
-    """A subscription to the notices on one Redis channel, for one thread. Notices may be lost."""
-
-    def __init__(self, wire: RequestTransport, channel: str) -> None:
-        self._wire, self._name = wire, channel
-        self._channel = PubSub(wire.redis.connection_pool, ignore_subscribe_messages=True)
-        self._subscribed = False
-
-    def listen(self) -> None:
-        """Subscribe to the channel. If Redis does not answer, `wait` tries again."""
-        try:
-            self._channel.subscribe(self._name)
-        except redis.RedisError:
-            return
-        self._subscribed = True
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for a notice on the channel, for `seconds` at most. Return whether a notice arrived."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
-            try:
-                if not self._subscribed:
-                    self.listen()
-                if self._subscribed and self._channel.get_message(timeout=left) is not None:
-                    return True
-            except redis.RedisError:
-                self._wire.pause()
-            if not self._subscribed:
-                self._wire.pause()
-        return False
-
-    def forget(self) -> None:
-        """Drop the notices that have arrived so far. Call it before a read of the row, which shows their changes."""
-        with suppress(redis.RedisError):
-            while self._subscribed and self._channel.get_message(timeout=0) is not None:
-                pass
-
-    def close(self) -> None:
-        """Close the connection to Redis."""
-        self._channel.close()
-
-
 class Watch:
     """A watch that reports the present row of one reservation. Use it as a context manager in one thread."""
 
-    def __init__(self, wire: RequestTransport, reader: ViewReader, reservation: str) -> None:
-        self._reader, self.reservation = reader, reservation
-        self._hints = Hints(wire, wire.names.notice(reservation))
+    def __init__(self, hints: Hints, reader: Reader, reservation: str) -> None:
+        self._hints, self._reader, self.reservation = hints, reader, reservation
 
     def __enter__(self) -> Self:
         self._hints.listen()
@@ -84,7 +35,9 @@ class Watch:
         """Return the present row of the reservation, and the ids of the leased slots for which the
         view lacks the machine of the lease. Raise Unavailable if the view is not valid.
         """
-        return self._reader.find_joined([self.reservation])[0]
+        found = self._reader.find_joined([self.reservation])[0]
+        self._hints.note(found)
+        return found
 
     def wait_for_hint(self, seconds: float) -> None:
         """Return when a notice about the reservation arrives, or after `seconds`."""
