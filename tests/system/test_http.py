@@ -29,12 +29,13 @@ def serve(stack: Stack, folder: Path) -> Iterator[Client]:
         "LEASEHOLD_CONSOLE__PORT": str(port),
         "LEASEHOLD_CONSOLE__TOKEN_FILE": str(token_file),
     }
-    with (
-        Guarded([sys.executable, "-m", "leasehold.console", "--local"], env=environment),
-        Client(f"http://127.0.0.1:{port}", token=token, timeout=30) as client,
-    ):
-        wait_for(lambda: _answers(client), "the server", 60)
-        yield client
+    with Guarded([sys.executable, "-m", "leasehold.console", "--local"], env=environment) as process:
+        try:
+            with Client(f"http://127.0.0.1:{port}", token=token, timeout=30) as client:
+                wait_for(lambda: _answers(client), "the server", 60)
+                yield client
+        finally:
+            process.terminate()
 
 
 def _answers(client: Client) -> bool:
