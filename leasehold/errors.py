@@ -37,7 +37,17 @@ class Refused(LeaseholdError):  # noqa: N818 - see the module docstring
 
 class NotAnswered(LeaseholdError, TimeoutError):  # noqa: N818 - see the module docstring
     """Raised if no worker answered within the time limit. A worker may still carry out the request later; sending it
-    again with the same id is safe.
+    again with the same id is safe. `reason`: what is known about the cause; "" if nothing is.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+class Overloaded(NotAnswered):
+    """Raised if workers only answered that they are overloaded, until the time limit. The request was not carried out;
+    sending it again later with the same id is safe.
     """
 
 

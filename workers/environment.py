@@ -36,6 +36,10 @@ def read_environment(settings: type[Document]) -> dict[str, Any]:
     return document
 
 
+CLIENT_VARIABLES: Final = frozenset({"LEASEHOLD_CONSOLE__TOKEN"})
+"""Variables that only clients read; they set no key of the settings."""
+
+
 def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the name of each variable of the environment that sets a key of `settings`, with the path of the key.
 
@@ -43,6 +47,8 @@ def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, .
     variables like LEASEHOLD_PORT.
     """
     for name, value in os.environ.items():
+        if name in CLIENT_VARIABLES:
+            continue
         path = tuple(name.removeprefix(PREFIX).lower().split(DELIMITER))
         if name.startswith(PREFIX) and value and (len(path) > 1 or path[0] in settings.model_fields):
             yield name, path

@@ -17,7 +17,7 @@ from leasehold.agent.enforcer import Enforcer
 from leasehold.client.backoff import Backoff, shorten
 from leasehold.client.hosts import Hosts
 from leasehold.client.models import Host, Hosted
-from leasehold.client.watch import Hints
+from leasehold.client.ports import Hints
 from leasehold.errors import NotAnswered, Unavailable
 
 BEATS_A_TIMEOUT: Final = 6

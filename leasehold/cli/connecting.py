@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 def connect(timeout: float = 10.0) -> Iterator["Client"]:
     """Yield a client of the stack. From then on the command shows ages by cluster time (the time of the database).
 
-    Raises NoStack if no stack is found, and Unavailable at once if Redis does not answer.
+    Raises NoStack if no stack is found, and Unavailable at once if Redis does not answer. LEASEHOLD_BROKER__URL may be
+    the URL of an HTTP API; then the first request or read finds out whether it answers.
     """
     from leasehold.cli.output import clock
     from leasehold.client.client import Client
+    from leasehold.client.http_login import is_http
 
     with Client(timeout=timeout) as client:
-        client.probe.check_redis()
+        if not is_http(client.url):
+            client.probe.check_redis()
         clock.now = client.now
         yield client
 

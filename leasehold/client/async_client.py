@@ -6,21 +6,22 @@ thread.
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial, update_wrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, assert_never
 
+from leasehold.client.async_hosts import AsyncHosts
 from leasehold.client.async_lease import AsyncLease
-from leasehold.client.async_watch import AsyncWatch, Notices, Rows
+from leasehold.client.async_watch import AsyncWatch, AsyncWatches, Rows
 from leasehold.client.client import TIMEOUT_SECONDS, Client
 from leasehold.client.display import show_line
 from leasehold.client.models import Reservation, list_phases
+from leasehold.client.ports import Joined
 from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.submitting import with_id
-from leasehold.client.view_reader import Joined
 from leasehold.client.waiting import Ask, Look, Pause, PhaseWait, Renew, Step
 from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
@@ -66,7 +67,7 @@ class AsyncClient:
     ends the wait. Cancelling `lease` while it waits also cancels the reservation, as Ctrl-C does with `Client`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is an option of its own
         self,
         url: str | None = None,
         *,
@@ -77,6 +78,7 @@ class AsyncClient:
         principal: str | None = None,
         key: str | None = None,
         key_file: str | os.PathLike[str] | None = None,
+        token: str | None = None,
     ) -> None:
         self._client = Client(
             url,
@@ -87,13 +89,17 @@ class AsyncClient:
             principal=principal,
             key=key,
             key_file=key_file,
+            token=token,
         )
         self.url, self.timeout = self._client.url, self._client.timeout
         self._requests = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="leasehold-request")
         self._readers = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="leasehold-read")
         wire, reader = self._client._wire, self._client._reader
-        self._notices = Notices(wire, wire.names.notice)
+        self._notices = wire.collect_notices()
         self._rows = Rows(reader, partial(self._run_soon, self._readers))
+        host_notices = wire.collect_host_notices()
+        self._ends = [self._notices.close, *([] if host_notices is None else [host_notices.close])]
+        self._hosts = AsyncHosts(self._client.hosts, host_notices, partial(self._run, self._requests))
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,7 +113,7 @@ class AsyncClient:
         """Close all connections and threads of the client. Leases that are still held expire after their ttl."""
         self._client.close()
         loop = asyncio.get_running_loop()
-        for end in (self._notices.close, self._requests.shutdown, self._readers.shutdown):
+        for end in (*self._ends, self._requests.shutdown, self._readers.shutdown):
             await loop.run_in_executor(None, end)
 
     def now(self) -> float:
@@ -119,8 +125,14 @@ class AsyncClient:
     def __repr__(self) -> str:
         return show_line(self, show_url(self.url))
 
+    @property
+    def hosts(self) -> AsyncHosts:
+        """The messages of static hosts, as coroutines. See `Client.hosts`."""
+        return self._hosts
+
     # Requests that change something.
 
+    ask = _asks(Client.ask)
     reserve = _asks(Client.reserve)
     submit = _asks(Client.submit)
     reserve_many = _asks(Client.reserve_many)
@@ -194,6 +206,12 @@ class AsyncClient:
         """
         return AsyncWatch(self._notices, self._rows, reservation)
 
+    def watch_many(self, reservations: Collection[str]) -> AsyncWatches:
+        """Return an object that reports the changes of several reservations: `async with client.watch_many(ids) as
+        watches:`, then `await watches.read_joined()`.
+        """
+        return AsyncWatches(self._notices, self._rows, reservations)
+
     def lease(
         self,
         *,
@@ -210,6 +228,12 @@ class AsyncClient:
             if callback is not None:
                 add(callback)
         return lease
+
+    async def run(self, work: Callable[[Client], R]) -> R:
+        """Call a function with the blocking client, in one of the threads for requests. Several calls of the client in
+        one function need only one change of the thread.
+        """
+        return await self._run(self._requests, partial(work, self._client))
 
     async def _take_step(self, watch: AsyncWatch, step: Step) -> object:
         match step:

@@ -6,7 +6,7 @@ A watch uses neither a thread nor a connection of its own, so thousands of waits
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -14,16 +14,18 @@ import redis
 from redis.client import PubSub
 
 from leasehold.client.models import Reservation
+from leasehold.client.ports import Joined, Notices, Reader
 from leasehold.client.transport import RequestTransport
-from leasehold.client.view_reader import Joined, ViewReader
 from leasehold.errors import LeaseholdError
 
 _LOOK_SECONDS: Final = 0.1
 """Interval in seconds after which the thread that receives notices checks for new watches."""
 
 
-class Notices:
-    """The receiver of the notices for all watches of one event loop. Its thread starts with the first watch."""
+class RedisNotices:
+    """The receiver of the notices on Redis channels for all watches of one event loop. Its thread starts with the first
+    watch.
+    """
 
     def __init__(self, wire: RequestTransport, channel_of: Callable[[str], str]) -> None:
         self._wire, self._channel_of = wire, channel_of
@@ -35,23 +37,26 @@ class Notices:
         self._is_wanted = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, reservation: str, event: asyncio.Event) -> None:
-        """Set `event` at each notice about this reservation, until `remove` is called."""
+    def add(self, name: str, event: asyncio.Event) -> None:
+        """Set `event` at each notice about this reservation (or slot), until `remove` is called."""
         self._loop = asyncio.get_running_loop()
-        self._events.setdefault(self._channel_of(reservation), set()).add(event)
+        self._events.setdefault(self._channel_of(name), set()).add(event)
         self._take_over()
         if self._thread is None:
             self._thread = threading.Thread(target=self._hear, name="leasehold-notices", daemon=True)
             self._thread.start()
 
-    def remove(self, reservation: str, event: asyncio.Event) -> None:
-        """No longer set `event` at notices about this reservation."""
-        channel = self._channel_of(reservation)
+    def remove(self, name: str, event: asyncio.Event) -> None:
+        """No longer set `event` at notices about this reservation (or slot)."""
+        channel = self._channel_of(name)
         events = self._events.get(channel, set())
         events.discard(event)
         if not events:
             self._events.pop(channel, None)
         self._take_over()
+
+    def note(self, name: str, seen: Joined) -> None:
+        """Do nothing: a notice arrives at each change, whatever was read before."""
 
     def close(self) -> None:
         """End the thread that receives notices. The transport must be closed before."""
@@ -109,7 +114,7 @@ class Rows:
     together by the next read.
     """
 
-    def __init__(self, reader: ViewReader, run: Callable[..., Coroutine[Any, Any, list[Joined]]]) -> None:
+    def __init__(self, reader: Reader, run: Callable[..., Coroutine[Any, Any, list[Joined]]]) -> None:
         self._reader, self._run = reader, run
         self._wanted: dict[str, asyncio.Future[Joined]] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -168,14 +173,52 @@ class AsyncWatch:
         """Return the present row of the reservation, and the slots of its leases whose machine is missing in the view.
         Raise Unavailable if the view is not valid.
         """
-        return await self._rows.read(self.reservation)
+        found = await self._rows.read(self.reservation)
+        self._notices.note(self.reservation, found)
+        return found
 
     async def wait_for_hint(self, seconds: float) -> None:
         """Return when a notice about the watched reservation arrives, or when `seconds` have passed."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._hinted.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._hinted.clear()
+        await _wait(self._hinted, seconds)
+
+
+class AsyncWatches:
+    """A watch on several reservations, for use in one task: `async with client.watch_many(ids) as watches:`."""
+
+    def __init__(self, notices: Notices, rows: Rows, reservations: Collection[str]) -> None:
+        self._notices, self._rows, self.reservations = notices, rows, tuple(dict.fromkeys(reservations))
+        self._hinted = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        for each in self.reservations:
+            self._notices.add(each, self._hinted)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in self.reservations:
+            self._notices.remove(each, self._hinted)
+
+    async def read_joined(self) -> dict[str, Joined]:
+        """Return the present rows of the reservations by id, with the slots whose machine is missing in the view. Raise
+        Unavailable if the view is not valid.
+        """
+        found = await asyncio.gather(*map(self._rows.read, self.reservations))
+        for name, seen in zip(self.reservations, found, strict=True):
+            self._notices.note(name, seen)
+        return dict(zip(self.reservations, found, strict=True))
+
+    async def wait_for_hint(self, seconds: float) -> None:
+        """Return when a notice about one of the reservations arrives, or when `seconds` have passed."""
+        await _wait(self._hinted, seconds)
+
+
+async def _wait(hinted: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await hinted.wait()
+    except TimeoutError:
+        return
+    finally:
+        hinted.clear()

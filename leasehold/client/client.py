@@ -1,8 +1,8 @@
 """The blocking client for producers: it submits reservations, waits for them, holds their leases, and explains why they
 wait.
 
-Requests for changes are sent as Celery messages; an answer means that the change is committed. Reads come from the view
-in Redis. A producer needs only the package `leasehold` and Redis.
+Requests for changes are sent as Celery messages, or to the HTTP API; an answer means that the change is committed.
+Reads come from the view in Redis, or from the HTTP API. A producer needs only the package `leasehold`.
 """
 
 import os
@@ -11,14 +11,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, Unpack, assert_never
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, assert_never
 
 import msgspec
 
-from leasehold.canaries import Probe
 from leasehold.client.commands import Commands
-from leasehold.client.credentials import find_credentials
-from leasehold.client.discovery import find_address
 from leasehold.client.display import Table, show_line
 from leasehold.client.hosts import Hosts
 from leasehold.client.lease import Lease
@@ -33,16 +30,19 @@ from leasehold.client.models import (
     read_answer,
     read_explanation,
 )
+from leasehold.client.ports import Joined
 from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.reservation_keys import Keys
 from leasehold.client.rules import RuleRequests
+from leasehold.client.stack_access import open_access
 from leasehold.client.submitting import ITEMS_A_REQUEST, read_answers, split_items, with_id
-from leasehold.client.transport import RequestTransport
-from leasehold.client.view_reader import Joined, ViewReader
 from leasehold.client.waiting import Ask, Look, Pause, PhaseWait, Renew, Step, carry_out
 from leasehold.client.watch import Watch
 from leasehold.common.masking import show_url
-from leasehold.errors import Refused, Unavailable, Unknown, read_faults
+from leasehold.errors import Refused, Unavailable, read_faults
+
+if TYPE_CHECKING:
+    from leasehold.canaries import Probe
 
 TIMEOUT_SECONDS: Final = 30.0
 
@@ -50,18 +50,19 @@ TIMEOUT_SECONDS: Final = 30.0
 class Client(Commands, RuleRequests):
     """A client of one stack. It can be used by any number of threads, and after a fork.
 
-    `url`: the Redis of the stack; default: LEASEHOLD_BROKER__URL, else the stack that runs in this folder or in one
-    above it. `view_url` and `prefix`: a separate Redis and key prefix of the view; default: LEASEHOLD_VIEW__URL and
-    LEASEHOLD_VIEW__PREFIX, else the broker's Redis and `leasehold:`. `timeout`: time limit of a request in seconds,
-    unless a call has its own. `keys`: the file with the keys of reservations; default: LEASEHOLD_KEYS, else
-    `~/.local/state/leasehold/keys`.
+    `url`: the Redis of the stack, or its HTTP API (`https://…`); default: LEASEHOLD_BROKER__URL, else the stack that
+    runs in this folder or in one above it. `view_url` and `prefix`: a separate Redis and key prefix of the view;
+    default: LEASEHOLD_VIEW__URL and LEASEHOLD_VIEW__PREFIX, else the broker's Redis and `leasehold:`. `timeout`: time
+    limit of a request in seconds, unless a call has its own. `keys`: the file with the keys of reservations; default:
+    LEASEHOLD_KEYS, else `~/.local/state/leasehold/keys`.
 
-    With `key_file` (or `key`, its content) messages are signed as the principal that the file names, else as
-    `principal`. Default: LEASEHOLD_ACCESS__KEY_FILE, LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL; without
-    them messages are not signed. Raises NoStack, Unavailable, BadCredentials.
+    With `key_file` (or `key`, its content) the sender is the principal that the file names, else `principal`. Default:
+    LEASEHOLD_ACCESS__KEY_FILE, LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL; without them messages are not
+    signed. `token`: the token of an HTTP API; default: LEASEHOLD_CONSOLE__TOKEN. Raises NoStack, Unavailable,
+    BadCredentials.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is an option of its own
         self,
         url: str | None = None,
         *,
@@ -72,13 +73,13 @@ class Client(Commands, RuleRequests):
         principal: str | None = None,
         key: str | None = None,
         key_file: str | os.PathLike[str] | None = None,
+        token: str | None = None,
     ) -> None:
-        found = find_address(url, view_url, prefix)
-        credentials = find_credentials(os.environ, principal, key, key_file)
-        self._keys = Keys(None if keys is None else Path(keys), makes=credentials is not None)
-        self.url, self.timeout = found.broker_url, timeout
-        self._wire = RequestTransport(found.broker_url, found.prefix, found.view_url, credentials)
-        self._reader = ViewReader(self._wire.redis, found.prefix, found.view_url, self._wire.clock)
+        found = open_access(url, view_url, prefix, principal, key, key_file, token)
+        self._keys = Keys(None if keys is None else Path(keys), makes=found.has_key)
+        self.url, self.timeout = found.url, timeout
+        self._wire, self._reader = found.wire, found.reader
+        self._hosts = Hosts(self._wire, self._reader, timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +97,7 @@ class Client(Commands, RuleRequests):
         self._wire.close()
 
     def ping(self) -> None:
-        """Raise Unavailable unless Redis answers and has a valid view."""
+        """Raise Unavailable unless the stack answers and has a valid view."""
         self._reader.check()
 
     def now(self) -> float:
@@ -113,16 +114,33 @@ class Client(Commands, RuleRequests):
             raise Unavailable("the client was closed while it waited")
 
     @property
-    def probe(self) -> Probe:
-        """Checks of the stack's health, for operators."""
-        return Probe(self._wire)
+    def probe(self) -> "Probe":
+        """Checks of the stack's health, for operators. Raise Unavailable for a client over HTTP."""
+        return self._wire.make_probe()
 
     @property
     def hosts(self) -> Hosts:
         """The messages of static hosts: register, send heartbeats, leave, and read the leases of a host."""
-        return Hosts(self._wire, self._reader, self.timeout)
+        return self._hosts
 
     # Requests that change something.
+
+    def ask(
+        self,
+        verb: str,
+        document: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        request: str | None = None,
+    ) -> dict[str, Any]:
+        """Send one request as docs/reference/protocol.md describes it, and return the answer as it is, also that of a
+        refused request. `request`: its id (default: a random one); with the id of an earlier request it changes nothing
+        and gets the earlier answer.
+
+        The other methods check the answer and add keys of reservations; this one does neither. Raise NotAnswered or
+        Unavailable.
+        """
+        return self._wire.ask(verb, document, self._timeout(timeout), request=request)
 
     def reserve(self, *, timeout: float | None = None, **fields: Unpack[ReservationFields]) -> Reservation:
         """Submit a reservation, and return it when it is stored durably. A second request with the same id changes
@@ -138,7 +156,8 @@ class Client(Commands, RuleRequests):
         fields.
         """
         (hidden,) = self._keys.hide([with_id(document)])
-        return self._describe(self._ask("submit", hidden, timeout))
+        answer = self._ask_worker("submit", hidden, timeout)
+        return self._describe(read_answer(answer), self._wire.take_row(answer))
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> Table[Answer]:
         """Submit many reservations, a thousand in each message. Return a table with one answer for each, in the given
@@ -173,14 +192,14 @@ class Client(Commands, RuleRequests):
     def _find_keys(self, reservations: Iterable[str]) -> Mapping[str, str]:
         return self._keys.find_all(reservations)
 
-    # Reads. Each raises Unavailable while Redis is unreachable or the view is not valid.
+    # Reads. Each raises Unavailable while the stack is unreachable or the view is not valid.
 
     def get(self, reservation: str) -> Reservation | None:
         """Return a reservation with its leases and their machines, or None if the view does not have it.
 
         An ended reservation stays in the view for ten minutes; `recall` also finds older ones. Raise Unavailable.
         """
-        return self._reader.find_reservations([reservation])[0]
+        return self._reader.find_joined([reservation])[0].row
 
     def recall(self, *reservations: str, timeout: float | None = None) -> Table[Reservation]:
         """Return the reservations with these ids from the database, including those that ended long ago. Unknown ids
@@ -207,10 +226,7 @@ class Client(Commands, RuleRequests):
         """Return the slots of the view, sorted by name; with `pool` or `state`, only those of the pool
         or in the state.
         """
-        found = (
-            slot for slot in self._reader.scan_slots() if pool in {None, slot.pool} and state in {None, slot.state}
-        )
-        return Table(sorted(found, key=lambda slot: (slot.pool, len(slot.id), slot.id)))
+        return Table(self._reader.list_slots(pool, state))
 
     def slot(self, slot: str) -> Slot | None:
         """Return the slot with this id, or None if the view does not have it."""
@@ -218,8 +234,7 @@ class Client(Commands, RuleRequests):
 
     def accounts(self) -> Table[Account]:
         """Return the quota accounts of the view, sorted by name. Their balances are those of the last charge."""
-        found = {row.id: row for row in self._reader.scan_accounts() if not row.forgotten}
-        return Table(found[name] for name in sorted(found))
+        return Table(self._reader.list_accounts())
 
     def report(self) -> dict[str, Any]:
         """Return the report of the last tick: its term and time, and the reservations that wait with their reasons."""
@@ -229,23 +244,7 @@ class Client(Commands, RuleRequests):
         """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
         the view does not have the reservation.
         """
-        row = self.get(reservation)
-        if row is None:
-            raise Unknown(f"no reservation {reservation} is in the view")
-        report = self.report()
-        waiting: dict[str, Any] = report.get("waiting", {})
-        found = waiting.get(reservation) if row.phase == "pending" else None
-        code, detail = found or (None, None)
-        return Explanation(
-            reservation=row.id,
-            phase=row.phase,
-            reason=row.reason,
-            code=code,
-            detail=detail,
-            position=list(waiting).index(reservation) + 1 if found else None,
-            waiting=len(waiting),
-            as_of=report.get("at"),
-        )
+        return self._reader.explain(reservation)
 
     def suggest(self, reservation: str, *, timeout: float | None = None) -> Explanation:
         """Return the state of a reservation, why it waits, and the smallest change that would end its wait.
@@ -301,7 +300,7 @@ class Client(Commands, RuleRequests):
         """Return an object that reports the present row of one reservation and waits for its next change. Use it as a
         context manager.
         """
-        return Watch(self._wire, self._reader, reservation)
+        return Watch(self._wire.hint_row(reservation), self._reader, reservation)
 
     def lease(
         self,
@@ -334,19 +333,8 @@ class Client(Commands, RuleRequests):
         """Return the reservations of the view that match all given filters, in order of submission. Without a filter,
         return all.
         """
-        phases = list_phases(phase)
         wanted = {"account": account, "pool": pool, "system": system}
-        found = [
-            row
-            for row in self._reader.scan_reservations()
-            if (phases is None or row.phase in phases)
-            and all(value in {None, getattr(row.request, name)} for name, value in wanted.items())
-            and (tags or {}).items() <= row.request.tags.items()
-        ]
-        # A scan may return a row twice if the hash grows meanwhile.
-        rows = {row.id: row for row in found}
-        ordered = sorted(rows.values(), key=lambda row: row.sequence)
-        return Table(row for row in self._reader.with_machines(ordered) if row is not None)
+        return Table(self._reader.list_reservations(list_phases(phase), wanted, tags or {}))
 
     def _timeout(self, given: float | None) -> float:
         return self.timeout if given is None else given
@@ -360,13 +348,14 @@ class Client(Commands, RuleRequests):
             raise Refused(read_faults(answer.get("errors", [])))
         return answer
 
-    def _describe(self, answer: Answer) -> Reservation:
-        """Return the reservation that an answer is about: its row in the view, or fields from the answer if the view
-        does not have the row yet.
+    def _describe(self, answer: Answer, seen: Reservation | None) -> Reservation:
+        """Return the reservation that an answer is about: the row `seen` with the answer, else its row in the view, or
+        fields from the answer if the view does not have the row yet.
         """
         name, phase = answer.reservation or "", answer.phase or "pending"
-        row = Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
-        with suppress(Unavailable):
-            row = self.get(name) or row
+        row = seen or Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
+        if seen is None:
+            with suppress(Unavailable):
+                row = self.get(name) or row
         waiting = answer.waiting if row.phase == "pending" else None
         return msgspec.structs.replace(row, waiting=waiting, notes=answer.notes)

@@ -14,7 +14,8 @@ import msgspec
 import redis
 
 from leasehold.client.backoff import Backoff, lengthen, shorten
-from leasehold.errors import NotAnswered, Unavailable
+from leasehold.client.describing import describe_silence
+from leasehold.errors import NotAnswered, Overloaded, Unavailable
 
 if TYPE_CHECKING:
     from leasehold.client.transport import RequestTransport
@@ -173,10 +174,9 @@ class Exchange:
         if self._trouble is not None:
             raise self._trouble
         first = next(iter(self._pending.values()))
-        raise NotAnswered(
-            f"no answer to {self._verb} of {describe_request(first.document)} for {self._timeout:g} s:"
-            f" {_find_reason(first)}; asking again with the same id is safe"
-        )
+        reason = _find_reason(first)
+        kind = Overloaded if first.times_shed else NotAnswered
+        raise kind(describe_silence(self._verb, first.document, self._timeout, reason), reason)
 
 
 def _find_reason(pending: Pending) -> str:
@@ -184,11 +184,3 @@ def _find_reason(pending: Pending) -> str:
         times = "once" if pending.times_shed == 1 else f"{pending.times_shed} times"
         return f"the service is overloaded and asked {times} to come again later"
     return "messages wait in the queue `reservations` until a worker takes them"
-
-
-def describe_request(document: Mapping[str, Any]) -> str:
-    """Return as text for people what a request is about: an id, or a number of items. Flower shows this text."""
-    if "items" in document:
-        return f"{len(document['items'])} items"
-    about = ("reservation", "id", "slot", "account")
-    return str(next((document[name] for name in about if document.get(name)), "?"))[:200]

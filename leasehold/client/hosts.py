@@ -4,22 +4,13 @@ A heartbeat is one write to Redis and waits in no queue. All other messages are 
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-import redis
 
 from leasehold.client.models import Answer, Host, read_answer
-from leasehold.client.transport import RequestTransport, explain_redis
-from leasehold.client.view_reader import ViewReader
-from leasehold.client.watch import Hints
-from leasehold.common.heartbeats import Heartbeat, format_heartbeat
+from leasehold.client.ports import Hints, Reader, Wire
 from leasehold.errors import Fault, Refused, Unknown, read_faults
-
-HEARTBEAT_SECONDS: Final = 86400
-"""Seconds after which a heartbeat's key in Redis expires. All hosts use the same value, because the age of a heartbeat
-is computed from it.
-"""
 
 
 class Hosts:
@@ -29,7 +20,7 @@ class Hosts:
     Requests raise Refused, NotAnswered (safe to repeat) and Unavailable. `timeout` is in seconds.
     """
 
-    def __init__(self, wire: RequestTransport, reader: ViewReader, timeout: float) -> None:
+    def __init__(self, wire: Wire, reader: Reader, timeout: float) -> None:
         self._wire, self._reader, self._timeout = wire, reader, timeout
         self._counters: dict[str, int] = {}
         """Slot id -> counter of the last heartbeat that was sent. The next heartbeat gets a higher one."""
@@ -61,14 +52,9 @@ class Hosts:
         answer.
 
         A heartbeat counts only if it is from the machine that the slot belongs to. It is signed if this client's
-        principal has the name of the slot. Raise Unavailable if Redis does not answer.
+        principal has the name of the slot. Raise Unavailable if the stack does not answer.
         """
-        beat = self._wire.sign_heartbeat(slot, Heartbeat(machine, version), self._counters.get(slot, 0))
-        self._counters[slot] = beat.counter or 0
-        try:
-            self._wire.redis.set(self._wire.names.heartbeat(slot), format_heartbeat(beat), ex=HEARTBEAT_SECONDS)
-        except redis.RedisError as error:
-            raise explain_redis(error, self._wire.view_url, "write heartbeats", "takes no heartbeat") from error
+        self._counters[slot] = self._wire.send_heartbeat(slot, machine, version, self._counters.get(slot, 0))
 
     def check(self, slot: str, machine: str) -> None:
         """Raise Unknown if the view does not have the slot, and Refused if the slot belongs to another machine."""
@@ -94,7 +80,7 @@ class Hosts:
 
     def hints(self, slot: str) -> Hints:
         """Return a subscription to hints that this slot has changed. The caller must close it."""
-        return Hints(self._wire, self._wire.names.host(slot))
+        return self._wire.hint_host(slot)
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         answer = self._wire.ask(verb, document, self._timeout if timeout is None else timeout)

@@ -20,9 +20,11 @@ from redis.retry import Retry
 
 from leasehold.client.cluster_time import ClientClock
 from leasehold.client.credentials import Credentials
-from leasehold.client.exchange import Exchange, describe_request
+from leasehold.client.describing import describe_request
+from leasehold.client.exchange import Exchange
+from leasehold.client.hints import RedisHints
 from leasehold.client.signer import Signer, make_signing_producer
-from leasehold.common.heartbeats import Heartbeat
+from leasehold.common.heartbeats import Heartbeat, format_heartbeat
 from leasehold.common.masking import mask_urls, show_url
 from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
 from leasehold.errors import Unavailable
@@ -31,10 +33,17 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu.pools import ProducerPool
 
+    from leasehold.canaries import Probe
+    from leasehold.client.async_watch import RedisNotices
+
 SOCKET_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 3.0
 _PAUSE_SECONDS: Final = 0.2
 _CONNECTIONS: Final = 8
+HEARTBEAT_SECONDS: Final = 86400
+"""Seconds after which a heartbeat's key in Redis expires. All hosts use the same value, because the age of a heartbeat
+is computed from it.
+"""
 _importing: Final = threading.Lock()
 
 
@@ -125,11 +134,48 @@ class RequestTransport:
         headers = {} if until is None else {"expires": until}
         self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
 
-    def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
-        """Return the heartbeat, signed by the principal of this client. Return it unsigned if the client has no
-        principal. See Signer.
+    def take_row(self, answer: Mapping[str, Any]) -> None:  # noqa: ARG002 - as in Wire
+        """Return None: workers answer with a few fields of the row."""
+        return
+
+    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
+        """Write a heartbeat to Redis, signed by the principal of this client if it has the name of the slot. Return its
+        counter, which is greater than `above`; 0 if it is not signed. Raise Unavailable if Redis does not answer.
         """
-        return beat if self._signer is None else self._signer.sign_heartbeat(slot, beat, above)
+        beat = Heartbeat(machine, version)
+        if self._signer is not None:
+            beat = self._signer.sign_heartbeat(slot, beat, above)
+        try:
+            self.redis.set(self.names.heartbeat(slot), format_heartbeat(beat), ex=HEARTBEAT_SECONDS)
+        except redis.RedisError as error:
+            raise explain_redis(error, self.view_url, "write heartbeats", "takes no heartbeat") from error
+        return beat.counter or 0
+
+    def hint_row(self, reservation: str) -> RedisHints:
+        """Return a subscription to the notices about this reservation."""
+        return RedisHints(self, self.names.notice(reservation))
+
+    def hint_host(self, slot: str) -> RedisHints:
+        """Return a subscription to hints that this slot has changed."""
+        return RedisHints(self, self.names.host(slot))
+
+    def collect_notices(self) -> "RedisNotices":
+        """Return the receiver of notices about reservations for one event loop."""
+        from leasehold.client.async_watch import RedisNotices
+
+        return RedisNotices(self, self.names.notice)
+
+    def collect_host_notices(self) -> "RedisNotices":
+        """Return the receiver of hints for hosts for one event loop."""
+        from leasehold.client.async_watch import RedisNotices
+
+        return RedisNotices(self, self.names.host)
+
+    def make_probe(self) -> "Probe":
+        """Return the checks of the stack's health."""
+        from leasehold.canaries import Probe
+
+        return Probe(self)
 
     def send_tick(self) -> None:
         """Request a tick. Raise Unavailable if the broker does not accept the message."""

@@ -6,33 +6,24 @@ raise Unavailable until a leader has rebuilt the view.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import redis
 
 from leasehold.client.cluster_time import ClientClock
-from leasehold.client.models import Account, Reservation, Slot
+from leasehold.client.models import Account, Explanation, Reservation, Slot
+from leasehold.client.ports import Joined
 from leasehold.client.transport import explain_redis
 from leasehold.common.masking import show_url
 from leasehold.common.names import RedisNames
 from leasehold.common.report import read_report
-from leasehold.errors import Unavailable
+from leasehold.errors import Unavailable, Unknown
+from scheduler.model.slots import PublicSlot
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)
 _NO_SLOTS: Final[Mapping[str, Slot | None]] = MappingProxyType({})
-
-
-class Joined(NamedTuple):
-    """The row of a reservation with the machines of its leases. `missing`: the slots of leases whose machine is
-    unknown, because the view does not have the slot or has another epoch of it.
-
-    A machine without an address is known; its `address` is None.
-    """
-
-    row: Reservation | None
-    missing: frozenset[str] = frozenset()
 
 
 class ViewReader:
@@ -45,12 +36,6 @@ class ViewReader:
     def __init__(self, client: redis.Redis, prefix: str, url: str, clock: ClientClock | None = None) -> None:
         self._redis, self._url, self._clock = client, url, clock
         self._names = RedisNames(prefix)
-
-    def find_reservations(self, ids: Sequence[str]) -> list[Reservation | None]:
-        """Return the reservations with these ids and their machines, in the given order. The list has None for an id
-        that the view does not have.
-        """
-        return [each.row for each in self.find_joined(ids)]
 
     def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
         """Return the reservations with these ids and their machines, in the given order. Each has the list of its slots
@@ -71,17 +56,34 @@ class ViewReader:
         """
         return [_decode_slot(body) for body in self._fetch(self._names.rows("slots"), ids)]
 
-    def scan_reservations(self) -> Iterator[Reservation]:
-        """Yield every reservation of the view in any order, without machines."""
-        return (_decode(body, Reservation) for body in self._scan(self._names.rows("reservations")))
+    def list_reservations(
+        self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
+    ) -> list[Reservation]:
+        """Return the reservations of the view that match, with machines, in order of submission. `phases` None: any
+        phase. `wanted`: field of the request -> value; None: any value.
+        """
+        found = (
+            row
+            for row in self._scan_rows("reservations", Reservation)
+            if (phases is None or row.phase in phases)
+            and all(value in {None, getattr(row.request, name)} for name, value in wanted.items())
+            and tags.items() <= row.request.tags.items()
+        )
+        # A scan may return a row twice if the hash grows meanwhile.
+        rows = {row.id: row for row in found}
+        ordered = sorted(rows.values(), key=lambda row: row.sequence)
+        return [each.row for each in self._join(ordered) if each.row is not None]
 
-    def scan_slots(self) -> Iterator[Slot]:
-        """Yield every slot of the view in any order."""
-        return (_decode(body, Slot) for body in self._scan(self._names.rows("slots")))
+    def list_slots(self, pool: str | None, state: str | None) -> list[Slot]:
+        """Return the slots of this pool and in this state (None: any), sorted by name."""
+        found = self._scan_rows("slots", Slot)
+        rows = {slot.id: slot for slot in found if pool in {None, slot.pool} and state in {None, slot.state}}
+        return sorted(rows.values(), key=lambda slot: (slot.pool, len(slot.id), slot.id))
 
-    def scan_accounts(self) -> Iterator[Account]:
-        """Yield every quota account of the view in any order, including deleted (forgotten) ones."""
-        return (_decode(body, Account) for body in self._scan(self._names.rows("accounts")))
+    def list_accounts(self) -> list[Account]:
+        """Return the quota accounts of the view, sorted by name, without deleted (forgotten) ones."""
+        found = {row.id: row for row in self._scan_rows("accounts", Account) if not row.forgotten}
+        return [found[name] for name in sorted(found)]
 
     def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick, or {} before the first tick."""
@@ -90,11 +92,27 @@ class ViewReader:
         except redis.RedisError as error:
             raise explain_redis(error, self._url, "read the view") from error
 
-    def with_machines(self, rows: Iterable[Reservation | None]) -> list[Reservation | None]:
-        """Return these reservations with the instance id, address, type and zone of the machine added to each of their
-        leases.
+    def explain(self, reservation: str) -> Explanation:
+        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
+        the view does not have the reservation.
         """
-        return [each.row for each in self._join(list(rows))]
+        row = self.find_joined([reservation])[0].row
+        if row is None:
+            raise Unknown(f"no reservation {reservation} is in the view")
+        report = self.read_report()
+        waiting: dict[str, Any] = report.get("waiting", {})
+        found = waiting.get(reservation) if row.phase == "pending" else None
+        code, detail = found or (None, None)
+        return Explanation(
+            reservation=row.id,
+            phase=row.phase,
+            reason=row.reason,
+            code=code,
+            detail=detail,
+            position=list(waiting).index(reservation) + 1 if found else None,
+            waiting=len(waiting),
+            as_of=report.get("at"),
+        )
 
     def check(self) -> None:
         """Raise Unavailable unless Redis answers and has a valid view."""
@@ -106,7 +124,7 @@ class ViewReader:
         """
         names = sorted({lease.slot for row in rows if row is not None for lease in row.leases}.difference(known))
         slots = {**known, **dict(zip(names, self.find_slots(names), strict=True))} if names else known
-        return [Joined(None) if row is None else _join_machines(row, slots) for row in rows]
+        return [Joined(None) if row is None else join_machines(row, slots) for row in rows]
 
     def _fetch(self, key: str, ids: Sequence[str]) -> list[bytes | None]:
         found: list[bytes | None] = []
@@ -132,6 +150,9 @@ class ViewReader:
             self._clock.refresh()
         return cast("list[list[bytes | None]]", bodies)
 
+    def _scan_rows(self, kind: str, type_: type[Row]) -> Iterator[Row]:
+        return (_decode(body, type_) for body in self._scan(self._names.rows(kind)))
+
     def _scan(self, key: str) -> Iterator[bytes]:
         self.check()
         try:
@@ -147,7 +168,8 @@ class ViewReader:
             )
 
 
-def _join_machines(row: Reservation, slots: Mapping[str, Slot | None]) -> Joined:
+def join_machines(row: Reservation, slots: Mapping[str, PublicSlot | None]) -> Joined:
+    """Return the reservation with the machines of its leases, from the slots by id."""
     leases, missing = [], []
     for lease in row.leases:
         slot = slots.get(lease.slot)

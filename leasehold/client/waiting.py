@@ -13,7 +13,7 @@ import msgspec
 
 from leasehold.client import watch
 from leasehold.client.models import Answer, Placement, Reservation
-from leasehold.client.view_reader import Joined
+from leasehold.client.ports import Joined
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 
 UNKNOWN_SECONDS: Final = 10.0

@@ -132,6 +132,12 @@ class ClusterClock:
         for _ in range(0 if self.has_looked else FIRST_LOOKS - 1):
             if after - before > EXACT_SECONDS:
                 reference, before, after = self._measure()
+        return self.correct(reference, before, after)
+
+    def correct(self, reference: float, before: float, after: float) -> float:
+        """Correct the clock by a time of the reference that was read between the moments `before` and `after` of the
+        monotonic clock, and return cluster time.
+        """
         with self._guard:
             latest = reference + after - before
             carried = (reference + latest) / 2 if self._ahead is None else self._ahead + after

@@ -10,6 +10,7 @@ from contextlib import closing
 
 import uvicorn
 
+from leasehold.api.app import make_api
 from leasehold.console.app import make_app
 from leasehold.web.backend import Backend
 from leasehold.web.feed import Feed
@@ -42,7 +43,8 @@ def make_server(settings: Settings, store: Store) -> uvicorn.Server:
     principals = PrincipalReader(store)
     feed = Feed(cache, kept)
     gate = Gate(settings, principals)
-    app = make_app(Backend(settings, feed, store, principals), gate)
+    backend = Backend(settings, feed, store, principals)
+    app = make_app(backend, gate, api=make_api(backend))
     config = uvicorn.Config(
         app,
         host=console.host,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import redis
 
-from leasehold.client.transport import explain_redis
+from leasehold.client.transport import RequestTransport, explain_redis
 from leasehold.common.masking import show_url
 from leasehold.common.report import read_head
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.top.counts import PoolCounts
 from leasehold.top.follower import Follower
 
@@ -73,6 +73,8 @@ class Reader:
     def __init__(self, client: "Client", read_events: ReadEvents = lambda: None) -> None:
         self._client, self._read_events = client, read_events
         transport = client._wire  # noqa: SLF001 - the same connections, for reads that the client does not have
+        if not isinstance(transport, RequestTransport):
+            raise Unavailable("these figures are read from the Redis of the stack, and this client uses HTTP")
         self._redis, self._names, self._url = transport.redis, transport.names, transport.view_url
         self._read_taken = transport.read_taken
         self._shown_url = show_url(transport.url)

@@ -7,7 +7,7 @@ from scheduler.model.principals import Role
 from scheduler.model.rights import ROLES_BY_VERB
 
 Source = Literal["token", "principal", "proxy"]
-READS: Final = frozenset({"leases", "query", "explain", "conditions"})
+READS: Final = frozenset({"leases", "query", "explain", "conditions", "rules", "preview"})
 """The verbs that change nothing."""
 TOKEN_NAME: Final = "local token"  # noqa: S105 - a name
 """Name in the log of a caller that has the token of the local stack."""

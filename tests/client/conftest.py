@@ -1,15 +1,26 @@
-"""Fixtures of the tests of the client. A test with `client` runs with the blocking and with the asyncio client."""
+"""Fixtures of the tests of the client. A test with `client` runs with the blocking and with the asyncio client, each
+through Redis and through a real HTTP server.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from tests.client.intake import client as blocking_client
+from tests.client.intake import blocking_client, http_access, intake
+from tests.client.intake import client as redis_only_client
 from tests.client.intake import either_client as client
-from tests.client.intake import intake
 from tests.servers import redis_client, redis_server, redis_url
 
-__all__ = ["blocking_client", "client", "intake", "redis_client", "redis_server", "redis_url"]
+__all__ = [
+    "blocking_client",
+    "client",
+    "http_access",
+    "intake",
+    "redis_client",
+    "redis_only_client",
+    "redis_server",
+    "redis_url",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -99,11 +99,11 @@ class BlockingLease:
 class BlockingClient:
     """An AsyncClient with the interface of Client."""
 
-    def __init__(self, url: str, *, timeout: float) -> None:
+    def __init__(self, url: str, *, timeout: float, token: str | None) -> None:
         self._loop = Loop()
 
         async def make() -> AsyncClient:
-            return AsyncClient(url, timeout=timeout)
+            return AsyncClient(url, timeout=timeout, token=token)
 
         self._made = self._loop.run(make())
         self._closing = threading.Lock()
@@ -135,9 +135,9 @@ class BlockingClient:
 
 
 @contextmanager
-def open_blocking(url: str, timeout: float) -> Iterator[BlockingClient]:
+def open_blocking(url: str, timeout: float, token: str | None = None) -> Iterator[BlockingClient]:
     """Open an AsyncClient with the interface of Client."""
-    made = BlockingClient(url, timeout=timeout)
+    made = BlockingClient(url, timeout=timeout, token=token)
     try:
         yield made
     finally:

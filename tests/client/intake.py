@@ -4,18 +4,25 @@ import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import redis
 
 from leasehold import Client
+from leasehold.common.signing import format_key_line, make_key
+from scheduler.model.principals import Role
 from scheduler.model.reservations import Reservation
 from scheduler.model.view import Row
+from scheduler.ports import StoredPrincipal
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import a_reservation
-from tests.client.facade import open_blocking
+from tests.client.facade import BlockingClient, open_blocking
+from tests.console.served import Console, serve, settings_for
+from tests.system.processes import wait_for
 
 Document = dict[str, Any]
 Handler = Callable[[str, Document], Document | None]
@@ -103,25 +110,79 @@ def intake(redis_url: str) -> Iterator[FakeIntake]:
     fake.stop()
 
 
+REDIS, HTTP = "redis", "http"
+"""The ways of a client to the stack."""
+
+
+class Access:
+    """How the clients of one test reach the fake stack: directly through Redis, or through a real HTTP server."""
+
+    def __init__(self, url: str, console: Console | None = None) -> None:
+        self._console = console
+        self.url = url if console is None else f"http://127.0.0.1:{console.settings.console.port}"
+        self.token = "" if console is None else console.token
+
+    def open(self, **options: Any) -> Client:
+        """Return a blocking client; the caller closes it."""
+        return Client(self.url, **{"timeout": 5, **self._find_login(options), **options})
+
+    def open_facade(self) -> AbstractContextManager[BlockingClient]:
+        """Return the asyncio client with the interface of the blocking one."""
+        return open_blocking(self.url, timeout=5, token=self.token or None)
+
+    def add_principal(self, name: str, role: Role = "producer") -> str:
+        """Add a principal to the server; return the content of its key file."""
+        key = make_key()
+        if self._console is not None:
+            self._console.add(StoredPrincipal(name=name, role=role, key=key, created_at=0.0))
+            principals = self._console.app.state.gate.principals
+            # The server reads the principals at most once a second.
+            wait_for(lambda: name in principals.read().principals, "the principal")
+        return format_key_line(name, key, "a-cluster")
+
+    def _find_login(self, options: Document) -> Document:
+        return {} if options.keys() & {"key", "key_file"} or not self.token else {"token": self.token}
+
+
+@pytest.fixture
+def http_access(intake: FakeIntake, sqlite_url: str, tmp_path: Path) -> Iterator[Access]:
+    """The HTTP API, served by uvicorn in a thread, in front of the fake stack."""
+    with serve(settings_for(intake.url, sqlite_url, tmp_path / "console-token")) as console:
+        yield Access(intake.url, console)
+
+
 @pytest.fixture
 def client(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client of the fake stack; it resends an unanswered request after 0.1 s."""
+    """A client of the fake stack through Redis; it resends an unanswered request after 0.1 s."""
     monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
     with Client(intake.url, timeout=5) as made:
         yield made
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
+@pytest.fixture(params=[REDIS, HTTP])
+def blocking_client(
+    intake: FakeIntake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Client]:
+    """The blocking client: each test runs once through Redis and once through HTTP."""
+    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
+    access = Access(intake.url) if request.param == REDIS else request.getfixturevalue("http_access")
+    with access.open() as made:
+        yield made
+
+
+@pytest.fixture(params=["blocking", "asyncio", "blocking over http", "asyncio over http"])
 def either_client(
     intake: FakeIntake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Client]:
-    """The blocking and the asyncio client: each test runs once with each of them."""
+    """The blocking and the asyncio client, through Redis and through HTTP: each test runs once with each of them."""
     monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
-    if request.param == "blocking":
-        with Client(intake.url, timeout=5) as made:
+    kind, _, way = request.param.partition(" over ")
+    access = request.getfixturevalue("http_access") if way else Access(intake.url)
+    if kind == "blocking":
+        with access.open() as made:
             yield made
     else:
-        with open_blocking(intake.url, timeout=5) as facade:
+        with access.open_facade() as facade:
             yield cast("Client", facade)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from leasehold import AsyncClient, Client, NotAnswered, Unavailable
 from leasehold.client.async_client import READS_AT_ONCE
+from leasehold.client.async_hosts import AsyncHosts
+from leasehold.client.hosts import Hosts
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row
 from tests.client.test_lease import FakeReservation
@@ -31,13 +33,18 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 def test_the_asyncio_client_has_the_methods_and_arguments_of_the_client() -> None:
-    only_blocking = {"hosts", "probe"}
-    blocking = {name: each for name, each in inspect.getmembers(Client) if not name.startswith("_")}
-    for name in blocking.keys() - only_blocking:
-        method = getattr(AsyncClient, name)
-        parameters = inspect.signature(blocking[name]).parameters
-        assert list(inspect.signature(method).parameters) == list(parameters), name
-        assert inspect.iscoroutinefunction(method) is (name not in {"lease", "watch", "now"}), name
+    only_blocking = {"probe", "hints"}
+    not_awaited = {"lease", "watch", "now"}
+    for kind, counterpart in ((Client, AsyncClient), (Hosts, AsyncHosts)):
+        blocking = {name: each for name, each in inspect.getmembers(kind) if not name.startswith("_")}
+        for name in blocking.keys() - only_blocking:
+            method = getattr(counterpart, name)
+            if isinstance(blocking[name], property):
+                assert isinstance(method, property), name
+                continue
+            parameters = inspect.signature(blocking[name]).parameters
+            assert list(inspect.signature(method).parameters) == list(parameters), name
+            assert inspect.iscoroutinefunction(method) is (name not in not_awaited), name
 
 
 def list_threads() -> list[threading.Thread]:

@@ -252,7 +252,7 @@ def test_a_lease_keeps_the_facts_of_a_machine_that_the_view_has_lost(intake: Fak
     """An elastic instance is reported only after the client has read the row of its machine."""
     holder = FakeReservation(intake)
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
-        client._wire.redis.hdel("leasehold:view:slots", "linux-1")
+        intake._redis.hdel("leasehold:view:slots", "linux-1")
         elastic = a_lease("linux-2", component="more.0", kind="elastic", token=5)
         holder.publish("r1", leases=(a_lease("linux-1", token=1), elastic))
         intake.publish(a_slot("linux-2", version=1))

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ import pytest
 import redis
 
 from leasehold import Client, NotAnswered, Refused, Unavailable
+from leasehold.client.transport import RequestTransport
 from tests.client.intake import Document, FakeIntake, a_row, accept
 from tests.system.processes import wait_for
 
@@ -343,14 +345,14 @@ def test_a_producers_own_broker_setting_has_no_effect(
 
 def test_a_flushed_redis_loses_no_request(intake: FakeIntake, client: Client) -> None:
     client.reserve(id="r1", system="s")
-    client._wire.redis.flushall()
+    intake._redis.flushall()
     assert client.reserve(id="r2", system="s").id == "r2"
 
 
-def test_the_message_is_plain_json_that_flower_can_show(redis_url: str) -> None:
-    with Client(redis_url) as client:
-        client._wire.send("release", {"reservation": "r1", "token": 3, "request": "q", "reply_to": "a"})
-        envelope = json.loads(client._wire.redis.lindex("reservations", 0))  # type: ignore[arg-type]
+def test_the_message_is_plain_json_that_flower_can_show(redis_url: str, redis_client: redis.Redis) -> None:
+    with closing(RequestTransport(redis_url)) as wire:
+        wire.send("release", {"reservation": "r1", "token": 3, "request": "q", "reply_to": "a"})
+        envelope = json.loads(redis_client.lindex("reservations", 0))  # type: ignore[arg-type]
     assert envelope["content-type"] == "application/json"
     assert envelope["headers"]["task"] == "leasehold.reservations.release"
     assert envelope["headers"]["argsrepr"] == "r1"

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from leasehold import Client
+from scheduler.view.connection import make_redis
 from tests.system.processes import wait_for
 from tests.system.stack import Stack
 
@@ -66,7 +67,7 @@ def test_a_holder_gets_its_machine_although_the_view_lacks_the_slot(stack: Stack
     with Client(stack.redis_server.url) as client:
         client.reserve(id="joined", pool="warm")
         client.wait("joined", timeout=60)
-        view, key = client._wire.redis, "leasehold:view:slots"
+        view, key = make_redis(stack.redis_server.url), "leasehold:view:slots"
         body = cast("bytes", view.hget(key, slot.id))
         view.hdel(key, slot.id)
         try:
@@ -75,3 +76,4 @@ def test_a_holder_gets_its_machine_although_the_view_lacks_the_slot(stack: Stack
                 assert lease.address is not None
         finally:
             view.hsetnx(key, slot.id, body)
+            view.close()

@@ -1,0 +1,149 @@
+"""Requests to workers over HTTP: the body and the path make the document of a verb, and the answer is the response.
+
+The document is checked by the worker, as that of any other sender. This process adds nothing to it, and never a key of
+a reservation: the sender of the HTTP request has the keys.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from leasehold.api.queries import Query
+from leasehold.api.rows import write_joined
+from leasehold.api.service import Service, check_right, find_caller, read_body, respond
+from leasehold.client.client import Client
+from leasehold.common.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, Route, quote_id
+from leasehold.errors import LeaseholdError, Overloaded, Unavailable
+from leasehold.web.caller import READS
+from leasehold.web.problems import describe_refusal
+from leasehold.web.problems import respond as respond_problem
+from scheduler.model.faults import Fault, InvalidInputError, show
+from scheduler.model.validation import MOST_NAME, is_whole_text
+
+MOST_WAITING: Final = 256
+"""The most requests of this process that wait for workers. Further ones are refused as overload at once."""
+_ITEMS: Final = "items"
+
+
+class Outcome(NamedTuple):
+    """Whether a request was carried out, for the log."""
+
+    ok: bool
+
+
+class Asking:
+    """The handlers of requests to workers."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._waiting = 0
+
+    async def ask(self, verb: str, route: Route, request: Request) -> Response:
+        """Send the request of this verb that the HTTP request describes, and respond with the answer."""
+        check_right(request, verb)
+        query = Query(request)
+        timeout = query.take_seconds("timeout", LONGEST_WAIT_SECONDS)
+        has_row = verb == "submit" and query.take_flag("row")
+        document = await read_body(request) if route.has_body else query.take_fields(NUMBERS)
+        query.end()
+        _add_path(document, route, request)
+        key = _take_key(document, request)
+        answer = await self.send(request, verb, document, timeout, key, has_row=has_row)
+        if not answer.get("ok") and "results" not in answer:
+            return respond_problem(describe_refusal(answer.get("errors", [])))
+        if verb == "submit" and "results" not in answer:
+            place = f"{request.url.path.rstrip('/')}/{quote_id(str(answer.get('reservation')))}"
+            return respond(answer, 201, {"Location": place})
+        return respond(answer)
+
+    async def send(
+        self,
+        request: Request,
+        verb: str,
+        document: Mapping[str, Any],
+        seconds: float,
+        key: str | None = None,
+        *,
+        has_row: bool = False,
+    ) -> dict[str, Any]:
+        """Send one request as the caller of the HTTP request, and return the answer within `seconds`. `key`: the id of
+        the request that the caller has chosen. `has_row`: add the row of the reservation to the answer. Raise
+        NotAnswered or Unavailable.
+        """
+        client, caller = await self._service.open_client(request), find_caller(request)
+        name = None if key is None else _make_id(caller.principal or caller.name, verb, key)
+        if self._waiting >= MOST_WAITING:
+            raise Overloaded(f"{MOST_WAITING} requests of this server wait for workers; the request was not sent")
+        self._waiting += 1
+        try:
+            answer = await client.run(lambda blocking: _ask(blocking, verb, document, seconds, name, has_row))
+        except LeaseholdError as error:
+            self._log(request, verb, document, error)
+            raise
+        finally:
+            self._waiting -= 1
+        self._log(request, verb, document, Outcome(answer.get("ok") is True))
+        return answer
+
+    def _log(self, request: Request, verb: str, document: Mapping[str, Any], outcome: object) -> None:
+        if verb not in READS:
+            self._service.backend.log_change(find_caller(request), verb, _describe(document), outcome)
+
+
+def _ask(
+    client: Client,
+    verb: str,
+    document: Mapping[str, Any],
+    seconds: float,
+    name: str | None,
+    has_row: bool,  # noqa: FBT001 - an argument of `send`
+) -> dict[str, Any]:
+    """Return the answer to one request. `has_row`: with the row of the reservation under `row`, if the view has it."""
+    answer = client.ask(verb, document, timeout=seconds, request=name)
+    if has_row and answer.get("ok") and answer.get("reservation"):
+        with suppress(Unavailable):
+            found = client.watch(answer["reservation"]).read_joined()
+            return answer if found.row is None else {**answer, "row": write_joined(found)}
+    return answer
+
+
+def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
+    """Add the field that is in the path. Raise InvalidInputError if the document has another value of it."""
+    if route.field is None:
+        return
+    name = request.path_params[route.field]
+    given = document.setdefault(route.field, name)
+    if given != name:
+        raise InvalidInputError([Fault(route.field, f"{show(name)}, as in the path, or nothing", show(given))])
+
+
+def _take_key(document: dict[str, Any], request: Request) -> str | None:
+    """Return the id of the request from the header or the document, without the document's field."""
+    header, given = request.headers.get(REQUEST_HEADER), document.pop("request", None)
+    # An address for the answer is that of this process.
+    document.pop("reply_to", None)
+    key = header if given is None else given
+    if key is None:
+        return None
+    if not is_whole_text(key, MOST_NAME) or header not in {None, key}:
+        wanted = f"an id of 1 to {MOST_NAME} whole characters, the same in the header and in the body"
+        raise InvalidInputError([Fault("request", wanted, show(key))])
+    return key
+
+
+def _make_id(sender: str, verb: str, key: str) -> str:
+    """Return the id of the request for workers. Each caller has ids of its own, so that the same key of two callers, or
+    of two verbs, names two requests.
+    """
+    return hashlib.sha256(f"{sender}\n{verb}\n{key}".encode()).hexdigest()[:40]
+
+
+def _describe(document: Mapping[str, Any]) -> str:
+    if isinstance(items := document.get(_ITEMS), list):
+        return f"{len(items)} items"
+    found = next((document[each] for each in ("reservation", "id", "slot", "account") if document.get(each)), "")
+    return str(found)[:MOST_NAME]

@@ -1,0 +1,34 @@
+"""Hints for hosts between two HTTP requests: a subscription lasts a while longer than the request that made it."""
+
+import time
+from typing import Final
+
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.async_hosts import AsyncHints
+
+KEPT_SECONDS: Final = 60.0
+"""Seconds after its last use for which a subscription is kept."""
+_Key = tuple[AsyncClient, str]
+
+
+class KeptHints:
+    """The subscriptions of all hosts that wait for hints. Used by one event loop."""
+
+    def __init__(self) -> None:
+        self._kept: dict[_Key, AsyncHints] = {}
+        self._used_at: dict[_Key, float] = {}
+
+    async def wait(self, client: AsyncClient, slot: str, seconds: float) -> bool:
+        """Return whether a hint for this slot has arrived since the last call, or arrives within `seconds`."""
+        await self._drop_old()
+        key = (client, slot)
+        if key not in self._kept:
+            self._kept[key] = client.hosts.hints(slot)
+        self._used_at[key] = time.monotonic() + seconds
+        return await self._kept[key].wait(seconds)
+
+    async def _drop_old(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, used_at in self._used_at.items() if now - used_at > KEPT_SECONDS]:
+            del self._used_at[key]
+            await self._kept.pop(key).close()

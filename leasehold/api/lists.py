@@ -1,0 +1,155 @@
+"""Pages of reservations and slots from the copy of the view in this process, so that a page reads nothing from Redis.
+
+A page examines at most MOST_EXAMINED rows. So it may have fewer items than its limit, even none, and still name a next
+page.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Mapping
+from typing import Any, Final
+
+from leasehold.api.queries import Query, make_cursor, make_page
+from leasehold.api.rows import join_row, write_joined, write_slot
+from leasehold.client.models import list_phases
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import PHASES, SLOT_STATES
+from scheduler.model.view import View
+
+MOST_EXAMINED: Final = 20_000
+
+
+class Submissions:
+    """The reservations of a view in order of submission. It is kept between pages; `follow` adds new ones."""
+
+    def __init__(self) -> None:
+        self._order: list[tuple[int, str]] = []
+        self._known: dict[str, int] = {}
+
+    def follow(self, rows: Mapping[str, Reservation], ended: Mapping[str, Reservation]) -> None:
+        """Add the reservations that are new, and forget those that are gone if they are many."""
+        new = [(row.sequence, row.id) for row in _find_new(rows, self._known)]
+        new += [(row.sequence, row.id) for row in _find_new(ended, self._known)]
+        self._known.update((name, sequence) for sequence, name in new)
+        if len(new) > len(self._order) // 8:
+            self._order = sorted([*self._order, *new])
+        else:
+            for each in new:
+                insort(self._order, each)
+        if len(self._order) > 2 * (len(rows) + len(ended)) + 1000:
+            self._order = [each for each in self._order if each[1] in rows or each[1] in ended]
+            self._known = {name: sequence for sequence, name in self._order}
+
+    def after(self, sequence: int) -> list[tuple[int, str]]:
+        """Return (sequence, id) of the next reservations, at most MOST_EXAMINED."""
+        start = bisect_right(self._order, (sequence, "\U0010ffff"))
+        return self._order[start : start + MOST_EXAMINED]
+
+
+def _find_new(rows: Mapping[str, Reservation], known: Mapping[str, int]) -> list[Reservation]:
+    return [rows[name] for name in rows.keys() - known.keys()]
+
+
+class ReservationFilter:
+    """The conditions of one list of reservations, from the query of its address. A reservation must match all."""
+
+    def __init__(self, query: Query) -> None:
+        self.phases = list_phases(query.take_choices("phase", {*PHASES, "ended"}))
+        self._fields = {name: query.take(name) for name in ("account", "pool", "system")}
+        self._slot = query.take("slot")
+        self._tags, self._labels = query.take_labels("tag"), query.take_labels("label")
+        self.limit = query.take_limit()
+        cursor = query.take_cursor()
+        self.after = _read_sequence(query, cursor)
+        query.end()
+
+    def matches(self, row: Reservation) -> bool:
+        """Return whether the reservation matches."""
+        request = row.request
+        return (
+            (self.phases is None or row.phase in self.phases)
+            and all(value in {None, getattr(request, name)} for name, value in self._fields.items())
+            and (self._slot is None or any(lease.slot == self._slot for lease in row.leases))
+            and self._tags.items() <= request.tags.items()
+            and self._labels.items() <= request.labels.items()
+        )
+
+
+def _read_sequence(query: Query, cursor: list[Any] | None) -> int:
+    match cursor:
+        case None:
+            return -1
+        case [int(sequence)] if not isinstance(sequence, bool):
+            return sequence
+    query.refuse_cursor(cursor)
+    return -1
+
+
+def list_reservations(
+    view: View, ended: Mapping[str, Reservation], order: Submissions, wanted: ReservationFilter
+) -> Mapping[str, Any]:
+    """Return one page of the reservations that match. The view must not change meanwhile."""
+    order.follow(view.reservations, ended)
+    items, last = [], wanted.after
+    examined = order.after(wanted.after)
+    for sequence, name in examined:
+        last = sequence
+        row = view.reservations.get(name) or ended.get(name)
+        if row is not None and row.sequence == sequence and wanted.matches(row):
+            items.append(write_joined(join_row(row, view)))
+            if len(items) == wanted.limit:
+                break
+    is_last = not examined or (last == examined[-1][0] and len(examined) < MOST_EXAMINED)
+    return make_page(items, None if is_last else make_cursor(last))
+
+
+class SlotFilter:
+    """The conditions of one list of slots, from the query of its address. A slot must match all."""
+
+    def __init__(self, query: Query) -> None:
+        self._pool = query.take("pool")
+        self._states = query.take_choices("state", SLOT_STATES)
+        self._cordoned = query.take("cordoned")
+        self._labels = query.take_labels("label")
+        self.limit = query.take_limit()
+        self.after = _read_position(query, query.take_cursor())
+        query.end()
+
+    def matches(self, row: Slot) -> bool:
+        """Return whether the slot matches."""
+        return (
+            self._pool in {None, row.pool}
+            and (self._states is None or row.state in self._states)
+            and self._cordoned in {None, "true" if row.cordoned else "false"}
+            and self._labels.items() <= row.labels.items()
+        )
+
+
+Position = tuple[str, int, str]
+
+
+def _read_position(query: Query, cursor: list[Any] | None) -> Position | None:
+    match cursor:
+        case None:
+            return None
+        case [str(pool), str(name)]:
+            return pool, len(name), name
+    query.refuse_cursor(cursor)
+    return None
+
+
+def find_position(row: Slot) -> Position:
+    """Return the position of a slot in lists: by pool, then by the length of the id, then by the id."""
+    return row.pool, len(row.id), row.id
+
+
+def list_slots(view: View, wanted: SlotFilter) -> Mapping[str, Any]:
+    """Return one page of the slots that match. The view must not change meanwhile."""
+    after = wanted.after
+    found = [row for row in view.slots.values() if wanted.matches(row)]
+    if after is not None:
+        found = [row for row in found if find_position(row) > after]
+    found.sort(key=find_position)
+    page = found[: wanted.limit]
+    following = make_cursor(page[-1].pool, page[-1].id) if len(found) > len(page) else None
+    return make_page([write_slot(row) for row in page], following)

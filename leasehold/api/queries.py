@@ -1,0 +1,138 @@
+"""Read the query of an address: filters, limits, cursors and times to wait. A wrong one is a fault with its path, like
+that of a field in a document.
+"""
+
+import base64
+import binascii
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+
+from leasehold.common.http_routes import LONGEST_WAIT_SECONDS
+from scheduler.model.faults import Fault, InvalidInputError, show, suggest
+
+MOST_ITEMS: Final = 1000
+"""The most items of one page."""
+USUAL_ITEMS: Final = 100
+
+
+class Query:
+    """The query of one request. Each method takes a parameter out of it; `end` refuses those that remain.
+
+    Faults are collected, so that a response reports all of them.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._left: dict[str, list[str]] = {}
+        for name, value in request.query_params.multi_items():
+            self._left.setdefault(name, []).append(value)
+        self._known: list[str] = []
+        self._faults: list[Fault] = []
+
+    def take(self, name: str) -> str | None:
+        """Return the only value of a parameter; None if it is missing."""
+        values = self.take_all(name)
+        if len(values) > 1:
+            self._refuse(name, "one value", values)
+        return values[0] if values else None
+
+    def take_all(self, name: str) -> list[str]:
+        """Return all values of a parameter."""
+        self._known.append(name)
+        return self._left.pop(name, [])
+
+    def take_choices(self, name: str, choices: Collection[str]) -> frozenset[str] | None:
+        """Return the values of a parameter, which may be repeated or have several values with commas between them. None
+        if it is missing.
+        """
+        values = [each for text in self.take_all(name) for each in text.split(",")]
+        for each in values:
+            if each not in choices:
+                self._refuse(name, f"one of {', '.join(sorted(choices))}{suggest(each, choices)}", each)
+        return frozenset(values) if values else None
+
+    def take_labels(self, prefix: str) -> dict[str, str]:
+        """Return the parameters `prefix.KEY` by key."""
+        self._known.append(f"{prefix}.KEY")
+        names = [name for name in self._left if name.startswith(f"{prefix}.")]
+        return {name[len(prefix) + 1 :]: str(self.take(name)) for name in names}
+
+    def take_flag(self, name: str) -> bool:
+        """Return whether a parameter is `true`."""
+        value = self.take(name)
+        if value not in {None, "true", "false"}:
+            self._refuse(name, "true or false", value)
+        return value == "true"
+
+    def take_limit(self) -> int:
+        """Return the number of items of a page."""
+        return int(self._take_number("limit", USUAL_ITEMS, 1, MOST_ITEMS, is_whole=True))
+
+    def take_number(self, name: str) -> int:
+        """Return a whole number of at least 0; 0 if it is missing."""
+        return int(self._take_number(name, 0, 0, 2**62, is_whole=True))
+
+    def take_seconds(self, name: str, usual: float) -> float:
+        """Return a number of seconds that the server may wait."""
+        return self._take_number(name, usual, 0, LONGEST_WAIT_SECONDS, is_whole=False)
+
+    def take_cursor(self) -> list[Any] | None:
+        """Return the content of the cursor; None for the first page."""
+        text = self.take("cursor")
+        if text is None:
+            return None
+        try:
+            found = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        except (binascii.Error, ValueError):
+            found = None
+        if not isinstance(found, list):
+            self._refuse("cursor", "a cursor from the field `next` of a page", text)
+            return None
+        return found
+
+    def refuse_cursor(self, cursor: object) -> None:
+        """Report a cursor of another list."""
+        self._refuse("cursor", "a cursor of this list", cursor)
+
+    def take_fields(self, numbers: Collection[str]) -> dict[str, Any]:
+        """Return all parameters that were not taken, as fields of a document. Those in `numbers` are whole numbers."""
+        names = list(self._left)
+        return {name: self.take_number(name) if name in numbers else self.take(name) for name in names}
+
+    def end(self) -> None:
+        """Raise InvalidInputError if a parameter was wrong or is not known."""
+        for name in self._left:
+            known = ", ".join(self._known)
+            self._faults.append(Fault(name, f"a known parameter ({known}){suggest(name, self._known)}", "this one"))
+        if self._faults:
+            raise InvalidInputError(self._faults)
+
+    def _take_number(self, name: str, usual: float, least: float, most: float, *, is_whole: bool) -> float:
+        text = self.take(name)
+        if text is None:
+            return usual
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most or (is_whole and value != int(value)):
+            kind = "a whole number" if is_whole else "a number"
+            self._refuse(name, f"{kind} from {least:g} to {most:g}", text)
+            return usual
+        return value
+
+    def _refuse(self, name: str, wanted: str, got: object) -> None:
+        self._faults.append(Fault(name, wanted, show(got)))
+
+
+def make_cursor(*position: str | int) -> str:
+    """Return a cursor for the items after this position."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).rstrip(b"=").decode()
+
+
+def make_page(items: list[Any], following: str | None) -> Mapping[str, Any]:
+    """Return the JSON of one page. `following`: the cursor of the next page; None if this is the last one."""
+    return {"items": items, "next": following}

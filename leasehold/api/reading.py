@@ -1,0 +1,250 @@
+"""Reads over HTTP: reservations, slots, accounts, the report of the last tick and the status of the server."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+import leasehold
+from leasehold.api.asking import Asking
+from leasehold.api.kept_hints import KeptHints
+from leasehold.api.lists import ReservationFilter, SlotFilter, list_reservations, list_slots
+from leasehold.api.queries import Query, make_page
+from leasehold.api.rows import write_account, write_joined, write_slot
+from leasehold.api.service import Service, check_right, find_caller, read_body, read_text, respond
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.http_hints import mark_row
+from leasehold.client.models import Explanation
+from leasehold.client.ports import Joined
+from leasehold.common.http_routes import LONGEST_WAIT_SECONDS, MOST_IDS, MOST_MARKS
+from leasehold.errors import Fault, Refused, Unknown
+from leasehold.web.problems import describe_refusal
+from leasehold.web.problems import respond as respond_problem
+from scheduler.model.faults import fault
+
+POLL_SECONDS: Final = 2.0
+"""Seconds after which a watched row is read again if no notice arrives."""
+MACHINE_SECONDS: Final = 0.2
+"""The same while the machine of a lease is unknown: no notice arrives when it becomes known."""
+
+
+class Reading:
+    """The handlers of reads."""
+
+    def __init__(self, service: Service, asking: Asking) -> None:
+        self._service, self._asking = service, asking
+        self._hints = KeptHints()
+
+    async def reservation(self, request: Request) -> Response:
+        """Respond with one reservation. With `after` and `wait`, respond when it has changed since the mark `after`."""
+        check_right(request, "query")
+        query = Query(request)
+        after, wait = query.take("after"), query.take_seconds("wait", 0.0)
+        query.end()
+        name = request.path_params["reservation"]
+        client = await self._service.open_client(request)
+        found = (
+            await client.watch(name).read_joined()
+            if after is None or not wait
+            else await _await_change(client, request, name, after, wait)
+        )
+        if found.row is None:
+            raise Unknown(f"no reservation {name} is in the view; POST /reservations/query also finds older ones")
+        return respond(write_joined(found))
+
+    async def changes(self, request: Request) -> Response:
+        """Respond with the new marks of those of the reservations in `marks` that have changed, when one has."""
+        check_right(request, "query")
+        body = await read_body(request)
+        marks, wait = body.get("marks"), body.get("wait", 0)
+        if not isinstance(marks, dict) or not 0 < len(marks) <= MOST_MARKS:
+            raise fault("marks", f"a table of 1 to {MOST_MARKS} marks by reservation", marks)
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= LONGEST_WAIT_SECONDS:
+            raise fault("wait", f"a number from 0 to {LONGEST_WAIT_SECONDS:g}", wait)
+        client = await self._service.open_client(request)
+        until = time.monotonic() + wait
+        async with client.watch_many(marks) as watches:
+            while True:
+                found = await watches.read_joined()
+                changed = {name: mark for name, each in found.items() if (mark := mark_row(each)) != marks[name]}
+                left = until - time.monotonic()
+                if changed or left <= 0 or await request.is_disconnected():
+                    return respond({"marks": changed})
+                await watches.wait_for_hint(min(left, _pause(found.values())))
+
+    async def reservations(self, request: Request) -> Response:
+        """Respond with one page of reservations, or with those whose ids are given."""
+        check_right(request, "query")
+        query = Query(request)
+        if ids := query.take_all("id"):
+            query.end()
+            return await self._find_reservations(request, ids)
+        wanted = ReservationFilter(query)
+        feed = self._service.backend.feed
+        await self._service.open_client(request)
+        await feed.refresh()
+        self._service.check_view()
+        return respond(await run_in_threadpool(self._list_reservations, wanted))
+
+    async def explanation(self, request: Request) -> Response:
+        """Respond with the reason why a reservation waits: from a worker, with the smallest change that would end the
+        wait, or from the last tick (`source=view`).
+        """
+        check_right(request, "explain")
+        query = Query(request)
+        source = query.take_choices("source", {"view", "worker"})
+        timeout = query.take_seconds("timeout", LONGEST_WAIT_SECONDS)
+        query.end()
+        name = request.path_params["reservation"]
+        if source is not None and "view" in source:
+            client = await self._service.open_client(request)
+            return respond(write_explanation(await client.explain(name)))
+        answer = await self._asking.send(request, "explain", {"reservation": name}, timeout)
+        return respond(answer) if answer.get("ok") else respond_problem(describe_refusal(answer.get("errors", [])))
+
+    async def slots(self, request: Request) -> Response:
+        """Respond with one page of slots."""
+        check_right(request, "query")
+        wanted = SlotFilter(Query(request))
+        await self._service.open_client(request)
+        feed = self._service.backend.feed
+        await feed.refresh()
+        self._service.check_view()
+        return respond(await run_in_threadpool(self._list_slots, wanted))
+
+    async def slot(self, request: Request) -> Response:
+        """Respond with one slot."""
+        check_right(request, "query")
+        Query(request).end()
+        name = request.path_params["slot"]
+        client = await self._service.open_client(request)
+        found = await client.slot(name)
+        if found is None:
+            raise Unknown(f"no slot {name} is in the view")
+        return respond(write_slot(found))
+
+    async def heartbeat(self, request: Request) -> Response:
+        """Send a heartbeat of the host of this slot."""
+        name, body = request.path_params["slot"], await read_body(request)
+        self._check_host(request, name)
+        machine, version = read_text("machine", body.pop("machine", None)), body.pop("version", None)
+        if body:
+            raise fault(next(iter(body)), "a known key: machine or version", "this one")
+        client = await self._service.open_client(request)
+        await client.hosts.heartbeat(name, machine, None if version is None else read_text("version", version))
+        return respond({"ok": True})
+
+    async def hint(self, request: Request) -> Response:
+        """Respond when this slot has changed, or when the time to wait is over."""
+        check_right(request, "leases")
+        query = Query(request)
+        wait = query.take_seconds("wait", LONGEST_WAIT_SECONDS)
+        query.end()
+        client = await self._service.open_client(request)
+        return respond({"changed": await self._hints.wait(client, request.path_params["slot"], wait)})
+
+    async def accounts(self, request: Request) -> Response:
+        """Respond with all quota accounts."""
+        check_right(request, "query")
+        query = Query(request)
+        query.take_limit()
+        query.end()
+        client = await self._service.open_client(request)
+        return respond(make_page([write_account(each) for each in await client.accounts()], None))
+
+    async def account(self, request: Request) -> Response:
+        """Respond with one quota account."""
+        check_right(request, "query")
+        Query(request).end()
+        name = request.path_params["account"]
+        client = await self._service.open_client(request)
+        for each in await client.accounts():
+            if each.id == name:
+                return respond(write_account(each))
+        raise Unknown(f"no account {name} is in the view")
+
+    async def report(self, request: Request) -> Response:
+        """Respond with the report of the last tick."""
+        check_right(request, "query")
+        Query(request).end()
+        client = await self._service.open_client(request)
+        return respond(await client.report())
+
+    async def status(self, request: Request) -> Response:
+        """Respond with the state of the server and its connections, and with the caller as the server knows it."""
+        Query(request).end()
+        caller, feed = find_caller(request), self._service.backend.feed
+        await asyncio.gather(self._service.open_client(request), feed.refresh())
+        status = feed.status
+        return respond(
+            {
+                "version": leasehold.__version__,
+                "time": self._service.now(),
+                "revision": feed.revision,
+                "view": "valid" if status.is_valid and status.redis_lost_since is None else "not valid",
+                "redis": "reached" if status.redis_lost_since is None else "lost",
+                "database": "reached" if status.database_lost_since is None else "lost",
+                "caller": {"name": caller.name, "role": caller.role, "principal": caller.principal},
+                "phases": await run_in_threadpool(self._count_phases),
+            }
+        )
+
+    async def _find_reservations(self, request: Request, ids: list[str]) -> Response:
+        if len(ids) > MOST_IDS:
+            raise fault("id", f"at most {MOST_IDS} ids", len(ids))
+        client = await self._service.open_client(request)
+        found = await client.watch_many(ids).read_joined()
+        return respond(make_page([write_joined(each) for each in found.values() if each.row is not None], None))
+
+    def _list_reservations(self, wanted: ReservationFilter) -> Mapping[str, Any]:
+        view = self._service.backend.feed.view
+        with view.reading():
+            return list_reservations(view, view.ended, self._service.submissions, wanted)
+
+    def _list_slots(self, wanted: SlotFilter) -> Mapping[str, Any]:
+        with self._service.backend.feed.view.reading() as view:
+            return list_slots(view, wanted)
+
+    def _count_phases(self) -> dict[str, int]:
+        with self._service.backend.feed.view.reading() as view:
+            return {phase: len(rows) for phase, rows in view.by_phase.items() if rows}
+
+    def _check_host(self, request: Request, slot: str) -> None:
+        check_right(request, "register")
+        caller = find_caller(request)
+        if caller.role == "host" and caller.principal != slot:
+            raise Refused([Fault(0, "slot", f"{caller.name}, the slot of this principal", f'"{slot}"')])
+
+
+async def _await_change(client: AsyncClient, request: Request, name: str, after: str, wait: float) -> Joined:
+    until = time.monotonic() + wait
+    async with client.watch(name) as watch:
+        while True:
+            found = await watch.read_joined()
+            left = until - time.monotonic()
+            if mark_row(found) != after or left <= 0 or await request.is_disconnected():
+                return found
+            await watch.wait_for_hint(min(left, _pause([found])))
+
+
+def _pause(found: Any) -> float:
+    return MACHINE_SECONDS if any(each.missing for each in found) else POLL_SECONDS
+
+
+def write_explanation(found: Explanation) -> dict[str, Any]:
+    """Return an explanation in the form of a worker's answer, see docs/reference/protocol.md."""
+    waiting = None if found.code is None else {"code": found.code, "detail": found.detail}
+    return {
+        "ok": True,
+        "reservation": found.reservation,
+        "phase": found.phase,
+        "reason": found.reason,
+        "as_of": found.as_of,
+        "waiting": waiting,
+        "position": found.position,
+        "of": found.waiting,
+    }

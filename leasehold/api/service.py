@@ -1,0 +1,104 @@
+"""What the handlers of the HTTP API share: the caller and its client, the body, and the clock."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from leasehold.api.lists import Submissions
+from leasehold.client.async_client import AsyncClient
+from leasehold.errors import Fault, Refused, Unavailable
+from leasehold.web.backend import Backend
+from leasehold.web.caller import Caller
+from scheduler.model.faults import Fault as Found
+from scheduler.model.faults import InvalidInputError, fault, show
+
+CLIENT_SECONDS: Final = 1.0
+"""Seconds for which the client of a caller is used before the backend is asked for it again."""
+_JSON: Final = "application/json"
+
+
+class MediaTypeError(Exception):
+    """Raised if the body of a request is not declared as JSON."""
+
+
+class Service:
+    """The backend of one HTTP API, and what is kept between requests."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.submissions = Submissions()
+        self._clock: AsyncClient | None = None
+        self._clients: dict[Caller, tuple[AsyncClient, float]] = {}
+        """Caller -> its client, and when the backend has returned it. The backend compares keys in a thread."""
+
+    async def open_client(self, request: Request) -> AsyncClient:
+        """Return the client of the caller. Raise Unavailable."""
+        caller, now = find_caller(request), time.monotonic()
+        client, found_at = self._clients.get(caller, (None, 0.0))
+        if client is None or now - found_at > CLIENT_SECONDS:
+            client = await self.backend.client(caller)
+            self._clients = {each: kept for each, kept in self._clients.items() if now - kept[1] <= CLIENT_SECONDS}
+            self._clients[caller] = client, now
+        if self._clock is not client:
+            # The first reading of the clock may wait for Redis.
+            await run_in_threadpool(client.now)
+            self._clock = client
+        return client
+
+    def now(self) -> float | None:
+        """Return cluster time without waiting; None before any client was used."""
+        return None if self._clock is None else self._clock.now()
+
+    def check_view(self) -> None:
+        """Raise Unavailable unless the copy of the view is up to date."""
+        status = self.backend.feed.status
+        if status.redis_lost_since is not None or not status.is_valid:
+            raise Unavailable("Redis cannot be reached or holds no valid view: the next tick builds it")
+
+
+def find_caller(request: Request) -> Caller:
+    """Return the caller that the entrance has identified."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+def check_right(request: Request, verb: str) -> None:
+    """Raise Refused if the caller may not use this verb."""
+    caller = find_caller(request)
+    refusal = caller.find_refusal(verb)
+    if refusal is not None:
+        raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal)])
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """Return the JSON table in the body; {} without a body. Raise MediaTypeError or InvalidInputError."""
+    content = await request.body()
+    if not content:
+        return {}
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != _JSON and not kind.endswith("+json"):
+        raise MediaTypeError(kind or "no Content-Type")
+    try:
+        found = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputError([Found("body", "valid JSON in UTF-8", str(error))]) from None
+    if not isinstance(found, dict):
+        raise fault("body", "a table", found)
+    return found
+
+
+def respond(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with this JSON."""
+    return Response(msgspec.json.encode(content), status, dict(headers or {}), _JSON)
+
+
+def read_text(name: str, value: object) -> str:
+    """Return the value of a field that must be a text. Raise InvalidInputError."""
+    if not isinstance(value, str):
+        raise InvalidInputError([Found(name, "a text", show(value))])
+    return value

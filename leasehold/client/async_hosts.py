@@ -1,0 +1,110 @@
+"""The messages of static hosts for asyncio: the methods of `Hosts` as coroutines, with the same rules and errors."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from leasehold.client.hosts import Hosts
+from leasehold.client.models import Answer, Host
+from leasehold.client.ports import Hints, Notices
+
+Run = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
+
+
+class AsyncHosts:
+    """The messages of static hosts for one event loop. `run` calls a function in a thread. `notices`: the receiver of
+    hints for hosts; None: each wait for a hint occupies a thread.
+    """
+
+    def __init__(self, hosts: Hosts, notices: Notices | None, run: Run) -> None:
+        self._hosts, self._notices, self._run = hosts, notices, run
+
+    async def register(
+        self,
+        slot: str,
+        *,
+        pool: str,
+        machine: str,
+        resources: Mapping[str, float] | None = None,
+        labels: Mapping[str, str] | None = None,
+        address: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
+    ) -> Answer:
+        """Register a host as a slot of a static pool. See `Hosts.register`."""
+        fields: dict[str, Any] = {"pool": pool, "machine": machine, "resources": resources, "labels": labels}
+        asked = partial(self._hosts.register, slot, **fields, address=address, timeout=timeout)
+        answer: Answer = await self._run(asked)
+        return answer
+
+    async def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
+        """Report that the host is online. See `Hosts.heartbeat`."""
+        await self._run(partial(self._hosts.heartbeat, slot, machine, version))
+
+    async def check(self, slot: str, machine: str) -> None:
+        """Raise Unknown if the view does not have the slot, and Refused if the slot belongs to another machine."""
+        await self._run(partial(self._hosts.check, slot, machine))
+
+    async def leave(
+        self,
+        slot: str,
+        machine: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
+    ) -> Answer:
+        """Report that a host leaves. See `Hosts.leave`."""
+        answer: Answer = await self._run(partial(self._hosts.leave, slot, machine, timeout=timeout))
+        return answer
+
+    async def remove(self, slot: str, *, timeout: float | None = None) -> Answer:  # noqa: ASYNC109 - as in Hosts
+        """Remove a host that does not come back (for operators). See `Hosts.remove`."""
+        answer: Answer = await self._run(partial(self._hosts.remove, slot, timeout=timeout))
+        return answer
+
+    async def leases(
+        self,
+        slot: str,
+        machine: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
+    ) -> Host:
+        """Return the slot of a host with the leases on it, read from the database."""
+        host: Host = await self._run(partial(self._hosts.leases, slot, machine, timeout=timeout))
+        return host
+
+    def hints(self, slot: str) -> "AsyncHints":
+        """Return a subscription to hints that this slot has changed. The caller must close it."""
+        return AsyncHints(slot, self._notices, self._run, self._hosts)
+
+
+class AsyncHints:
+    """A subscription to hints that one slot has changed, for one task. Hints may be lost."""
+
+    def __init__(self, slot: str, notices: Notices | None, run: Run, hosts: Hosts) -> None:
+        self._slot, self._notices, self._run = slot, notices, run
+        self._event = asyncio.Event()
+        self._blocking: Hints | None = None
+        if notices is None:
+            self._blocking = hosts.hints(slot)
+        else:
+            notices.add(slot, self._event)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for a hint, for `seconds` at most. Return whether one has arrived since the last wait."""
+        if self._blocking is not None:
+            hinted: bool = await self._run(partial(self._blocking.wait, seconds))
+            return hinted
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+    async def close(self) -> None:
+        """End the subscription."""
+        if self._notices is not None:
+            self._notices.remove(self._slot, self._event)
+        elif self._blocking is not None:
+            await self._run(self._blocking.close)

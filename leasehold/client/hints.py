@@ -1,0 +1,84 @@
+"""Subscriptions to notices on Redis channels. A notice is a hint to read a row again; only the row is reliable."""
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import redis
+from redis.client import PubSub
+
+from leasehold.client.ports import Joined
+
+if TYPE_CHECKING:
+    from leasehold.client.transport import RequestTransport
+
+
+class _Lease(msgspec.Struct):
+    slot: str
+
+
+class _Notice(msgspec.Struct):
+    """What a subscription reads of a notice: the slots on which the reservation had leases when it was sent."""
+
+    leases: list[_Lease] = []
+
+
+_NOTICE: Final = msgspec.json.Decoder(_Notice)
+
+
+class RedisHints:
+    """A subscription to the notices on one Redis channel, for one thread. Notices may be lost."""
+
+    def __init__(self, wire: "RequestTransport", channel: str) -> None:
+        self._wire, self._name = wire, channel
+        self._channel = PubSub(wire.redis.connection_pool, ignore_subscribe_messages=True)
+        self._subscribed = False
+        self.expected: frozenset[str] = frozenset()
+        """The slots that the newest notice named. The next read of the row reads them, too."""
+
+    def listen(self) -> None:
+        """Subscribe to the channel. If Redis does not answer, `wait` tries again."""
+        try:
+            self._channel.subscribe(self._name)
+        except redis.RedisError:
+            return
+        self._subscribed = True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a notice on the channel, for `seconds` at most. Return whether a notice arrived."""
+        self.expected, until = frozenset(), time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
+            try:
+                if not self._subscribed:
+                    self.listen()
+                message = self._channel.get_message(timeout=left) if self._subscribed else None
+                if message is not None:
+                    self.expected = _list_slots(message["data"])
+                    return True
+            except redis.RedisError:
+                self._wire.pause()
+            if not self._subscribed:
+                self._wire.pause()
+        return False
+
+    def note(self, seen: Joined) -> None:
+        """Do nothing: a notice arrives at each change, whatever was read before."""
+
+    def forget(self) -> None:
+        """Drop the notices that have arrived so far. Call it before a read of the row, which shows their changes."""
+        with suppress(redis.RedisError):
+            while self._subscribed and self._channel.get_message(timeout=0) is not None:
+                pass
+
+    def close(self) -> None:
+        """Close the connection to Redis."""
+        self._channel.close()
+
+
+def _list_slots(notice: bytes) -> frozenset[str]:
+    """Return the slots that a notice names; an empty set if it cannot be read, because a notice is only a hint."""
+    try:
+        return frozenset(lease.slot for lease in _NOTICE.decode(notice).leases)
+    except msgspec.DecodeError:
+        return frozenset()

@@ -1,0 +1,139 @@
+"""Hints over HTTP that a row has changed: the server responds when it has, or when the time to wait is over."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from leasehold.client.http_channel import HttpChannel, Interrupt
+from leasehold.client.ports import Joined
+from leasehold.common.http_routes import quote_id
+from leasehold.errors import LeaseholdError
+
+POLL_SECONDS: Final = 20.0
+"""The most seconds for which one HTTP request waits for a change."""
+LISTEN_SECONDS: Final = 2.0
+"""The most seconds for which a new subscription to the hints of a host waits for its first hint."""
+PAUSE_SECONDS: Final = 0.2
+"""Seconds before the next attempt if the server does not answer."""
+NOTHING: Final = "none"
+"""The mark of a reservation that the view does not have."""
+
+
+def mark_row(seen: Joined) -> str:
+    """Return the mark of a row that was read: a text that differs after each change of the row, or when a machine of
+    its leases becomes known.
+    """
+    if seen.row is None:
+        return NOTHING
+    return f"{seen.row.version}" + (f"-{len(seen.missing)}" if seen.missing else "")
+
+
+class HttpRowHints:
+    """Hints that one reservation has changed, for one thread. No change after the row that was read last is missed."""
+
+    def __init__(self, channel: HttpChannel, reservation: str) -> None:
+        self._channel, self._path = channel, f"/reservations/{quote_id(reservation)}"
+        self._mark = NOTHING
+        self.expected: frozenset[str] = frozenset()
+
+    def listen(self) -> None:
+        """Do nothing: each wait is a request of its own."""
+
+    def note(self, seen: Joined) -> None:
+        """Record the row that was read last. `wait` returns when the row differs from it."""
+        self._mark = mark_row(seen)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the row differs from the one that was read last, for `seconds` at most. Return whether it does."""
+        return _wait(self._channel, seconds, self._has_changed)
+
+    def forget(self) -> None:
+        """Do nothing: rows are compared by their marks."""
+
+    def close(self) -> None:
+        """Do nothing: the connections belong to the client."""
+
+    def _has_changed(self, seconds: float) -> bool:
+        query = {"after": self._mark, "wait": f"{seconds:.3f}"}
+        reply = self._channel.call("GET", self._path, query, wait=seconds)
+        if reply.status == 404:  # noqa: PLR2004 - no such reservation
+            return self._mark != NOTHING
+        if not reply.is_ok:
+            raise self._channel.explain(reply)
+        return bool(_read(reply.content, "mark") != self._mark)
+
+
+class HttpHostHints:
+    """Hints that the slot of one host has changed, for one thread. A thread of its own asks for them, so that a short
+    wait is no request.
+    """
+
+    def __init__(self, channel: HttpChannel, slot: str) -> None:
+        self._channel, self._path = channel, f"/slots/{quote_id(slot)}/hint"
+        self._hinted, self._ends = threading.Event(), threading.Event()
+        self._interrupt = Interrupt()
+        self._thread: threading.Thread | None = None
+        self.expected: frozenset[str] = frozenset()
+
+    def listen(self) -> None:
+        """Begin to listen. From now on the server keeps hints between two requests."""
+        with suppress(LeaseholdError):
+            # A new subscription begins with a hint, because earlier ones were missed.
+            self._is_hinted(LISTEN_SECONDS)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._hear, name="leasehold-hints", daemon=True)
+            self._thread.start()
+
+    def note(self, seen: Joined) -> None:
+        """Do nothing: a host reads no row of a reservation."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a hint, for `seconds` at most. Return whether one arrived."""
+        if self._thread is None:
+            self.listen()
+        is_hinted = self._hinted.wait(seconds)
+        self._hinted.clear()
+        return is_hinted
+
+    def forget(self) -> None:
+        """Drop the hints that have arrived so far."""
+        self._hinted.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ends.set()
+        self._interrupt.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _hear(self) -> None:
+        while not self._ends.is_set() and not self._channel.is_closed:
+            try:
+                if self._is_hinted(POLL_SECONDS):
+                    self._hinted.set()
+            except LeaseholdError:
+                self._ends.wait(PAUSE_SECONDS)
+
+    def _is_hinted(self, seconds: float) -> bool:
+        query = {"wait": f"{seconds:.3f}"}
+        reply = self._channel.call("GET", self._path, query, wait=seconds, interrupt=self._interrupt)
+        if not reply.is_ok:
+            raise self._channel.explain(reply)
+        return bool(_read(reply.content, "changed"))
+
+
+def _wait(channel: HttpChannel, seconds: float, ask: Callable[[float], bool]) -> bool:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not channel.is_closed:
+        try:
+            if ask(min(left, POLL_SECONDS)):
+                return True
+        except LeaseholdError:
+            channel.pause(min(PAUSE_SECONDS, left))
+    return False
+
+
+def _read(content: Any, name: str) -> Any:
+    return content.get(name) if isinstance(content, dict) else None

@@ -1,0 +1,117 @@
+"""Read rows and the report of the last tick from the HTTP API."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from leasehold.client.http_channel import HttpChannel
+from leasehold.client.models import Account, Explanation, Reservation, Slot, read_explanation
+from leasehold.client.ports import Joined
+from leasehold.common.http_routes import MOST_IDS, quote_id
+from leasehold.errors import NotAnswered, Refused, Unavailable, Unknown
+
+ROWS_A_PAGE: Final = 1000
+R = TypeVar("R")
+
+
+class HttpReader:
+    """Reads from an HTTP API. Every method raises Unavailable if the server does not answer or has no valid view."""
+
+    def __init__(self, channel: HttpChannel) -> None:
+        self._channel = channel
+
+    def check(self) -> None:
+        """Raise Unavailable unless the server answers and its view is valid."""
+        self._read("/slots", {"limit": 1})
+
+    def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:  # noqa: ARG002 - the server joins
+        """Return the reservations with these ids and their machines, in the given order."""
+        if len(ids) == 1:
+            return [self._find_row(ids[0])]
+        found: dict[str, Joined] = {}
+        for start in range(0, len(ids), MOST_IDS):
+            page = self._read("/reservations", {"id": list(ids[start : start + MOST_IDS])})
+            found |= {row["id"]: read_joined(row) for row in page["items"]}
+        return [found.get(name, Joined(None)) for name in ids]
+
+    def list_reservations(
+        self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
+    ) -> list[Reservation]:
+        """Return the reservations that match, with machines, in order of submission."""
+        query: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        query |= {f"tag.{name}": value for name, value in tags.items()}
+        if phases is not None:
+            query["phase"] = sorted(phases)
+            if not phases:
+                return []
+        rows = {row["id"]: read_joined(row).row for row in self._pages("/reservations", query)}
+        return [row for row in rows.values() if row is not None]
+
+    def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
+        """Return the slots with these ids in the given order; None for an unknown id."""
+        return [self._find(f"/slots/{quote_id(name)}", Slot) for name in ids]
+
+    def list_slots(self, pool: str | None, state: str | None) -> list[Slot]:
+        """Return the slots of this pool and in this state (None: any), sorted by name."""
+        query = {name: value for name, value in (("pool", pool), ("state", state)) if value is not None}
+        return [_convert(row, Slot) for row in self._pages("/slots", query)]
+
+    def list_accounts(self) -> list[Account]:
+        """Return the quota accounts, sorted by name, without deleted (forgotten) ones."""
+        return [_convert(row, Account) for row in self._pages("/accounts", {})]
+
+    def read_report(self) -> dict[str, Any]:
+        """Return the report of the last tick, or {} before the first tick."""
+        found: dict[str, Any] = self._read("/report")
+        return found
+
+    def explain(self, reservation: str) -> Explanation:
+        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise
+        Unknown.
+        """
+        path = f"/reservations/{quote_id(reservation)}/explanation"
+        return read_explanation(self._read(path, {"source": "view"}))
+
+    def _find_row(self, reservation: str) -> Joined:
+        found = self._find(f"/reservations/{quote_id(reservation)}", dict)
+        return Joined(None) if found is None else read_joined(found)
+
+    def _find(self, path: str, type_: type[R]) -> R | None:
+        try:
+            return _convert(self._read(path), type_)
+        except Unknown:
+            return None
+
+    def _pages(self, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        asked: dict[str, Any] = {**query, "limit": ROWS_A_PAGE}
+        while True:
+            page = self._read(path, asked)
+            yield from page["items"]
+            if page.get("next") is None:
+                return
+            asked["cursor"] = page["next"]
+
+    def _read(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        try:
+            found = self._channel.read(path, query)
+        except (NotAnswered, Refused) as error:
+            raise Unavailable(str(error)) from error
+        if not isinstance(found, dict):
+            raise Unavailable(f"{self._channel.url} is no HTTP API of Leasehold: its response is no JSON")
+        return found
+
+
+def read_joined(row: dict[str, Any]) -> Joined:
+    """Return a reservation of the HTTP API. A lease without the field `instance_id` is one whose machine is unknown;
+    the field may be null.
+    """
+    missing = frozenset(lease["slot"] for lease in row.get("leases", ()) if "instance_id" not in lease)
+    return Joined(_convert(row, Reservation), missing)
+
+
+def _convert(content: Any, type_: type[R]) -> R:
+    try:
+        return msgspec.convert(content, type_)
+    except msgspec.ValidationError as error:
+        raise Unavailable(f"the server has another version of Leasehold: {error}") from error

@@ -1,0 +1,160 @@
+"""What a client needs of a stack: a transport for requests, a reader of rows, and hints that rows have changed. One
+implementation uses Redis and the broker, the other the HTTP API.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from leasehold.client.models import Account, Explanation, Reservation, Slot
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from leasehold.canaries import Probe
+
+
+class Joined(NamedTuple):
+    """The row of a reservation with the machines of its leases. `missing`: the slots of leases whose machine is
+    unknown, because the view does not have the slot or has another epoch of it.
+
+    A machine without an address is known; its `address` is None.
+    """
+
+    row: Reservation | None
+    missing: frozenset[str] = frozenset()
+
+
+class Clock(Protocol):
+    """The clock of a client."""
+
+    def now(self) -> float:
+        """Return cluster time in seconds since the epoch."""
+
+
+class Hints(Protocol):
+    """A subscription to hints that a row has changed, for one thread. Hints may be lost."""
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """The slots on which the reservation had leases when the newest hint was sent; empty if that is not known."""
+
+    def listen(self) -> None:
+        """Subscribe. If the stack does not answer, `wait` tries again."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a hint, for `seconds` at most. Return whether a hint arrived."""
+
+    def note(self, seen: Joined) -> None:
+        """Record the row that was read last. A transport that compares versions then reports every later change."""
+
+    def forget(self) -> None:
+        """Drop the hints that have arrived so far. Call it before a read, which shows their changes."""
+
+    def close(self) -> None:
+        """Close the connection of the subscription."""
+
+
+class Notices(Protocol):
+    """The receiver of the notices for all watches of one event loop."""
+
+    def add(self, name: str, event: "asyncio.Event") -> None:
+        """Set `event` at each notice about this reservation (or slot), until `remove` is called."""
+
+    def remove(self, name: str, event: "asyncio.Event") -> None:
+        """No longer set `event` at notices about this reservation (or slot)."""
+
+    def note(self, name: str, seen: Joined) -> None:
+        """Record the row of this reservation that was read last. A transport that compares versions then reports every
+        later change.
+        """
+
+    def close(self) -> None:
+        """End the thread that receives notices. The transport must be closed before."""
+
+
+class Wire(Protocol):
+    """Sends requests and waits for their answers. Safe for threads and after a fork."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock with cluster time."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+
+    def ask(
+        self, verb: str, document: Mapping[str, Any], timeout: float, *, request: str | None = None
+    ) -> dict[str, Any]:
+        """Send one request and return its answer. Raise NotAnswered if there is no answer within `timeout` seconds, or
+        Unavailable if the stack cannot be reached. `request`: the id of the request (default: a random one).
+        """
+
+    def ask_each(self, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float) -> Iterator[dict[str, Any]]:
+        """Send several requests, and yield their answers in the order of the requests. Raise NotAnswered or Unavailable
+        after `timeout` seconds without any answer.
+        """
+
+    def take_row(self, answer: Mapping[str, Any]) -> Reservation | None:
+        """Return the row of the reservation that came with the answer to its submission; None if none did."""
+
+    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
+        """Send a heartbeat of the host of this slot. Return its counter, which is greater than `above` if the heartbeat
+        is signed, else 0. Raise Unavailable.
+        """
+
+    def hint_host(self, slot: str) -> Hints:
+        """Return a subscription to hints that this slot has changed."""
+
+    def hint_row(self, reservation: str) -> Hints:
+        """Return a subscription to hints that this reservation has changed."""
+
+    def collect_notices(self) -> Notices:
+        """Return the receiver of notices about reservations for one event loop."""
+
+    def collect_host_notices(self) -> Notices | None:
+        """Return the receiver of hints for hosts for one event loop. Return None if each wait needs a thread."""
+
+    def make_probe(self) -> "Probe":
+        """Return the checks of the stack's health. Raise Unavailable if this transport cannot make them."""
+
+    def close(self) -> None:
+        """Close all connections. Calls that wait for an answer raise an error."""
+
+
+class Reader(Protocol):
+    """Reads rows and the report of the last tick. Every method raises Unavailable if the stack does not answer or has
+    no valid view.
+    """
+
+    def check(self) -> None:
+        """Raise Unavailable unless the stack answers and has a valid view."""
+
+    def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
+        """Return the reservations with these ids and their machines, in the given order. `expected`: ids of slots that
+        they probably have leases on; a reader may read them in the same round trip.
+        """
+
+    def list_reservations(
+        self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
+    ) -> list[Reservation]:
+        """Return the reservations that match, with machines, in order of submission. `phases` None: any phase.
+        `wanted`: field of the request -> value; None: any value.
+        """
+
+    def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
+        """Return the slots with these ids in the given order; None for an unknown id."""
+
+    def list_slots(self, pool: str | None, state: str | None) -> list[Slot]:
+        """Return the slots of this pool and in this state (None: any), sorted by name."""
+
+    def list_accounts(self) -> list[Account]:
+        """Return the quota accounts, sorted by name, without deleted (forgotten) ones."""
+
+    def read_report(self) -> dict[str, Any]:
+        """Return the report of the last tick, or {} before the first tick."""
+
+    def explain(self, reservation: str) -> Explanation:
+        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise
+        Unknown.
+        """

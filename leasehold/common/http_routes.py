@@ -1,0 +1,112 @@
+"""The resources of the HTTP API for requests to workers: verb -> HTTP method and path. The server, the client over HTTP
+and the OpenAPI document use this table.
+
+This module imports only the standard library, because the client uses it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+API: Final = "/api/v1"
+"""Path of the HTTP API of this version, below the path prefix of the server."""
+TIME_HEADER: Final = "Leasehold-Time"
+"""Response header with cluster time when the response was made, in seconds since the epoch."""
+REQUEST_HEADER: Final = "Idempotency-Key"
+"""Request header with the id of a request. A request with the id of an earlier one gets the answer of the earlier
+one.
+"""
+LONGEST_WAIT_SECONDS: Final = 30.0
+"""The most seconds for which the server waits for a change or for the answer of a worker."""
+PROBLEM_TYPE: Final = "application/problem+json"
+STREAM_TYPE: Final = "text/event-stream"
+MOST_MARKS: Final = 1000
+"""The most reservations of one wait for changes."""
+MOST_IDS: Final = 50
+"""The most ids in the address of one read of several rows."""
+
+
+class Route(NamedTuple):
+    """The resource for the requests of one verb. `path` is below API. `field`: the field of the document that is in the
+    path; None if no field is.
+    """
+
+    method: str
+    path: str
+    field: str | None = None
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the fields of the document are the JSON body; otherwise they are in the query of the address."""
+        return self.method not in {"GET", "DELETE"}
+
+
+_OF_RESERVATIONS: Final = (
+    "release",
+    "cancel",
+    "renew",
+    "confirm",
+    "fail",
+    "surrender",
+    "decline",
+    "suspend",
+    "resume",
+    "priority",
+    "absent",
+)
+_OF_SLOTS: Final = ("cordon", "uncordon", "drain", "remove", "idle", "register", "leave")
+
+ROUTES: Final[Mapping[str, Route]] = {
+    "submit": Route("POST", "/reservations"),
+    **{verb: Route("POST", f"/reservations/{{reservation}}/{verb}", "reservation") for verb in _OF_RESERVATIONS},
+    **{verb: Route("POST", f"/slots/{{slot}}/{verb}", "slot") for verb in _OF_SLOTS},
+    "account": Route("PUT", "/accounts/{account}", "account"),
+    "reset_account": Route("POST", "/accounts/{account}/reset", "account"),
+    "forget_account": Route("DELETE", "/accounts/{account}", "account"),
+    "leases": Route("GET", "/slots/{slot}/leases", "slot"),
+    "query": Route("POST", "/reservations/query"),
+    "explain": Route("GET", "/reservations/{reservation}/explanation", "reservation"),
+    "conditions": Route("GET", "/conditions"),
+    "rules": Route("GET", "/rules"),
+    "preview": Route("POST", "/rules/preview"),
+    "apply": Route("PUT", "/rules"),
+}
+"""Verb -> resource of a request with one document."""
+LISTS: Final[Mapping[str, Route]] = {
+    "submit": Route("POST", "/reservations"),
+    **{verb: Route("POST", f"/reservations/{verb}") for verb in _OF_RESERVATIONS},
+    **{verb: Route("POST", f"/slots/{verb}") for verb in _OF_SLOTS},
+}
+"""Verb -> resource of a request with a list of documents, which are under `items` in the body."""
+
+
+NUMBERS: Final = frozenset({"history"})
+"""The fields of documents that are numbers and are in the query of an address."""
+
+
+class Call(NamedTuple):
+    """An HTTP request: method, path below API, fields of the query, and fields of the JSON body (None: no body)."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: dict[str, Any] | None
+
+
+def make_call(verb: str, document: Mapping[str, Any]) -> Call:
+    """Return the HTTP request for a verb and its document, without the id of the request. Raise KeyError for a verb
+    without a resource.
+    """
+    route = LISTS[verb] if "items" in document else ROUTES[verb]
+    fields = {name: value for name, value in document.items() if name != route.field}
+    path = route.path
+    if route.field is not None:
+        path = path.replace(f"{{{route.field}}}", quote_id(str(document.get(route.field, ""))))
+    if route.has_body:
+        return Call(route.method, path, {}, fields)
+    return Call(route.method, path, {name: str(value) for name, value in fields.items()}, None)
+
+
+def quote_id(name: str) -> str:
+    """Return an id as one segment of a path: a slash in it becomes %2F."""
+    return quote(name, safe=":@")
