@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from workers.settings import ConsoleSettings
+from workers.console_settings import ConsoleSettings
 
 MOST_BODY: Final = 2 * 1024 * 1024
 """The most bytes of the body of a request."""

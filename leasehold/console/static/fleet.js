@@ -508,7 +508,21 @@
     // A person may be about to press a button in it, or is answering a question.
     if (document.querySelector("dialog[open]") || panel.contains(document.activeElement) && document.activeElement.tagName === "BUTTON" && panel.dataset.shown === chosen()) return;
     const id = chosen();
-    htmx.ajax("GET", `${prefix}/fleet/slot/${encodeURIComponent(id)}`, { target: "#panel", swap: "innerHTML" }).then(() => { panel.dataset.shown = id; });
+    const outcome = keptOutcome();
+    htmx.ajax("GET", `${prefix}/fleet/slot/${encodeURIComponent(id)}`, { target: "#panel", swap: "innerHTML" }).then(() => {
+      panel.dataset.shown = id;
+      const head = panel.querySelector(".head");
+      if (outcome && head && id === outcome.dataset.slot) head.after(outcome);
+    });
+  }
+
+  // The outcome of a change stays for a while, although the change itself makes the panel load again.
+  function keptOutcome() {
+    const outcome = panel.querySelector(".done, .problem[role=alert]");
+    if (!outcome) return null;
+    outcome.dataset.slot = outcome.dataset.slot || chosen();
+    outcome.dataset.until = outcome.dataset.until || Date.now() + 15000;
+    return Date.now() < Number(outcome.dataset.until) ? outcome : null;
   }
 
   panel.addEventListener("click", (event) => {
