@@ -35,15 +35,15 @@ def read_url(url: str) -> SplitResult:
 
 
 def make_authorization(
-    url: SplitResult, said: Mapping[str, str], token: str | None, credentials: Credentials | None
+    url: SplitResult, environment: Mapping[str, str], token: str | None, credentials: Credentials | None
 ) -> str | None:
     """Return the value of the header `Authorization`: of the token, else of the credentials, else of the token in the
-    environment `said`. Return None if there is none of them.
+    environment `environment`. Return None if there is none of them.
 
     Raise BadCredentials if a secret would cross a network without TLS.
     """
     if token is None and credentials is None:
-        token = said.get(TOKEN_VARIABLE) or None
+        token = environment.get(TOKEN_VARIABLE) or None
     if token is None and credentials is None:
         return None
     _check_private(url)

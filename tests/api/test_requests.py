@@ -199,9 +199,9 @@ def test_a_host_may_send_heartbeats_of_its_own_slot_only(console: Console, redis
 
 
 def test_a_caller_without_credentials_gets_nothing(console: Console, intake: FakeIntake) -> None:
-    nobody = Caller(console.settings.console.port, {})
+    unknown = Caller(console.settings.console.port, {})
     for method, path in (("GET", "/status"), ("GET", "/openapi.json"), ("POST", "/reservations")):
-        assert nobody.send(method, path, {} if method == "POST" else None).status == 401
+        assert unknown.send(method, path, {} if method == "POST" else None).status == 401
     assert intake.seen == []
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from leasehold import Client
+from leasehold.client.transport import RequestTransport
 from leasehold.errors import Unavailable
 from leasehold.top.figures import Reader
 from leasehold.top.screen import ENTER, LEAVE
@@ -142,6 +143,7 @@ def test_changes_that_redis_does_not_answer_are_no_figures(filled: FakeIntake) -
     with Client(filled.url) as client:
         reader = Reader(client)
         client.close()
+        assert isinstance(client._wire, RequestTransport)
         client._wire.redis.connection_pool.connection_kwargs["port"] = 1
         with pytest.raises(Unavailable):
             reader.read()

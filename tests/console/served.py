@@ -24,7 +24,7 @@ from scheduler.view.redis_view_cache import RedisViewCache
 from tests.system.processes import wait_for
 from workers.settings import Settings, read_settings
 
-NOBODY = "wrong-key-wrong-key-wrong-key-wrong-key"
+WRONG_KEY = "wrong-key-wrong-key-wrong-key-wrong-key"
 
 
 @dataclass(frozen=True)

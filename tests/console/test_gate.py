@@ -10,7 +10,7 @@ from scheduler.model.principals import WORKER, Role
 from scheduler.ports import StoredPrincipal
 from tests.builders import a_slot
 from tests.console.conftest import MakeConsole
-from tests.console.served import NOBODY, Console
+from tests.console.served import WRONG_KEY, Console
 
 
 def a_principal(name: str = "ada", role: Role = "operator", key: str | None = None) -> StoredPrincipal:
@@ -46,7 +46,7 @@ def test_the_token_opens_the_console_and_leaves_the_address(console: Console) ->
 
 def test_a_wrong_token_opens_nothing(console: Console) -> None:
     browser = console.browser()
-    assert browser.get(f"/?token={NOBODY}").location == "/login?failed=token"
+    assert browser.get(f"/?token={WRONG_KEY}").location == "/login?failed=token"
     assert browser.cookies == {}
 
 
@@ -54,7 +54,7 @@ def test_a_principal_logs_in_with_its_key(console: Console) -> None:
     row = a_principal(role="reader")
     console.add(row)
     browser = console.browser()
-    assert browser.post("/login", {"name": "ada", "key": NOBODY}).status == 401
+    assert browser.post("/login", {"name": "ada", "key": WRONG_KEY}).status == 401
     assert browser.post("/login", {"name": "ada", "key": row.key, "next": "/about"}).location == "/about"
     page = browser.get("/about").text
     assert "ada (reader)" in page
@@ -66,7 +66,15 @@ def test_programs_send_the_token_or_a_key(console: Console) -> None:
     console.add(row)
     browser = console.browser()
     good = [f"Bearer {console.token}", basic("ada", row.key)]
-    bad = [f"Bearer {NOBODY}", basic("ada", NOBODY), basic("bob", row.key), "Basic \xe9", "Digest x", "Bearer", ""]
+    bad = [
+        f"Bearer {WRONG_KEY}",
+        basic("ada", WRONG_KEY),
+        basic("bob", row.key),
+        "Basic \xe9",
+        "Digest x",
+        "Bearer",
+        "",
+    ]
     assert [browser.send("GET", "/about", headers={"Authorization": each}).status for each in good] == [200, 200]
     assert {browser.send("GET", "/about", headers={"Authorization": each}).status for each in bad} == {401}
 

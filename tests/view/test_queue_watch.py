@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from leasehold import Client
+from leasehold.client.transport import RequestTransport
 from leasehold.common.names import CANARY, LAUNCH, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
@@ -85,6 +86,7 @@ def test_messages_of_tasks_and_of_the_client_contain_their_sending_time(
 ) -> None:
     make_app(read_settings({"broker": {"url": redis_url}})).send_task(task_name(LAUNCH, CANARY), args=["x"])
     with Client(redis_url) as client:
+        assert isinstance(client._wire, RequestTransport)
         client._wire.send("release", {"reservation": "r1", "token": 3, "request": "q", "reply_to": "a"})
     found = QueueWatch(redis_client, time.time).read()
     assert (found[LAUNCH].count, found[RESERVATIONS].count) == (1, 1)

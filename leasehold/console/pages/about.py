@@ -14,7 +14,7 @@ from scheduler.model.rights import ROLES_BY_VERB
 
 async def show_about(request: Request) -> Response:
     """Show the caller, its rights, and the number of rows of the view by kind."""
-    feed, who = backend(request).feed, caller(request)
+    feed, sender = backend(request).feed, caller(request)
     await feed.refresh()
     with feed.lock:
         counts = [
@@ -22,7 +22,7 @@ async def show_about(request: Request) -> Response:
             ("Reservations", len(feed.view.reservations)),
             ("Accounts", len(feed.view.accounts)),
         ]
-    rights = [(verb, who.find_refusal(verb)) for verb in sorted(ROLES_BY_VERB)]
+    rights = [(verb, sender.find_refusal(verb)) for verb in sorted(ROLES_BY_VERB)]
     return render(request, "about.html", page="about", counts=counts, rights=rights)
 
 
