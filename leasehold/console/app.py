@@ -23,9 +23,10 @@ from leasehold.console.page import Page, redirect, render
 from leasehold.console.pages import PAGES
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.backend import Backend
-from leasehold.web.entrance import API_PATH, Entrance, find_route
+from leasehold.web.entrance import Entrance, find_route
 from leasehold.web.gate import Gate
-from leasehold.web.security import HEALTH_PATH, Security
+from leasehold.web.problems import make_problem, respond
+from leasehold.web.security import API_PATH, HEALTH_PATH, Security
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -75,7 +76,7 @@ async def not_found(request: Request, error: Exception) -> Response:
     """Answer a request for an unknown page, or for an unknown thing on a page."""
     detail = getattr(error, "detail", "") or "Not Found"
     if find_route(request).startswith(API_PATH):
-        return PlainTextResponse(f"leasehold: {detail}\n", 404)
+        return respond(make_problem(404, detail))
     what = "This page does not exist." if detail == "Not Found" else detail
     return render(request, "problem.html", status=404, title="Not found", detail=what)
 
