@@ -38,25 +38,27 @@ class Entrance:
             return
         request = Request(scope, receive)
         path = find_route(request)
+        if not (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
+            answer = self._answer(request, await self._admit(request), is_api=path.startswith(API_PATH))
+            if answer is not None:
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _admit(self, request: Request) -> Admission | None:
         if not self._gate.principals.is_fresh:
             # The database may be slow. Meanwhile the event loop serves others.
             await run_in_threadpool(self._gate.refresh)
-        if "authorization" in request.headers and self._gate.identify(request) is None:
+        found = self._gate.admit(request)
+        if found is None and "authorization" in request.headers:
             await run_in_threadpool(self._gate.look_again)
-        answer = self._answer(request, path)
-        if answer is not None:
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+            found = self._gate.admit(request)
+        return found
 
-    def _answer(self, request: Request, path: str) -> Response | None:
+    def _answer(self, request: Request, admission: Admission | None, *, is_api: bool) -> Response | None:
         """Return the answer to a request that may not pass; None after the caller was put into `request.state`."""
-        if path in _OPEN or path.startswith(_OPEN_FOLDERS):
-            return None
-        is_api = path.startswith(API_PATH)
-        if "token" in request.query_params and request.method == "GET" and not is_api:
+        if not is_api and request.method == "GET" and "token" in request.query_params:
             return self._exchange_token(request)
-        admission = self._gate.admit(request)
         if admission is None:
             return self._refuse_unknown(request, is_api=is_api)
         if not (is_api or admission.caller.can_look):
