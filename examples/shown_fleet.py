@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leasehold.client.client import Client
+from leasehold.client.reservation_fields import ComponentFields
 
 IMAGE: Final = "ami-04681a1dbd79675a5"
 X86, ARM = "x86_64-linux", "aarch64-linux"
@@ -71,7 +72,10 @@ def _submit_waits(client: Client) -> None:
     """Fill what is left, and submit reservations that wait for different reasons."""
     for number in range(12, 15):
         _reserve(client, f"nightly-{number}", X86, "nightly", cpus=8, gib=32, tags={"suite": "nightly"})
-    gang = [{"name": "server", "resources": {"cpus": 4.0}}, {"name": "clients", "count": 3, "resources": {"cpus": 2.0}}]
+    gang: list[ComponentFields] = [
+        {"name": "server", "resources": {"cpus": 4.0}},
+        {"name": "clients", "count": 3, "resources": {"cpus": 2.0}},
+    ]
     client.reserve(id=WAITING, system=ARM, account="ci", components=gang)
     _reserve(client, "render-arm-3", ARM, "ci", cpus=4, gib=16, labels={"gpu": "none"})
     _reserve(client, "huge-index", X86, "ci", cpus=64, gib=256)
@@ -92,9 +96,9 @@ def _reserve(
     tags: dict[str, str] | None = None,
     **resources: float,
 ) -> None:
-    fields: dict[str, Any] = {"id": name, "system": system, "resources": resources, "ttl": 0}
-    given = {"account": account, "labels": labels, "tags": tags}
-    client.reserve(**fields, **{key: value for key, value in given.items() if value})
+    optional = {"account": account, "labels": labels, "tags": tags}
+    given: dict[str, Any] = {key: value for key, value in optional.items() if value}
+    client.reserve(id=name, system=system, resources=resources, ttl=0, **given)
 
 
 def _await_phase(client: Client, phase: str, count: int) -> None:

@@ -134,6 +134,32 @@ def test_tab_reaches_every_control_and_shows_where_it_is(window: Window, path: s
     assert len(visited) >= window.run("window.pageChecks.stops()")
 
 
+def test_parts_that_a_person_opens_keep_the_rules_of_pages(window: Window) -> None:
+    """The comparison of rules, the preview of a bulk change, and the question before a change."""
+    checks = ("ids", "labels", "unreachable", "contrasts", "width")
+    found = {}
+    for dark in (False, True):
+        show(window, "/what-if", width=400, dark=dark)
+        window.run("(document.querySelector('#rules').value += '\\n[ticks]\\nwrong = 1\\n', 1)")
+        window.click("#rules-form button.primary")
+        window.find("#preview .problem")
+        found["wrong rules", dark] = check(window, *checks)
+        show(window, "/what-if", width=400, dark=dark)
+        replace = "document.querySelector('#rules').value.replace('max_slots = 2', 'max_slots = 3')"
+        window.run(f"(document.querySelector('#rules').value = {replace}, 1)")
+        window.click("#rules-form button.primary")
+        window.find("#apply")
+        found["comparison", dark] = check(window, *checks)
+        show(window, "/reservations", width=400, dark=dark)
+        window.click("#check-all")
+        window.click("#bulk button[value=cancel]")
+        window.click("#bulk-result [data-bulk-ids]")
+        window.find("dialog[open]")
+        found["preview and question", dark] = check(window, *checks)
+        window.click("dialog button[value=no]")
+    assert {part: faults for part, faults in found.items() if faults} == {}
+
+
 def test_the_checks_find_faults(window: Window) -> None:
     """Otherwise the tests above could never fail."""
     show(window, "/about")
