@@ -104,7 +104,7 @@ def take_picture(driver: webdriver.Chrome, url: str, width: int, tallest: int, *
     height = driver.execute_script("return document.documentElement.scrollHeight")
     resize(driver, width=width, height=min(max(height, 700), tallest), dark=dark)
     _await(driver, None, SETTLED, PATIENCE_SECONDS)
-    driver.execute_script("document.activeElement?.blur()")
+    driver.execute_script("document.activeElement?.blur(); scrollTo(0, 0)")
     driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
     found = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     return Image.open(BytesIO(b64decode(found["data"]))).convert("RGB")

@@ -42,9 +42,24 @@ RULES: Final[dict[str, Any]] = {
         },
     },
     "accounts": {
-        "ci": {"description": "Builds of every push", "charge_rate": [0, 4], "balance": [0, 900]},
-        "nightly": {"description": "Tests of the night", "charge_rate": [0, 0, 2], "balance": [0, 0, 40]},
-        "release": {"description": "Builds of releases", "charge_rate": [2], "balance": [1500]},
+        "ci": {
+            "description": "Builds of every push",
+            "charge_rate": [0, 14],
+            "max_charge_seconds": 3600,
+            "balance": [0, 900],
+        },
+        "nightly": {
+            "description": "Tests of the night",
+            "charge_rate": [0, 0, 2],
+            "max_charge_seconds": 600,
+            "balance": [0, 0, 40],
+        },
+        "release": {
+            "description": "Builds of releases",
+            "charge_rate": [2],
+            "max_charge_seconds": 3600,
+            "balance": [1500],
+        },
     },
 }
 WAITING: Final = "load-test-7"
