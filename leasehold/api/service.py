@@ -1,8 +1,8 @@
 """What the handlers of the HTTP API share: the caller and its client, the body, and the clock."""
 
-import time
 from collections.abc import Mapping
 from typing import Any, Final
+from weakref import WeakSet
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -17,8 +17,6 @@ from leasehold.web.caller import Caller
 from scheduler.model.faults import Fault as Found
 from scheduler.model.faults import InvalidInputError, fault, show
 
-CLIENT_SECONDS: Final = 1.0
-"""Seconds for which the client of a caller is used before the backend is asked for it again."""
 _JSON: Final = "application/json"
 
 
@@ -33,21 +31,17 @@ class Service:
         self.backend = backend
         self.submissions = Submissions()
         self._clock: AsyncClient | None = None
-        self._clients: dict[Caller, tuple[AsyncClient, float]] = {}
-        """Caller -> its client, and when the backend has returned it. The backend compares keys in a thread."""
+        self._read_clocks: WeakSet[AsyncClient] = WeakSet()
+        """The clients that know cluster time."""
 
     async def open_client(self, request: Request) -> AsyncClient:
         """Return the client of the caller. Raise Unavailable."""
-        caller, now = find_caller(request), time.monotonic()
-        client, found_at = self._clients.get(caller, (None, 0.0))
-        if client is None or now - found_at > CLIENT_SECONDS:
-            client = await self.backend.client(caller)
-            self._clients = {each: kept for each, kept in self._clients.items() if now - kept[1] <= CLIENT_SECONDS}
-            self._clients[caller] = client, now
-        if self._clock is not client:
+        client = await self.backend.client(find_caller(request))
+        if client not in self._read_clocks:
             # The first reading of the clock may wait for Redis.
             await run_in_threadpool(client.now)
-            self._clock = client
+            self._read_clocks.add(client)
+        self._clock = client
         return client
 
     def now(self) -> float | None:

@@ -78,6 +78,32 @@ class _Message(NamedTuple):
     headers: dict[str, str]
 
 
+class _Connection(http.client.HTTPConnection):
+    """A connection that sends a request in one piece. In two, head and body would wake the server twice."""
+
+    _pieces: list[bytes] | None = None
+
+    def request(self, *message: Any, **options: Any) -> None:
+        """Send a request whose body is bytes or None. See HTTPConnection."""
+        self._pieces = []
+        try:
+            super().request(*message, **options)
+        finally:
+            pieces, self._pieces = self._pieces, None
+        self.send(b"".join(pieces))
+
+    def send(self, data: Any) -> None:
+        """Send data, or keep it until the whole request is there."""
+        if self._pieces is None:
+            super().send(data)
+        else:
+            self._pieces.append(data)
+
+
+class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    """The same over TLS."""
+
+
 class Interrupt:
     """Ends a request that another thread waits for. Use a new one for each request."""
 
@@ -243,8 +269,8 @@ class HttpChannel:
     def _open(self) -> http.client.HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port
         if self._tls is None:
-            return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
-        return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=self._tls)
+            return _Connection(host, port, timeout=CONNECT_SECONDS)
+        return _TlsConnection(host, port, timeout=CONNECT_SECONDS, context=self._tls)
 
     def _give_back(self, connection: http.client.HTTPConnection, *, is_reusable: bool) -> None:
         with self._guard:

@@ -15,29 +15,33 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leasehold.common.http_routes import API
 from leasehold.console.live import live
 from leasehold.console.login import LOGIN_ROUTES
 from leasehold.console.page import Page, redirect, render
 from leasehold.console.pages import PAGES
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.backend import Backend
-from leasehold.web.entrance import API_PATH, Entrance, find_route
+from leasehold.web.entrance import Entrance, find_route
 from leasehold.web.gate import Gate
-from leasehold.web.security import HEALTH_PATH, Security
+from leasehold.web.problems import make_problem, respond
+from leasehold.web.security import API_PATH, HEALTH_PATH, Security
 
 STATIC: Final = Path(__file__).parent / "static"
+SMALLEST_COMPRESSED: Final = 1024
+"""The fewest bytes of an answer that is compressed."""
+COMPRESSION: Final = 5
 
 
 def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages: Sequence[Page] = PAGES) -> Starlette:
-    """Return the web application; `api` is mounted at /api/v1. Its lifespan starts and stops the feed."""
+    """Return the web application; `api` answers below /api/v1. Its lifespan starts and stops the feed."""
     shown = sorted(pages, key=lambda page: page.order)
     routes: list[BaseRoute] = [
         Route(HEALTH_PATH, check_health),
         Route("/live", live),
         *LOGIN_ROUTES,
-        *([] if api is None else [Mount(f"{API_PATH}v1", api)]),
         *(route for page in shown for route in page.routes),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
@@ -49,7 +53,8 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
         lifespan=_make_lifespan(backend),
         middleware=[
             Middleware(Security, console=console),
-            Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5),
+            *([] if api is None else [Middleware(_Fork, api=Entrance(api, gate))]),
+            Middleware(GZipMiddleware, minimum_size=SMALLEST_COMPRESSED, compresslevel=COMPRESSION),
             Middleware(Entrance, gate=gate),
         ],
         exception_handlers={404: not_found, LeaseholdError: explain_failure},
@@ -61,6 +66,24 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
     for page in shown:
         page.prepare(app)
     return app
+
+
+class _Fork:
+    """Passes requests for the API to it directly: it has a router and answers to errors of its own, and its answers are
+    compressed only for callers that accept it.
+    """
+
+    def __init__(self, app: ASGIApp, api: ASGIApp) -> None:
+        self._app, self._api = app, api
+        self._compressed = GZipMiddleware(api, minimum_size=SMALLEST_COMPRESSED, compresslevel=COMPRESSION)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(f"{scope.get('root_path', '')}{API}/"):
+            await self._app(scope, receive, send)
+        elif any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"]):
+            await self._compressed(scope, receive, send)
+        else:
+            await self._api(scope, receive, send)
 
 
 async def check_health(request: Request) -> Response:
@@ -75,7 +98,7 @@ async def not_found(request: Request, error: Exception) -> Response:
     """Answer a request for an unknown page, or for an unknown thing on a page."""
     detail = getattr(error, "detail", "") or "Not Found"
     if find_route(request).startswith(API_PATH):
-        return PlainTextResponse(f"leasehold: {detail}\n", 404)
+        return respond(make_problem(404, detail))
     what = "This page does not exist." if detail == "Not Found" else detail
     return render(request, "problem.html", status=404, title="Not found", detail=what)
 

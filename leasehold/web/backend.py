@@ -3,8 +3,10 @@ changes.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
@@ -15,7 +17,7 @@ from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.caller import Caller
 from leasehold.web.feed import Feed
-from leasehold.web.principals import PrincipalReader
+from leasehold.web.principals import LOOK_SECONDS, PrincipalReader
 from scheduler.ports import Store, StoreUnavailableError
 from workers.logs import get_logger
 from workers.setting_types import reveal
@@ -39,6 +41,8 @@ class Backend:
         self._principals = principals
         self._clients: OrderedDict[tuple[str, str], AsyncClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
+        self._token_line: tuple[str | None, float] = None, float("-inf")
+        """The content of the key file of `access`, and the monotonic time at which it was read."""
 
     async def client(self, caller: Caller) -> AsyncClient:
         """Return the client that signs its requests as the principal of this caller, with the principal's present key.
@@ -47,7 +51,10 @@ class Backend:
 
         Raises Unavailable if the key cannot be read or Redis has no usable URL.
         """
-        line = await run_in_threadpool(self._find_key_line, caller)
+        line = self._find_known_line(caller)
+        if line is None and caller.principal is not None:
+            # The file or the database may be slow. Meanwhile the event loop serves others.
+            line = await run_in_threadpool(self._find_key_line, caller)
         name = (caller.principal or "", line or "")
         if name not in self._clients:
             self._clients[name] = self._make_client(line)
@@ -85,18 +92,22 @@ class Backend:
 
     def log_change(self, caller: Caller, verb: str, about: str, answer: object) -> None:
         """Write a line about a change that was requested: the person, the verb, the id of what it is about, and
-        the outcome. `answer`: the answer of the worker, or the error that was raised.
+        the outcome. `answer`: the answer of the worker, or the error that was raised. Call it on the event loop.
         """
         ok = getattr(answer, "ok", None)
         outcome = f"refused: {answer}" if isinstance(answer, LeaseholdError) else "refused" if ok is False else "done"
-        log.info(
-            "A change was requested over HTTP.",
-            action="console.change",
-            person=caller.name,
-            source=caller.source,
-            verb=verb,
-            about=about,
-            outcome=outcome,
+        # The line takes as long as the rest of a small request, so the response is sent first.
+        asyncio.get_running_loop().call_soon(
+            partial(
+                log.info,
+                "A change was requested over HTTP.",
+                action="console.change",
+                person=caller.name,
+                source=caller.source,
+                verb=verb,
+                about=about,
+                outcome=outcome,
+            )
         )
 
     async def close(self) -> None:
@@ -106,13 +117,22 @@ class Backend:
         for client in clients:
             await client.close()
 
+    def _find_known_line(self, caller: Caller) -> str | None:
+        """Return what `_find_key_line` returns, or None if that would have to wait."""
+        if caller.source == "token":
+            line, read_at = self._token_line
+            return line if time.monotonic() - read_at < LOOK_SECONDS else None
+        return self._find_key_line(caller) if self._principals.is_fresh else None
+
     def _find_key_line(self, caller: Caller) -> str | None:
         """Return the content of a key file for this caller: that of `access`, else the key in the database."""
         if caller.principal is None:
             return None
         access = self.settings.access
         if caller.source == "token":
-            return reveal(access.key) if access.key is not None else Path(access.key_file or "").read_text("utf-8")
+            line = reveal(access.key) if access.key is not None else Path(access.key_file or "").read_text("utf-8")
+            self._token_line = line, time.monotonic()
+            return line
         try:
             known = self._principals.read()
         except StoreUnavailableError as error:

@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlencode
 
-import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leasehold.web.gate import SAFE_METHODS, Admission, Gate
-from leasehold.web.security import HEALTH_PATH
+from leasehold.web.problems import make_problem, respond
+from leasehold.web.security import API_PATH, HEALTH_PATH
 from leasehold.web.sessions import SESSION_SECONDS
 from workers.logs import get_logger
 
 LOGIN_PATH: Final = "/login"
-API_PATH: Final = "/api/"
 _OPEN: Final = frozenset({HEALTH_PATH, LOGIN_PATH})
 _OPEN_FOLDERS: Final = ("/static/",)
 
@@ -39,31 +38,33 @@ class Entrance:
             return
         request = Request(scope, receive)
         path = find_route(request)
+        if not (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
+            answer = self._answer(request, await self._admit(request), is_api=path.startswith(API_PATH))
+            if answer is not None:
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _admit(self, request: Request) -> Admission | None:
         if not self._gate.principals.is_fresh:
             # The database may be slow. Meanwhile the event loop serves others.
             await run_in_threadpool(self._gate.refresh)
-        if "authorization" in request.headers and self._gate.identify(request) is None:
+        found = self._gate.admit(request)
+        if found is None and "authorization" in request.headers:
             await run_in_threadpool(self._gate.look_again)
-        answer = self._answer(request, path)
-        if answer is not None:
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+            found = self._gate.admit(request)
+        return found
 
-    def _answer(self, request: Request, path: str) -> Response | None:
+    def _answer(self, request: Request, admission: Admission | None, *, is_api: bool) -> Response | None:
         """Return the answer to a request that may not pass; None after the caller was put into `request.state`."""
-        if path in _OPEN or path.startswith(_OPEN_FOLDERS):
-            return None
-        is_api = path.startswith(API_PATH)
-        if "token" in request.query_params and request.method == "GET" and not is_api:
+        if not is_api and request.method == "GET" and "token" in request.query_params:
             return self._exchange_token(request)
-        admission = self._gate.admit(request)
         if admission is None:
             return self._refuse_unknown(request, is_api=is_api)
         if not (is_api or admission.caller.can_look):
-            return refuse(403, admission.caller.find_refusal("query") or "")
+            return respond(make_problem(403, admission.caller.find_refusal("query") or ""))
         if self._gate.is_forged(request, admission):
-            return refuse(403, "this page is out of date: load it again (no valid X-CSRF-Token)")
+            return respond(make_problem(403, "this page is out of date: load it again (no valid X-CSRF-Token)"))
         _remember(request, admission)
         return None
 
@@ -84,9 +85,8 @@ class Entrance:
             return late
         is_page = request.method in SAFE_METHODS and "text/html" in request.headers.get("accept", "")
         if is_api or not is_page or "hx-request" in request.headers:
-            answer = refuse(401, "log in, or send the token or the key of a principal")
-            answer.headers["www-authenticate"] = 'Bearer realm="leasehold"'
-            return answer
+            problem = make_problem(401, "log in, or send the token or the key of a principal")
+            return respond(problem, {"WWW-Authenticate": 'Bearer realm="leasehold"'})
         return to_login(request, {"next": request.url.path} if request.url.path != "/" else {})
 
     def count_failure(self, request: Request) -> Response | None:
@@ -96,9 +96,8 @@ class Entrance:
         if seconds is None:
             log.warning("A login failed.", action="console.login_failed", peer=peer)
             return None
-        answer = refuse(429, f"too many failed logins, try again in {seconds:.0f} s")
-        answer.headers["retry-after"] = str(int(seconds) + 1)
-        return answer
+        problem = make_problem(429, f"too many failed logins, try again in {seconds:.0f} s")
+        return respond(problem, {"Retry-After": str(int(seconds) + 1)})
 
 
 def find_route(request: Request) -> str:
@@ -106,13 +105,6 @@ def find_route(request: Request) -> str:
     root: str = request.scope.get("root_path", "")
     path: str = request.scope["path"]
     return path[len(root) :] if root and path.startswith(root) else path
-
-
-def refuse(status: int, detail: str) -> Response:
-    """Return an error as problem details (RFC 9457)."""
-    titles: Mapping[int, str] = {401: "Unauthorized", 403: "Forbidden", 429: "Too Many Requests"}
-    body = {"type": "about:blank", "title": titles[status], "status": status, "detail": detail}
-    return Response(msgspec.json.encode(body), status, media_type="application/problem+json")
 
 
 def to_login(request: Request, values: Mapping[str, str]) -> Response:

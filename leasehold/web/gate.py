@@ -155,10 +155,11 @@ class Gate:
         if scheme.lower() != "basic":
             return None
         try:
-            name, _, key = base64.b64decode(credentials, validate=True).decode().partition(":")
+            names, key = split_basic(base64.b64decode(credentials, validate=True).decode())
         except (binascii.Error, ValueError):
             return None
-        row = self._check_key(self._read(), name, key)
+        known = self._read()
+        row = next((row for name in names if (row := self._check_key(known, name, key)) is not None), None)
         return None if row is None else Admission(self._principal_caller(row, "principal"))
 
     def _admit_proxy(self, request: HTTPConnection) -> Admission | None:
@@ -245,6 +246,16 @@ class Gate:
             return self.principals.read()
         except StoreUnavailableError:
             return None
+
+
+def split_basic(text: str) -> tuple[list[str], str]:
+    """Return the possible names and the key in the text of Basic credentials, `NAME:KEY`. A second name is possible if
+    the password is the whole line of a key file: `NAME:NAME:KEY@CLUSTER`.
+    """
+    # Names may contain colons. Keys and the identities of clusters contain none.
+    name, _, key = text.rpartition(":")
+    half = name[: len(name) // 2]
+    return ([name, half] if name == f"{half}:{half}" else [name]), key
 
 
 def _at(session: Session, issued_at: float) -> Session:

@@ -2,36 +2,42 @@
 adds the headers that keep browsers from running or framing anything foreign.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from leasehold.web.problems import make_problem, respond
 from workers.console_settings import ConsoleSettings
 
 MOST_BODY: Final = 2 * 1024 * 1024
 """The most bytes of the body of a request."""
 HEALTH_PATH: Final = "/healthz"
+API_PATH: Final = "/api/"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-_HEADERS: Final = {
-    "content-security-policy": POLICY,
-    "x-frame-options": "DENY",
-    "x-content-type-options": "nosniff",
+_HEADERS: Final = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
     # `no-referrer` would make browsers send `Origin: null` with forms.
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_OF_PAGES: Final = (*_HEADERS, (b"cache-control", b"no-store"))
+"""Headers of every answer except static files. It must not be stored, because it shows private data."""
+_OF_STATIC: Final = (*_HEADERS, (b"cache-control", b"no-cache"))
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
+_TOO_LARGE: Final = (413, "the body has more than 2 MB")
 
 
 class BodyTooLargeError(Exception):
@@ -87,30 +93,37 @@ class Security:
         headers = Headers(scope=scope)
         refusal = self._find_refusal(scope, headers)
         is_static = scope["path"].startswith(f"{self._prefix}/static/")
-        answer = _AddHeaders(send, is_static=is_static)
+        answer = _AddHeaders(send, _OF_STATIC if is_static else _OF_PAGES)
         if refusal is not None:
-            await refusal(scope, receive, answer)
+            await self._refuse(scope, *refusal)(scope, receive, answer)
             return
         try:
             await self._app(scope, _LimitedBody(receive), answer)
         except BodyTooLargeError:
             if answer.has_begun:
                 raise
-            await _refuse(413, "the body has more than 2 MB")(scope, receive, answer)
+            await self._refuse(scope, *_TOO_LARGE)(scope, receive, answer)
 
-    def _find_refusal(self, scope: Scope, headers: Headers) -> Response | None:
+    def _refuse(self, scope: Scope, status: int, text: str) -> Response:
+        """Return the answer to a request that may not pass: a problem for programs, text for people."""
+        if scope["path"].startswith(f"{self._prefix}{API_PATH}"):
+            return respond(make_problem(status, text))
+        return PlainTextResponse(f"leasehold: {text}\n", status)
+
+    def _find_refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Return status and reason if the request may not pass."""
         hosts = headers.getlist("host")
         if scope["path"] == f"{self._prefix}{HEALTH_PATH}":
             return None
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             # A page of another site can give its name the address of this server (DNS rebinding).
-            return _refuse(421, "this server does not answer for this host: see console.hosts")
+            return (421, "this server does not answer for this host: see console.hosts")
         if is_foreign(scope["method"], headers):
-            return _refuse(403, "the request comes from a page of another site")
+            return (403, "the request comes from a page of another site")
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():
-            return _refuse(400, "expected a number of bytes in Content-Length")
-        return _refuse(413, "the body has more than 2 MB") if int(length[:20]) > MOST_BODY else None
+            return (400, "expected a number of bytes in Content-Length")
+        return _TOO_LARGE if int(length[:20]) > MOST_BODY else None
 
 
 def is_foreign(method: str, headers: Headers) -> bool:
@@ -125,10 +138,6 @@ def is_foreign(method: str, headers: Headers) -> bool:
         return True
     origin = headers.get("origin")
     return origin is not None and not is_safe and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
-
-
-def _refuse(status: int, text: str) -> Response:
-    return PlainTextResponse(f"leasehold: {text}\n", status)
 
 
 async def _close(send: Send) -> None:
@@ -161,20 +170,15 @@ class _LimitedBody:
 
 
 class _AddHeaders:
-    """A `send` that adds the headers of every answer. Pages must not be stored, because they show private data."""
+    """A `send` that adds those of these headers that an answer does not have."""
 
-    def __init__(self, send: Send, *, is_static: bool) -> None:
-        self._send, self._is_static, self.has_begun = send, is_static, False
+    def __init__(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self._send, self._headers, self.has_begun = send, headers, False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.has_begun = True
-            headers = MutableHeaders(scope=message)
-            _set_missing(headers, _HEADERS.items())
-            _set_missing(headers, [("cache-control", "no-cache" if self._is_static else "no-store")])
+            given = [(name.lower(), value) for name, value in message.get("headers", ())]
+            names = {name for name, _ in given}
+            message["headers"] = [*given, *(each for each in self._headers if each[0] not in names)]
         await self._send(message)
-
-
-def _set_missing(headers: MutableHeaders, wanted: Iterable[tuple[str, str]]) -> None:
-    for name, value in wanted:
-        headers.setdefault(name, value)

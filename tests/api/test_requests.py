@@ -5,7 +5,7 @@ import threading
 import pytest
 import redis
 
-from leasehold.common.http_routes import LISTS, ROUTES
+from leasehold.common.http_routes import LISTS, PROBLEM_TYPE, ROUTES
 from leasehold.common.signing import make_key
 from scheduler.model.principals import Role
 from scheduler.model.rights import ROLES_BY_VERB
@@ -178,6 +178,33 @@ def test_bad_input_is_refused_before_it_is_sent(
     if fault is not None:
         assert [each for each, _ in reply.faults] == [fault]
     assert intake.seen == []
+
+
+PROBLEMS = [
+    # method, path, headers -> status, last part of the type
+    ("GET", "/status", {"Host": "evil.example"}, 421, "host"),
+    ("POST", "/reservations", {"Origin": "http://evil.example"}, 403, "forbidden"),
+    ("POST", "/reservations", {"Content-Length": str(3 * 1024 * 1024)}, 413, "too-large"),
+    ("GET", "/status", {"Authorization": "Bearer wrong"}, 401, "unknown-caller"),
+    ("GET", "/nothing", {}, 404, "unknown"),
+    ("PATCH", "/reservations", {}, 405, "method"),
+    ("POST", "/reservations", {"Content-Type": "text/plain"}, 415, "media-type"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "status", "kind"), PROBLEMS)
+def test_every_error_is_a_problem_with_a_type(
+    method: str, path: str, headers: dict[str, str], status: int, kind: str, api: Caller
+) -> None:
+    reply = api.send(method, path, None if method == "GET" else {}, headers)
+    assert (reply.status, reply.headers["Content-Type"]) == (status, PROBLEM_TYPE)
+    assert (reply.content["type"], reply.content["status"]) == (f"urn:problem-type:leasehold:{kind}", status)
+
+
+def test_too_many_failed_logins_are_a_problem(api: Caller) -> None:
+    replies = [api.get("/status", Authorization="Bearer wrong") for _ in range(11)]
+    assert replies[-1].content["type"] == "urn:problem-type:leasehold:too-many"
+    assert int(replies[-1].headers["Retry-After"]) > 0
 
 
 def test_a_role_limits_what_a_caller_may_do(console: Console, intake: FakeIntake) -> None:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from leasehold.common.signing import make_key
+from leasehold.common.signing import format_key_line, make_key
 from scheduler.model.principals import WORKER, Role
 from scheduler.ports import StoredPrincipal
 from tests.builders import a_slot
@@ -82,3 +82,16 @@ def test_programs_send_the_token_or_a_key(console: Console) -> None:
 def test_the_principal_of_the_workers_cannot_log_in(console: Console) -> None:
     (row,) = [each for each in console.store.find_principals() if each.name == WORKER]
     assert console.browser().post("/login", {"name": WORKER, "key": row.key}).status == 401
+
+
+@pytest.mark.parametrize("name", ["ci:team", "a:a", "a"])
+def test_the_name_of_a_principal_may_contain_colons(console: Console, name: str) -> None:
+    """The password may be the key or the whole line of the key file."""
+    row = a_principal(name, "reader")
+    console.add(row)
+    console.add(a_principal("ci", "reader"))
+    browser = console.browser()
+    for password in (row.key, format_key_line(name, row.key, "c-1")):
+        answer = browser.send("GET", "/about", headers={"Authorization": basic(name, password)})
+        assert f"{name} (reader)" in answer.text
+    assert browser.send("GET", "/about", headers={"Authorization": basic("ci", f"team:{WRONG_KEY}")}).status == 401
