@@ -83,7 +83,7 @@ def show(window: Window, path: str, *, width: int = 1280, dark: bool = False) ->
     """Show a page, and return when it and its parts are loaded."""
     resize(window.driver, width=width, dark=dark)
     window.open(path)
-    wait_for(lambda: window.run(LOADED), f"the page {path}")
+    wait_for(lambda: window.run(LOADED), f"the page {path}\n{window.describe()}")
     window.driver.execute_script(CHECKS)
 
 
