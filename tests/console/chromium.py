@@ -1,33 +1,19 @@
-"""Debian's Chromium, driven by Selenium. Nothing is downloaded: both programs must be installed."""
+"""A window of Debian's Chromium for tests of the console. See `examples/browser.py`."""
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
+from examples.browser import NoBrowserError, open_browser
 from tests.ci_rules import NO_CHROMIUM
 from tests.system.processes import wait_for
 
-OPTIONS: Final = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 R = TypeVar("R")
 
 
@@ -90,22 +76,8 @@ class Window:
 @contextmanager
 def open_window(origin: str, *, width: int = 1280, dark: bool = False) -> Iterator[Window]:
     """Open a window of a browser with a profile of its own. Skip the test if no Chromium is installed."""
-    browser, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
-    if browser is None or driver_path is None:
-        pytest.skip(NO_CHROMIUM)
-    with tempfile.TemporaryDirectory(prefix="leasehold-chromium-", ignore_cleanup_errors=True) as profile:
-        options = webdriver.ChromeOptions()
-        options.binary_location = browser
-        for option in (*OPTIONS, f"--user-data-dir={profile}", f"--window-size={max(500, width)},900"):
-            options.add_argument(option)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        service = Service(driver_path, env={**os.environ, "HOME": str(Path(profile))})
-        driver = webdriver.Chrome(options=options, service=service)
-        try:
-            scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        with open_browser(width=width, dark=dark) as driver:
             yield Window(driver, origin)
-        finally:
-            driver.quit()
+    except NoBrowserError:
+        pytest.skip(NO_CHROMIUM)

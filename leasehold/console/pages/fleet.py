@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leasehold.cli.event_sentences import describe_event
+from leasehold.console.event_rows import make_rows
 from leasehold.console.fleet_document import TOPIC, FleetDocument
 from leasehold.console.fleet_table import PAGE_ROWS, SlotFilter, count_fleet, find_rows
 from leasehold.console.page import Page, backend, caller, render
@@ -112,7 +112,6 @@ async def _panel(request: Request, name: str, **outcome: str) -> Response:
         lost = str(error)
     if slot is None and not events:
         return render(request, "slot_gone.html", name=name, **_outcome(outcome))
-    life = [(event, describe_event(event)) for event in reversed(events)]
     return render(
         request,
         "slot.html",
@@ -120,7 +119,7 @@ async def _panel(request: Request, name: str, **outcome: str) -> Response:
         slot=slot,
         leases=leases,
         free=_find_free(slot, leases),
-        life=life,
+        life=make_rows(reversed(events)),
         lost=lost,
         refusal=caller(request).find_refusal("cordon"),
         **_outcome(outcome),

@@ -9,13 +9,25 @@
   const colour = (name) => style.getPropertyValue(name).trim();
   const strokes = ["--accent", "--info", "--warn", "--bad", "--muted"].map(colour);
   const dashes = [[], [6, 3], [2, 3], [8, 3, 2, 3], [1, 4]];
+  const surface = colour("--surface");
+  // Every page shows times in UTC, and a day as YEAR-MONTH-DAY. The columns: the least step, the label, and what is added
+  // to it in a new year, month, day, hour, minute, second; 1: it is added below.
+  const day = "\n{YYYY}-{MM}-{DD}";
+  const within = (step, label) => [step, label, day, null, day, null, null, null, 1];
+  const times = [
+    [86400, "{MM}-{DD}", "\n{YYYY}", null, null, null, null, null, 1],
+    within(60, "{HH}:{mm}"),
+    within(1, "{HH}:{mm}:{ss}"),
+  ];
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
   const options = {
     width: place.clientWidth,
     height: 260,
+    padding: [12, 34, 0, 0],
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
     scales: { x: { time: true } },
-    axes: [axis, { ...axis, size: 64 }],
-    series: [{}, ...data.levels.map((_, level) => ({ label: `level ${level}`, stroke: strokes[level % 5], dash: dashes[level % 5], width: 2, points: { show: data.at.length < 40 } }))],
+    axes: [{ ...axis, values: times, space: 76 }, { ...axis, size: 64 }],
+    series: [{ label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...data.levels.map((_, level) => ({ label: `level ${level}`, stroke: strokes[level % 5], dash: dashes[level % 5], width: 2, points: { show: data.at.length < 40, fill: surface } }))],
   };
   const plot = new uPlot(options, [data.at, ...data.levels], place);
   new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: 260 })).observe(place);

@@ -1,0 +1,184 @@
+"""Every page of the console in Debian's Chromium, on a real stack: structure, labels, the keyboard, contrast, and a
+window of 400 pixels, in light and dark.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from examples.browser import resize
+from leasehold.console.pages import PAGES as KNOWN
+from leasehold.stack import Stack
+from tests.console.chromium import Window, open_window
+from tests.system.processes import wait_for
+
+pytestmark = pytest.mark.timeout(240)
+CHECKS = (Path(__file__).parent / "page_checks.js").read_text(encoding="utf-8")
+LONG_ID = "a-long-id-" * 12
+RULES = {
+    "scheduler": {"queue": "quota"},
+    "pools": {
+        "lab": {
+            "system": "x86_64-linux",
+            "min_slots": 2,
+            "max_slots": 2,
+            "resources": {"cpus": 4},
+            "ec2": {"image": "ami-04681a1dbd79675a5"},
+        }
+    },
+    "accounts": {"ci": {"description": "Builds", "charge_rate": [0, 2], "balance": [0, 60]}},
+}
+PAGES = (
+    "/fleet",
+    "/fleet?slot=lab-1",
+    "/fleet?text=nothing-matches",
+    "/reservations",
+    "/reservations?phase=pending&account=ci",
+    "/reservations?id=nothing-matches&phase=unknown",
+    "/reservations/first",
+    f"/reservations/{LONG_ID}",
+    "/reservations/ended",
+    "/accounts",
+    "/accounts/ci?span=1h",
+    "/queues",
+    "/events",
+    "/events?name=nothing_matches",
+    "/what-if",
+    "/about",
+    "/no-such-page",
+)
+LOADED = """document.readyState === 'complete' && !!window.htmx
+    && !document.querySelector('.htmx-request, #why h2 + .muted:last-child, #pools .empty, #curve:empty')"""
+MOST_STOPS = 400
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    environment = {"LEASEHOLD_TICKS__INTERVAL": "1"}
+    with Stack(tmp_path_factory.mktemp("stack"), rules=RULES, environment=environment) as running:
+        with running.client() as client:
+            for name in ("first", "second"):
+                client.reserve(id=name, system="x86_64-linux", resources={"cpus": 4}, account="ci", ttl=0)
+                client.wait(name, timeout=60)
+            client.cordon("lab-2")
+            client.reserve(id=LONG_ID, system="x86_64-linux", resources={"cpus": 4}, account="ci", tags={"a": "b"})
+            client.reserve(id="ended", system="x86_64-linux", resources={"cpus": 400})
+            client.cancel("ended", reason="a long reason " * 12)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def window(stack: Stack) -> Iterator[Window]:
+    """Return a window that has opened the address of the console with its token."""
+    origin, token = (stack.console_url or "").split("/?")
+    with open_window(origin) as opened:
+        opened.open(f"/?{token}")
+        yield opened
+
+
+def show(window: Window, path: str, *, width: int = 1280, dark: bool = False) -> None:
+    """Show a page, and return when it and its parts are loaded."""
+    resize(window.driver, width=width, dark=dark)
+    window.open(path)
+    wait_for(lambda: window.run(LOADED), f"the page {path}\n{window.describe()}")
+    window.driver.execute_script(CHECKS)
+
+
+def check(window: Window, *names: str) -> dict[str, list[str]]:
+    """Return the faults that these checks find on the page, by check."""
+    found = {name: list(window.run(f"window.pageChecks.{name}()")) for name in names}
+    return {name: faults for name, faults in found.items() if faults}
+
+
+def test_every_page_is_visited() -> None:
+    """A new page is added to the list of these tests."""
+    assert [page.path for page in KNOWN if page.in_navigation and page.path not in PAGES] == []
+
+
+def test_every_page_has_one_heading_a_main_part_and_names_for_its_controls(window: Window) -> None:
+    found = {}
+    for path in PAGES:
+        show(window, path)
+        found[path] = check(window, "structure", "ids", "labels", "unreachable")
+    assert {path: faults for path, faults in found.items() if faults} == {}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_texts_have_contrast_and_no_page_is_wider_than_its_window(window: Window, *, dark: bool) -> None:
+    window.errors()
+    found = {}
+    for path in PAGES:
+        show(window, path, width=400, dark=dark)
+        found[path] = check(window, "contrasts", "width")
+    assert {path: faults for path, faults in found.items() if faults} == {}
+    expected = [line for line in window.errors() if "/no-such-page" not in line]
+    assert expected == []
+
+
+@pytest.mark.parametrize("path", ["/fleet?slot=lab-1", "/reservations", f"/reservations/{LONG_ID}", "/what-if"])
+def test_tab_reaches_every_control_and_shows_where_it_is(window: Window, path: str) -> None:
+    show(window, path)
+    window.run("(document.activeElement.blur(), 1)")
+    visited: list[str] = []
+    while len(visited) < MOST_STOPS:
+        window.driver.switch_to.active_element.send_keys(Keys.TAB)
+        stop = window.run("window.pageChecks.mark()")
+        if not stop or stop in visited:
+            break
+        visited.append(stop)
+    assert [each for each in visited if each.startswith("not visible")] == []
+    assert check(window, "missed") == {}
+    assert len(visited) >= window.run("window.pageChecks.stops()")
+
+
+def test_parts_that_a_person_opens_keep_the_rules_of_pages(window: Window) -> None:
+    """The comparison of rules, the preview of a bulk change, and the question before a change."""
+    checks = ("ids", "labels", "unreachable", "contrasts", "width")
+    found = {}
+    for dark in (False, True):
+        show(window, "/what-if", width=400, dark=dark)
+        window.run("(document.querySelector('#rules').value += '\\n[ticks]\\nwrong = 1\\n', 1)")
+        window.click("#rules-form button.primary")
+        window.find("#preview .problem")
+        found["wrong rules", dark] = check(window, *checks)
+        show(window, "/what-if", width=400, dark=dark)
+        replace = "document.querySelector('#rules').value.replace('max_slots = 2', 'max_slots = 3')"
+        window.run(f"(document.querySelector('#rules').value = {replace}, 1)")
+        window.click("#rules-form button.primary")
+        window.find("#apply")
+        found["comparison", dark] = check(window, *checks)
+        show(window, "/reservations", width=400, dark=dark)
+        window.click("#check-all")
+        window.click("#bulk button[value=cancel]")
+        window.click("#bulk-result [data-bulk-ids]")
+        window.find("dialog[open]")
+        found["preview and question", dark] = check(window, *checks)
+        window.click("dialog button[value=no]")
+    assert {part: faults for part, faults in found.items() if faults} == {}
+
+
+def test_the_checks_find_faults(window: Window) -> None:
+    """Otherwise the tests above could never fail."""
+    show(window, "/about")
+    assert check(window, "structure", "ids", "labels", "unreachable", "contrasts", "width") == {}
+    main = window.driver.find_element(By.TAG_NAME, "main")
+    window.driver.execute_script(
+        """const main = arguments[0];
+        const add = (tag, fields, text = '') => {
+          const each = Object.assign(document.createElement(tag), fields);
+          each.textContent = text;
+          main.append(each);
+          return each;
+        };
+        add('h1', {id: 'main'}, 'Another');
+        add('input', {});
+        add('span', {}, 'x').setAttribute('role', 'button');
+        Object.assign(add('p', {}, 'pale').style, {color: '#bbb', background: '#fff'});
+        add('div', {}).style.cssText = 'width: 3000px; height: 1px';""",
+        main,
+    )
+    found = check(window, "structure", "ids", "labels", "unreachable", "contrasts", "width")
+    assert set(found) == {"structure", "ids", "labels", "unreachable", "contrasts", "width"}
